@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from benchmarks import arguments
 from benchmarks.cpu import scrape_for
 from benchmarks.measure import cpu, resident_mib
-from benchmarks.node import Node
-from benchmarks.nodes import real_or_standin
+from benchmarks.nodes import Node, real_or_standin
 from benchmarks.programs import Program, exporter, free_port, running
-from benchmarks.report import Figure, report
+from benchmarks.report import Figure, arguments_parser, report
 
 CPU_TARGET, SCRAPE_TARGET, MEMORY_TARGET = 0.25, 0.5, 1.3
 MILLISECONDS = 1000
@@ -24,7 +22,7 @@ MILLISECONDS = 1000
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and report."""
-    parser = arguments.parser("against_nvitop", __doc__ or "", gpus=8, clients=48)
+    parser = arguments_parser("against_nvitop", __doc__ or "", gpus=8, clients=48)
     parser.add_argument("--nvitop", type=Path, default=_installed(), help="nvitop-exporter (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=60.0, help="measure CPU for so long (default: %(default)s)")
     parser.add_argument("--settle", type=float, default=5.0, help="and so long before (default: %(default)s)")

@@ -8,13 +8,13 @@ import argparse
 import json
 import logging
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
-from benchmarks.sessions import bytes_by_command
 from exporter.collectors.control_client import ControlClient
 from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.pipe_dir import on_host
@@ -187,6 +187,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "bytes_a_day": {k: v for k, (_, v) in figures.items()},
         }
         options.json.write_text(json.dumps(written) + "\n")
+
+
+def bytes_by_command(log: str) -> Mapping[str, tuple[int, int]]:
+    """Return the number and the bytes of the sessions of each kind of command."""
+    times: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    size, kind = 0, "nothing"
+    for line in log.splitlines(keepends=True):
+        size += len(line.encode())
+        text = line.partition("] ")[2].rstrip("\n")
+        if text.startswith("Cmd:"):
+            kind = text.removeprefix("Cmd:").partition(" ")[0]
+        if text == "UI closed":
+            times[kind] += 1
+            sizes[kind] += size
+            size = 0
+    return {kind: (times[kind], sizes[kind]) for kind in sorted(sizes, key=sizes.__getitem__, reverse=True)}
 
 
 if __name__ == "__main__":

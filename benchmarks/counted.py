@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.fetch import PATIENCE_SECONDS
+from benchmarks.measure import PATIENCE_SECONDS
+from benchmarks.nodes import Node
 from benchmarks.real_node import RealNode
-from benchmarks.standin_node import StandInNode
 from tests.gpu.clients import build
 
 LAUNCHES = Path(__file__).with_name("launches.cu")
@@ -56,7 +56,7 @@ class Crowd:
 
 
 @contextlib.contextmanager
-def crowd(node: RealNode | StandInNode, clients: int, rounds: int) -> Iterator[Crowd]:
+def crowd(node: Node, clients: int, rounds: int) -> Iterator[Crowd]:
     """Yield more clients of a node that work. On a real node, their kernels run `rounds` rounds."""
     program: Sequence[str] = (sys.executable, "-c", TURNS)
     if isinstance(node, RealNode):

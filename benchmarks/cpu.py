@@ -4,11 +4,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks import arguments
 from benchmarks.measure import cpu
 from benchmarks.nodes import real_or_standin
 from benchmarks.programs import Program, exporter
-from benchmarks.report import Figure, report
+from benchmarks.report import Figure, arguments_parser, report
 
 TARGET_PERCENT = 1.0
 SCRAPE_SECONDS = 15.0
@@ -16,7 +15,7 @@ SCRAPE_SECONDS = 15.0
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and report."""
-    parser = arguments.parser("cpu", __doc__ or "", gpus=1, clients=48)
+    parser = arguments_parser("cpu", __doc__ or "", gpus=1, clients=48)
     parser.add_argument("--seconds", type=float, default=120.0, help="measure for so long (default: %(default)s)")
     parser.add_argument("--settle", type=float, default=15.0, help="but leave out so much of its start")
     parser.add_argument(

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 
-from benchmarks import arguments
 from benchmarks.flooded import log_lines
 from benchmarks.measure import cpu, resident_mib
 from benchmarks.programs import Program, exporter
-from benchmarks.report import Figure, report
+from benchmarks.report import Figure, arguments_parser, report
 from benchmarks.standin_node import StandInNode
 from exporter.collectors.pipe_dir import FILES
 from exporter.loop import IDLE_INTERVAL_SECONDS
@@ -32,7 +31,7 @@ READ, LOST = "cuda_mps_exporter_log_lines_total", "cuda_mps_exporter_log_lines_l
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and report."""
-    parser = arguments.parser("flood", __doc__ or "", gpus=1, clients=8)
+    parser = arguments_parser("flood", __doc__ or "", gpus=1, clients=8)
     parser.add_argument("--seconds", type=float, default=60.0, help="flood for so long (default: %(default)s)")
     parser.add_argument("--rate", type=int, default=10_000, help="lines a second (default: %(default)s)")
     parser.add_argument(

@@ -8,7 +8,7 @@ PIDS = 10_000
 
 CONTROL, SERVER = "control.log", "server.log"
 
-_STORY = (
+_LINES = (
     (CONTROL, "Accepting connection..."),
     (CONTROL, "NEW UI"),
     (CONTROL, "Cmd:get_server_status {server}"),
@@ -33,6 +33,6 @@ _STORY = (
 def log_lines(server: int) -> Iterator[tuple[str, str]]:
     """Yield the log and the line that this server and its daemon would write (R580), client after client."""
     for pid in range(FIRST_PID, FIRST_PID + PIDS):
-        for log, text in _STORY:
+        for log, text in _LINES:
             writer = f"Control {1:5}" if log == CONTROL else f"Server {server:5}"
             yield log, f"[2026-11-20 15:08:45.147 {writer}] {text.format(pid=pid, server=server)}\n"

@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 
-from benchmarks import arguments
 from benchmarks.flooded import SERVER, log_lines
 from benchmarks.measure import cpu
 from benchmarks.programs import Program, free_port, running
-from benchmarks.report import Figure, report
+from benchmarks.report import Figure, arguments_parser, report
 from tests import program as tested
 from tests.hanging import hangs
 from tests.standin.mps import MpsStandIn, wait_until
@@ -128,7 +127,7 @@ class Node:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and report."""
-    parser = arguments.parser("isolation", __doc__ or "", gpus=1, clients=1)
+    parser = arguments_parser("isolation", __doc__ or "", gpus=1, clients=1)
     parser.add_argument("--rounds", type=int, default=10, help="how often in each condition (default: %(default)s)")
     parser.add_argument(
         "--seconds", type=float, default=10.0, help="CPU is measured for so long (default: %(default)s)"

@@ -4,10 +4,9 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from benchmarks import arguments
 from benchmarks.measure import resident_mib
 from benchmarks.programs import exporter
-from benchmarks.report import Figure, report
+from benchmarks.report import Figure, arguments_parser, report
 from benchmarks.standin_node import ROOM, StandInNode
 
 TARGET_MIB = 80.0
@@ -19,7 +18,7 @@ AT_ONCE = ROOM // 2
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and report."""
-    parser = arguments.parser("memory", __doc__ or "", gpus=8, clients=48)
+    parser = arguments_parser("memory", __doc__ or "", gpus=8, clients=48)
     parser.add_argument("--churn", type=int, default=10_000, help="clients that come and go (default: %(default)s)")
     options = parser.parse_args(words)
     if options.real:

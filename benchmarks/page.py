@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import generate_latest
 
-from benchmarks import arguments
-from benchmarks.report import Figure, report
+from benchmarks.report import Figure, arguments_parser, report
 from exporter.metrics.catalogue import NodeCollector
 from exporter.page.page import Page
 from exporter.view import View
-from tests.page.scenes import full
+from tests.page.inputs import full
 
 MOST_KILOBYTES = 200.0
 MOST_MILLISECONDS = 60.0
@@ -20,7 +19,7 @@ MOST_MILLISECONDS = 60.0
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and report."""
-    parser = arguments.parser("page", __doc__ or "", gpus=8, clients=48)
+    parser = arguments_parser("page", __doc__ or "", gpus=8, clients=48)
     parser.add_argument("--times", type=int, default=200, help="how often each is rendered (default: %(default)s)")
     options = parser.parse_args(words)
     sight = full(options.gpus, options.clients)

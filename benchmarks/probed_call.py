@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.paired import STUDENT_95, upper_bound
-from benchmarks.report import Figure, report
+from benchmarks.report import STUDENT_95, Figure, report, upper_bound
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 from tests.libcuda_probes.standin import StandInCuda, Work

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.fetch import PATIENCE_SECONDS, Fetched, fetch
-from benchmarks.node import Node
+from benchmarks.measure import PATIENCE_SECONDS, Fetched, fetch
+from benchmarks.nodes import Node
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from benchmarks import arguments
-from benchmarks.fetch import percentile
-from benchmarks.nodes import real_or_standin
+from benchmarks.measure import percentile
+from benchmarks.nodes import Node, real_or_standin
 from benchmarks.programs import Program, exporter
-from benchmarks.real_node import RealNode
-from benchmarks.report import Figure, report
+from benchmarks.report import Figure, arguments_parser, report
 from benchmarks.standin_node import StandInNode
 
 TARGET = 3.0
@@ -38,7 +36,7 @@ class Case:
     noticed: str = NOTHING
 
 
-def cases(node: RealNode | StandInNode) -> dict[str, Case]:
+def cases(node: Node) -> dict[str, Case]:
     """Return the possible conditions of a node. A real driver cannot be made to hang."""
     found = {"at rest": Case(contextlib.nullcontext), "daemon hangs": Case(node.daemon_hangs, DAEMON_DOWN)}
     if isinstance(node, StandInNode):
@@ -49,7 +47,7 @@ def cases(node: RealNode | StandInNode) -> dict[str, Case]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and report."""
-    parser = arguments.parser("scrape", __doc__ or "", gpus=8, clients=48)
+    parser = arguments_parser("scrape", __doc__ or "", gpus=8, clients=48)
     parser.add_argument("--requests", type=int, default=1000, help="of each page, in each case (default: %(default)s)")
     parser.add_argument("--case", action="append", metavar="NAME", help="this one alone; can be given again")
     options = parser.parse_args(words)

@@ -9,10 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import arguments
 from benchmarks.nodes import real_or_standin
 from benchmarks.programs import exporter
-from benchmarks.report import Figure, report
+from benchmarks.report import Figure, arguments_parser, report
 
 PROGRAM = Path(sys.executable).with_name("cuda-mps-exporter")
 INTERPRETER = "python -c pass"
@@ -34,7 +33,7 @@ MILLISECONDS = 1000
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and report."""
-    parser = arguments.parser("start", __doc__ or "", gpus=1, clients=4)
+    parser = arguments_parser("start", __doc__ or "", gpus=1, clients=4)
     parser.add_argument("--times", type=int, default=20, help="of each, in a random order (default: %(default)s)")
     parser.add_argument("--program", type=Path, default=PROGRAM, help="the exporter's command (default: %(default)s)")
     options = parser.parse_args(words)

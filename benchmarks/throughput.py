@@ -7,13 +7,12 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 
-from benchmarks import arguments
 from benchmarks.counted import Crowd, crowd
 from benchmarks.cpu import scrape_for
-from benchmarks.paired import STUDENT_95, upper_bound
+from benchmarks.nodes import Node
 from benchmarks.programs import exporter
 from benchmarks.real_node import RealNode
-from benchmarks.report import Figure, report
+from benchmarks.report import STUDENT_95, Figure, arguments_parser, report, upper_bound
 from benchmarks.standin_node import StandInNode
 
 TARGET_PERCENT = 0.5
@@ -21,7 +20,7 @@ TARGET_PERCENT = 0.5
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and report."""
-    parser = arguments.parser("throughput", __doc__ or "", gpus=1, clients=8)
+    parser = arguments_parser("throughput", __doc__ or "", gpus=1, clients=8)
     parser.add_argument("--pairs", type=int, default=10, help="with and without it, so often (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=10.0, help="each time for so long (default: %(default)s)")
     parser.add_argument("--settle", type=float, default=3.0, help="and so long before (default: %(default)s)")
@@ -47,7 +46,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return report(f"Throughput, {options.pairs} pairs: {node.title}", figures, options.json)
 
 
-def _pair(node: RealNode | StandInNode, clients: Crowd, options: Namespace) -> tuple[float, float]:
+def _pair(node: Node, clients: Crowd, options: Namespace) -> tuple[float, float]:
     """Return the rates without and with the exporter, in random order, so that drift affects both equally."""
     rates: dict[str, float] = {}
     for which in random.sample(("without", "beside"), 2):
@@ -60,7 +59,7 @@ def _without(clients: Crowd, options: Namespace) -> float:
     return clients.rate(lambda: time.sleep(options.seconds))
 
 
-def _with(node: RealNode | StandInNode, clients: Crowd, options: Namespace) -> float:
+def _with(node: Node, clients: Crowd, options: Namespace) -> float:
     with exporter(node, options.flag) as program:
         scrape_for(options.settle, program)
         return clients.rate(lambda: scrape_for(options.seconds, program))

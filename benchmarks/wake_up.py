@@ -8,9 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import arguments
-from benchmarks.fetch import PATIENCE_SECONDS
-from benchmarks.report import Figure, report
+from benchmarks.measure import PATIENCE_SECONDS
+from benchmarks.report import Figure, arguments_parser, report
 from exporter.clock import SystemClock
 from exporter.collectors.file_changes import FileChanges
 from exporter.collectors.logs import PERIOD, LogCollector
@@ -23,7 +22,7 @@ MOST_SECONDS = 0.2
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and report."""
-    parser = arguments.parser("wake_up", __doc__ or "", gpus=0, clients=0)
+    parser = arguments_parser("wake_up", __doc__ or "", gpus=0, clients=0)
     parser.add_argument("--lines", type=int, default=200, help="how many are written (default: %(default)s)")
     parser.add_argument("--daemons", type=int, default=24, help="number of daemons (default: %(default)s)")
     options = parser.parse_args(words)

@@ -107,12 +107,7 @@ DATASOURCE_CHOICE: Json = {
 }
 
 JOB = Variable(name="job", label="Job", query="label_values(cuda_mps_exporter_build_info, job)", several=True)
-INSTANCE = Variable(
-    name="instance",
-    label="Node",
-    query='label_values(up{job=~"$job"}, instance)',
-    several=True,
-)
+INSTANCE = Variable(name="instance", label="Node", query='label_values(up{job=~"$job"}, instance)', several=True)
 
 BUILT_IN: Json = {
     "builtIn": 1,

@@ -1,9 +1,10 @@
-"""The table of faults, in which each leads to the dashboard of its incident."""
+"""The table of faults, in which each leads to the dashboard of its incident, and marks of faults over time."""
 
 from dashboards import looks
+from dashboards.board import Annotation
 from dashboards.links import to_incident, to_node
 from dashboards.panel import Column, Panel, table
-from dashboards.query import DAEMON, Query
+from dashboards.query import DAEMON
 
 INCIDENT = f"{DAEMON}, incident"
 _BEFORE_SECONDS, _AFTER_SECONDS = 900, 1800
@@ -30,15 +31,15 @@ def faults() -> Panel:
         "its clients, its suspect, and the state before and after. Empty: there was none in the selected time "
         "range.",
         (
-            Query(f"1000 * {began()}", instant=True),
-            Query(f"1000 * ({began()} - {_BEFORE_SECONDS})", instant=True),
-            Query(f"1000 * ({began()} + {_AFTER_SECONDS})", instant=True),
-            Query(_of_each("max_over_time", "cuda_mps_fault_last_affected_clients"), instant=True),
+            f"1000 * {began()}",
+            f"1000 * ({began()} - {_BEFORE_SECONDS})",
+            f"1000 * ({began()} + {_AFTER_SECONDS})",
+            _of_each("max_over_time", "cuda_mps_fault_last_affected_clients"),
         ),
         {
             "Value #A": Column("Began", looks.MOMENT),
             "instance": Column("Node", link=to_node()),
-            "daemon": Column("Daemon"),
+            "daemon": "Daemon",
             "incident": Column("Incident", link=to_incident()),
             "Value #D": Column("Clients hit", looks.COUNT),
             "Value #B": Column("From", looks.NUMBER, hidden=True),
@@ -46,4 +47,24 @@ def faults() -> Panel:
         },
         sort=("Began", True),
         width=12,
+    )
+
+
+def marks(of: str) -> tuple[Annotation, ...]:
+    """Marks of the faults and deaths of the selected daemons; `of` begins the selector."""
+    return (
+        Annotation(
+            name="Faults",
+            colour=looks.Colour.BAD,
+            moments=f"cuda_mps_fault_last_timestamp_seconds{{{of}}}",
+            title="Fault",
+            text="A fatal GPU error hit clients of {{daemon}} on {{instance}}.",
+        ),
+        Annotation(
+            name="Daemon deaths",
+            colour=looks.Colour.WARNING,
+            moments=f"cuda_mps_daemon_last_loss_timestamp_seconds{{{of}}}",
+            title="Daemon died",
+            text="The control daemon {{daemon}} on {{instance}} died, and its clients with it.",
+        ),
     )

@@ -6,7 +6,7 @@ from dashboards.faults import faults
 from dashboards.links import to_node
 from dashboards.panel import Column, bars, lines, stat, table, timeline
 from dashboards.problems import EVERY_PROBLEM, HEALTH, WORST
-from dashboards.query import DAEMON, Query
+from dashboards.query import DAEMON, Query, increase
 
 NODE = "job, instance"
 CLIENTS = f"sum by ({NODE}) (cuda_mps_daemon_clients{{node}})"
@@ -19,67 +19,62 @@ MEMORY_IN_USE = (
 NOW = Row(
     "Nodes with problems",
     (
-        stat(
-            "Nodes",
-            "Nodes whose exporter Prometheus can scrape.",
-            Query("sum(up{node})", instant=True),
-        ),
+        stat("Nodes", "Nodes whose exporter Prometheus can scrape.", "sum(up{node})"),
         stat(
             "Exporters down",
             "Nodes whose exporter is down. Other data of these nodes is old or missing.",
-            Query("count(up{node}) - sum(up{node})", instant=True),
+            "count(up{node}) - sum(up{node})",
             thresholds=looks.NONE_IS_WELL,
         ),
         stat(
             "Daemons not up",
             "Expected control daemons that do not respond, including those that an operator has stopped.",
-            Query(
+            (
                 f"sum((1 - cuda_mps_daemon_up{{node}}) * on ({DAEMON}) "
-                f'max by ({DAEMON}) (cuda_mps_daemon_info{{node, expected="true"}}))',
-                instant=True,
+                f'max by ({DAEMON}) (cuda_mps_daemon_info{{node, expected="true"}}))'
             ),
             thresholds=looks.NONE_IS_WELL,
         ),
         stat(
             "Servers in FAULT",
             "Servers that refuse new clients until all clients that a fatal GPU error hit have exited.",
-            Query('sum(cuda_mps_server_state{node, state="fault"}) or 0 * sum(cuda_mps_daemon_up{node})', instant=True),
+            'sum(cuda_mps_server_state{node, state="fault"}) or 0 * sum(cuda_mps_daemon_up{node})',
             thresholds=looks.NONE_IS_WELL,
         ),
         stat(
             "Faults",
             "Fatal GPU errors that hit a server's clients, in the selected time range.",
-            Query("round(sum(increase(cuda_mps_faults_total{node}[$__range])))", instant=True),
+            "round(sum(increase(cuda_mps_faults_total{node}[$__range])))",
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
         ),
         stat(
             "Daemon deaths",
             "Control daemons that died or were replaced in the selected time range.",
-            Query("round(sum(increase(cuda_mps_daemon_losses_total{node}[$__range])))", instant=True),
+            "round(sum(increase(cuda_mps_daemon_losses_total{node}[$__range])))",
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
         ),
         stat(
             "Bypassing MPS",
             "CUDA processes that run without MPS on GPUs that a known daemon serves or should serve.",
-            Query("sum(cuda_mps_bypassing_processes{node})", instant=True),
+            "sum(cuda_mps_bypassing_processes{node})",
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
         ),
         stat(
             "Restarts suspended",
             "Daemons that the watchdog does not restart until an operator runs `cuda-mps-exporter resume DAEMON`.",
-            Query('sum(cuda_mps_watchdog_state{node, state=~"circuit_open|quarantined|state_lost"})', instant=True),
+            'sum(cuda_mps_watchdog_state{node, state=~"circuit_open|quarantined|state_lost"})',
             thresholds=looks.NONE_IS_WELL,
         ),
         table(
             "Current problems",
             "One row for each current problem. CRITICAL needs a person now; warning can wait for the day. Empty: "
             "there is no problem, if Nodes above is correct.",
-            (Query(EVERY_PROBLEM, instant=True),),
+            EVERY_PROBLEM,
             {
                 "Value": Column("How", looks.NUMBER, mappings=HEALTH),
                 "instance": Column("Node", link=to_node()),
-                "problem": Column("Problem"),
-                "daemon": Column("Daemon"),
+                "problem": "Problem",
+                "daemon": "Daemon",
             },
             sort=("How", True),
             width=12,
@@ -103,18 +98,16 @@ NODES = Row(
             "One row for each node; click its name for details. A cell without a value is unknown. For an exporter "
             "that is down, all values are unknown.",
             (
-                Query(WORST, instant=True),
-                Query(f"sum by ({NODE}) (cuda_mps_daemon_up{{node}})", instant=True),
-                Query(f"count by ({NODE}) (cuda_mps_daemon_up{{node}})", instant=True),
-                Query(CLIENTS, instant=True),
-                Query(MEMORY_IN_USE, instant=True),
-                Query(BYPASSING, instant=True),
-                Query(f"round(sum by ({NODE}) (increase(cuda_mps_faults_total{{node}}[$__range])))", instant=True),
-                Query(
-                    f"round(sum by ({NODE}) (increase(cuda_mps_daemon_losses_total{{node}}[$__range])))", instant=True
-                ),
-                Query(f"sum by ({NODE}) (cuda_mps_exporter_source_up{{node}} == bool 0)", instant=True),
-                Query(f"sum by ({NODE}) (cuda_mps_exporter_simulated{{node}})", instant=True),
+                WORST,
+                f"sum by ({NODE}) (cuda_mps_daemon_up{{node}})",
+                f"count by ({NODE}) (cuda_mps_daemon_up{{node}})",
+                CLIENTS,
+                MEMORY_IN_USE,
+                BYPASSING,
+                f"round(sum by ({NODE}) (increase(cuda_mps_faults_total{{node}}[$__range])))",
+                f"round(sum by ({NODE}) (increase(cuda_mps_daemon_losses_total{{node}}[$__range])))",
+                f"sum by ({NODE}) (cuda_mps_exporter_source_up{{node}} == bool 0)",
+                f"sum by ({NODE}) (cuda_mps_exporter_simulated{{node}})",
             ),
             {
                 "instance": Column("Node", link=to_node()),
@@ -139,21 +132,12 @@ OVER_TIME = Row(
     "Over time",
     (
         faults(),
-        lines(
-            "Clients",
-            "Connected clients of each node; 0 if there are none.",
-            Query(CLIENTS, "{{instance}}"),
-        ),
+        lines("Clients", "Connected clients of each node; 0 if there are none.", Query(CLIENTS, "{{instance}}")),
         bars(
             "Faults and deaths",
             "Faults, and control daemons that died, by node.",
-            Query(
-                f"sum by ({NODE}) (increase(cuda_mps_faults_total{{node}}[$__rate_interval]))", "faults {{instance}}"
-            ),
-            Query(
-                f"sum by ({NODE}) (increase(cuda_mps_daemon_losses_total{{node}}[$__rate_interval]))",
-                "deaths {{instance}}",
-            ),
+            Query(increase("cuda_mps_faults_total", NODE, of="node"), "faults {{instance}}"),
+            Query(increase("cuda_mps_daemon_losses_total", NODE, of="node"), "deaths {{instance}}"),
         ),
         lines(
             "GPU memory in use",
@@ -166,7 +150,7 @@ OVER_TIME = Row(
             "Refused clients",
             "New clients that were refused, by reason: no free slot, the server in FAULT, or another reason.",
             Query(
-                "sum by (job, instance, reason) (increase(cuda_mps_clients_refused_total{node}[$__rate_interval]))",
+                increase("cuda_mps_clients_refused_total", "job, instance, reason", of="node"),
                 "{{reason}} {{instance}}",
             ),
         ),

@@ -1,13 +1,12 @@
 """Incident: one fault, chosen by its id; affected clients, suspect, blocking clients, before and after."""
 
 from dashboards import looks
-from dashboards.board import Annotation, Board, Row, Variable
-from dashboards.faults import began
+from dashboards.board import Board, Row, Variable
+from dashboards.faults import began, marks
 from dashboards.links import to_node
-from dashboards.looks import Colour
 from dashboards.node.daemons import SERVER_STATES
 from dashboards.panel import Column, bars, lines, stat, table, timeline
-from dashboards.query import CLIENT, DAEMON, SERVER, Query, which
+from dashboards.query import CLIENT, DAEMON, SERVER, Query, increase, max_by, which
 
 _THIS = 'incident="$incident"'
 
@@ -70,7 +69,7 @@ WHAT = Row(
         stat(
             "Clients hit",
             "Clients that had the error: all that shared a GPU with its cause, directly or through other clients.",
-            Query(f"cuda_mps_fault_last_affected_clients{{incident}} {AFTER}", instant=True),
+            f"cuda_mps_fault_last_affected_clients{{incident}} {AFTER}",
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
             width=4,
             height=5,
@@ -91,19 +90,15 @@ WHAT = Row(
             "Results in the order of the evidence, the newest first. Confidence: how often such evidence was right. "
             "Empty: there is no suspect. Shown during the fault and for an hour, or until the daemon's next fault.",
             (
-                Query(
-                    f"1000 * min_over_time(timestamp(cuda_mps_fault_info{{node, {_THIS}}})[$__range:30s])", instant=True
-                ),
-                Query(
-                    f"1000 * max_over_time(timestamp(cuda_mps_fault_info{{node, {_THIS}}})[$__range:30s])", instant=True
-                ),
+                f"1000 * min_over_time(timestamp(cuda_mps_fault_info{{node, {_THIS}}})[$__range:30s])",
+                f"1000 * max_over_time(timestamp(cuda_mps_fault_info{{node, {_THIS}}})[$__range:30s])",
             ),
             {
                 "instance": Column("Node", link=to_node()),
-                "daemon": Column("Daemon"),
-                "kind": Column("Kind"),
-                "suspect_workload": Column("Suspect"),
-                "confidence": Column("Confidence"),
+                "daemon": "Daemon",
+                "kind": "Kind",
+                "suspect_workload": "Suspect",
+                "confidence": "Confidence",
                 "Value #A": Column("From", looks.MOMENT),
                 "Value #B": Column("Until", looks.MOMENT),
             },
@@ -114,18 +109,9 @@ WHAT = Row(
         table(
             "Affected workloads",
             "Workloads whose clients were hit, and how many clients of each.",
-            (
-                Query(
-                    "sum by (job, instance, daemon, workload_kind, workload) "
-                    f"(cuda_mps_fault_last_affected_workload_clients{{incident}} {AFTER})",
-                    instant=True,
-                ),
-            ),
-            {
-                "workload_kind": Column("Kind"),
-                "workload": Column("Workload"),
-                "Value": Column("Clients", looks.COUNT),
-            },
+            "sum by (job, instance, daemon, workload_kind, workload) "
+            f"(cuda_mps_fault_last_affected_workload_clients{{incident}} {AFTER})",
+            {"workload_kind": "Kind", "workload": "Workload", "Value": Column("Clients", looks.COUNT)},
             sort=("Clients", True),
             width=8,
         ),
@@ -134,16 +120,15 @@ WHAT = Row(
             "The workload of this fault's suspect, also while the fault is open. Faults: how often a client of the "
             "workload was the likeliest cause on this node, in the selected time range. A fault counts when it ends.",
             (
-                Query(
+                (
                     "round(sum by (job, instance, workload_kind, workload) (increase("
-                    'cuda_mps_workload_faults_suspected_total{node, instance="$node"}[$__range]))) > 0',
-                    instant=True,
+                    'cuda_mps_workload_faults_suspected_total{node, instance="$node"}[$__range]))) > 0'
                 ),
-                Query(_suspect(), instant=True),
+                _suspect(),
             ),
             {
-                "workload_kind": Column("Kind"),
-                "workload": Column("Workload"),
+                "workload_kind": "Kind",
+                "workload": "Workload",
                 "Value #B": Column("This fault", looks.NUMBER, mappings=looks.YES_OR_NO),
                 "Value #A": Column("Faults", looks.COUNT),
             },
@@ -154,17 +139,8 @@ WHAT = Row(
             "Xids at that time",
             "Xids that the driver reported within a minute of the fault, on this node. The process that an Xid "
             "names is an indication, not a proof.",
-            (
-                Query(
-                    f'1000 * (cuda_mps_xid_last_timestamp_seconds{{node, instance="$node"}} {AFTER} > $began - 60)',
-                    instant=True,
-                ),
-            ),
-            {
-                "xid": Column("Xid"),
-                "gpu": Column("GPU"),
-                "Value": Column("Reported", looks.MOMENT),
-            },
+            f'1000 * (cuda_mps_xid_last_timestamp_seconds{{node, instance="$node"}} {AFTER} > $began - 60)',
+            {"xid": "Xid", "gpu": "GPU", "Value": Column("Reported", looks.MOMENT)},
             sort=("Reported", False),
             width=8,
         ),
@@ -180,29 +156,26 @@ BEFORE_AND_AFTER = Row(
             "a half after it. No value after: the client has exited and its work is lost. A client that still runs "
             "blocks recovery, or was not hit.",
             (
-                Query(
+                (
                     f"sum by (job, instance, daemon, client, {_WHO}) "
-                    f"(cuda_mps_client_memory_used_bytes{{incident}} {BEFORE} {_KNOWN_AS})",
-                    instant=True,
+                    f"(cuda_mps_client_memory_used_bytes{{incident}} {BEFORE} {_KNOWN_AS})"
                 ),
-                Query(
+                (
                     f"sum by (job, instance, daemon, client, {_WHO}) "
-                    f"(cuda_mps_client_memory_used_bytes{{incident}} {AFTER} {_KNOWN_AS})",
-                    instant=True,
+                    f"(cuda_mps_client_memory_used_bytes{{incident}} {AFTER} {_KNOWN_AS})"
                 ),
-                Query(
+                (
                     f"max by (job, instance, daemon, client, {_WHO}) "
-                    f"(cuda_mps_client_failure_domain_clients{{incident}} {BEFORE} {_KNOWN_AS})",
-                    instant=True,
+                    f"(cuda_mps_client_failure_domain_clients{{incident}} {BEFORE} {_KNOWN_AS})"
                 ),
             ),
             {
-                "pid": Column("PID"),
-                "user": Column("User"),
-                "command": Column("Command"),
-                "slurm_job_id": Column("Slurm job"),
-                "client_pod": Column("Pod"),
-                "unit": Column("Unit"),
+                "pid": "PID",
+                "user": "User",
+                "command": "Command",
+                "slurm_job_id": "Slurm job",
+                "client_pod": "Pod",
+                "unit": "Unit",
                 "Value #A": Column("Memory before", looks.BYTES),
                 "Value #B": Column("Memory after", looks.BYTES),
                 "Value #C": Column("Others in its failure domain", looks.COUNT),
@@ -219,7 +192,7 @@ BEFORE_AND_AFTER = Row(
         lines(
             "Blocking clients",
             "Clients that the fault hit and that continued to run, by server.",
-            Query(f"max by ({SERVER}) (cuda_mps_fault_blocking_clients{{incident}})", "server {{server}}"),
+            Query(max_by("cuda_mps_fault_blocking_clients", SERVER, of="incident"), "server {{server}}"),
             height=6,
         ),
         lines(
@@ -244,8 +217,7 @@ BEFORE_AND_AFTER = Row(
             "Refused clients",
             "New clients that were refused, by reason. While the server was in FAULT, that was the reason.",
             Query(
-                f"sum by ({DAEMON}, reason) (increase(cuda_mps_clients_refused_total{{incident}}[$__rate_interval]))",
-                "{{reason}}",
+                increase("cuda_mps_clients_refused_total", "job, instance, daemon, reason", of="incident"), "{{reason}}"
             ),
         ),
         bars(
@@ -265,22 +237,7 @@ INCIDENT = Board(
     title="CUDA MPS / Incident",
     description="One fault: affected clients, suspect, clients that block recovery, and the state before and after.",
     variables=VARIABLES,
-    annotations=(
-        Annotation(
-            name="Faults",
-            colour=Colour.BAD,
-            moments="cuda_mps_fault_last_timestamp_seconds{incident}",
-            title="Fault",
-            text="A fatal GPU error hit clients of {{daemon}} on {{instance}}.",
-        ),
-        Annotation(
-            name="Daemon deaths",
-            colour=Colour.WARNING,
-            moments="cuda_mps_daemon_last_loss_timestamp_seconds{incident}",
-            title="Daemon died",
-            text="The control daemon {{daemon}} on {{instance}} died, and its clients with it.",
-        ),
-    ),
+    annotations=marks("incident"),
     rows=(WHAT, BEFORE_AND_AFTER),
     since="now-6h",
 )

@@ -26,10 +26,7 @@ def steps(first: Colour, *others: tuple[float, Colour]) -> Json:
     """A colour from each value on."""
     return {
         "mode": "absolute",
-        "steps": [
-            {"color": first, "value": None},
-            *({"color": colour, "value": value} for value, colour in others),
-        ],
+        "steps": [{"color": first, "value": None}, *({"color": colour, "value": value} for value, colour in others)],
     }
 
 

@@ -84,37 +84,38 @@ class Column:
         return {"matcher": {"id": "byName", "options": self.name}, "properties": properties}
 
 
+def _instant(query: str | Query) -> Query:
+    return Query(query, instant=True) if isinstance(query, str) else query
+
+
 def stat(
     title: str,
     description: str,
-    *queries: Query,
+    query: str | Query,
+    *,
     unit: str = looks.COUNT,
     thresholds: Json = looks.PLAIN,
     mappings: Sequence[Json] = (),
     width: int = 3,
     height: int = 4,
 ) -> Panel:
-    """A number, or a word, for each series."""
+    """A number, or a word, for each series. An expression without a legend is an instant query."""
+    query = _instant(query)
     return Panel(
         kind="stat",
         title=title,
         description=description,
-        queries=queries,
+        queries=(query,),
         width=width,
         height=height,
-        defaults={
-            "color": {"mode": "thresholds"},
-            "mappings": list(mappings),
-            "thresholds": thresholds,
-            "unit": unit,
-        },
+        defaults={"color": {"mode": "thresholds"}, "mappings": list(mappings), "thresholds": thresholds, "unit": unit},
         options={
             "colorMode": "background_solid",
             "graphMode": "none",
             "justifyMode": "auto",
             "orientation": "auto",
             "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-            "textMode": "value_and_name" if queries[0].legend else "value",
+            "textMode": "value_and_name" if query.legend else "value",
         },
     )
 
@@ -241,8 +242,8 @@ def timeline(
 def table(
     title: str,
     description: str,
-    queries: Sequence[Query],
-    columns: Mapping[str, Column],
+    queries: str | Sequence[str],
+    columns: Mapping[str, str | Column],
     *,
     sort: tuple[str, bool],
     width: int = 24,
@@ -251,13 +252,14 @@ def table(
     """A row for each set of labels. Of these, and of the values, those are shown that `columns` name.
 
     A single query's value is `Value`; of several, which have the same labels, they are `Value #A` and so on. `sort` is
-    a column's name, and whether the greatest comes first.
+    a column's name, and whether the greatest comes first. A column that is only a name shows words.
     """
+    looks_of = {label: Column(column) if isinstance(column, str) else column for label, column in columns.items()}
     return Panel(
         kind="table",
         title=title,
         description=description,
-        queries=queries,
+        queries=[_instant(query) for query in ((queries,) if isinstance(queries, str) else queries)],
         width=width,
         height=height,
         defaults={
@@ -265,7 +267,7 @@ def table(
             "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True, "inspect": False},
             "thresholds": looks.PLAIN,
         },
-        overrides=[column.override() for column in columns.values()],
+        overrides=[column.override() for column in looks_of.values()],
         options={
             "cellHeight": "sm",
             "footer": {"countRows": False, "fields": "", "reducer": ["sum"], "show": False},
@@ -280,7 +282,7 @@ def table(
                 "options": {
                     "excludeByName": {},
                     "indexByName": {name: index for index, name in enumerate(columns)},
-                    "renameByName": {name: column.name for name, column in columns.items()},
+                    "renameByName": {name: column.name for name, column in looks_of.items()},
                 },
             },
         ],

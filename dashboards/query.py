@@ -24,6 +24,7 @@ DAEMON = "job, instance, daemon"
 SERVER = f"{DAEMON}, server"
 CLIENT = f"{DAEMON}, client"
 GPU = "job, instance, gpu"
+WORKLOAD = "job, instance, workload_kind, workload"
 
 WITH_INDEX = f"* on ({GPU}) group_left (index) topk by ({GPU}) (1, cuda_mps_gpu_info{{node}})"
 """Adds the index of a GPU. Of several series at once the join takes one, so it does not fail."""
@@ -58,9 +59,24 @@ def selected(expression: str) -> str:
     return expression
 
 
+def max_by(family: str, by: str, of: str = "daemons") -> str:
+    """The greatest value of a family for each set of labels."""
+    return f"max by ({by}) ({family}{{{of}}})"
+
+
+def rate(family: str, by: str, of: str = "daemons") -> str:
+    """How much a counter grows a second, for each set of labels."""
+    return f"sum by ({by}) (rate({family}{{{of}}}[$__rate_interval]))"
+
+
+def increase(family: str, by: str, of: str = "daemons") -> str:
+    """How much a counter has grown between two points of a graph, for each set of labels."""
+    return f"sum by ({by}) (increase({family}{{{of}}}[$__rate_interval]))"
+
+
 def moment(family: str) -> str:
     """When that was, or will be, of each daemon, in milliseconds."""
-    return f"1000 * max by ({DAEMON}) ({family}{{daemons}})"
+    return f"1000 * {max_by(family, DAEMON)}"
 
 
 def moment_if_any(family: str) -> str:

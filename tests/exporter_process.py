@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests import program
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn
-from tests.standin.nvml import Device
+from tests.standin.nvml import MEBIBYTE, Device, Process
 
 GPU = Device().uuid
 UNUSED_PID = 5_000_000
@@ -136,6 +136,14 @@ def control_processes(mps: MpsStandIn) -> list[psutil.Process]:
         and any(word.endswith("/nvidia-cuda-mps-control") for word in process.info["cmdline"] or [])
         and process.info["cmdline"][0] != "nvidia-cuda-mps-control"
     ]
+
+
+def on_the_gpu(clients: Mapping[int, int], mps: MpsStandIn, *beside: int) -> Device:
+    """The GPU with these clients and their MiB, their server, and processes beside MPS."""
+    server = [] if mps.server_pid is None else [Process(mps.server_pid, 66 * MEBIBYTE, in_mps_list=False)]
+    of_mps = [Process(pid, mebibytes * MEBIBYTE) for pid, mebibytes in clients.items()]
+    others = [Process(pid, 700 * MEBIBYTE, in_mps_list=False) for pid in beside]
+    return Device(processes=(*server, *of_mps, *others), memory_used_bytes=8192 * MEBIBYTE)
 
 
 def fast_command(command: str, *attribution: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A real Prometheus at work on the loopback device, for the tests that need one."""
+"""A real Prometheus and a real Alertmanager at work on the loopback device, for the tests that need one."""
 
 import json
 import subprocess
@@ -6,6 +6,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,24 +15,21 @@ from tests.ports import LOCALHOST, listening_address
 from tests.tools import needed
 
 
-class Prometheus:
-    """Prometheus with a configuration, and its data in a directory; ended with its context."""
+class _Server:
+    """A program with a configuration file and a log in a directory; ended with its context."""
 
-    def __init__(self, directory: Path, configuration: Mapping[str, Any], *options: str) -> None:
-        file = directory / "prometheus.yml"
+    def __init__(
+        self, directory: Path, configuration: Mapping[str, Any], name: str, program: str, *options: str
+    ) -> None:
+        file = directory / f"{name}.yml"
         file.write_text(json.dumps(configuration))  # YAML holds all of JSON
-        self._log = directory / "prometheus.log"
-        self._command = [
-            needed("prometheus"),
-            f"--config.file={file}",
-            f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address={LOCALHOST}:0",
-            *options,
-        ]
+        self._log = directory / f"{name}.log"
+        address = f"--web.listen-address={LOCALHOST}:0"
+        self._command = [needed(program), f"--config.file={file}", address, *options]
 
     def __enter__(self) -> Self:
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(self._command, stderr=log)
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
         return self
 
     @property
@@ -43,14 +41,29 @@ class Prometheus:
         self.process.kill()
         self.process.wait()
 
+    def _read(self, path: str, body: bytes | None = None) -> str:
+        assert self.process.poll() is None, self._log.read_text()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://{self.address}{path}", data=body, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                text: str = response.read().decode()
+        except (urllib.error.URLError, ConnectionError) as error:
+            raise AssertionError(f"not yet: {error}") from error
+        return text
+
+
+class Prometheus(_Server):
+    """Prometheus with its data in a directory."""
+
+    def __init__(self, directory: Path, configuration: Mapping[str, Any], *options: str) -> None:
+        data = f"--storage.tsdb.path={directory / 'data'}"
+        super().__init__(directory, configuration, "prometheus", "prometheus", data, *options)
+
     def get(self, path: str, **parameters: str | float) -> Any:
         """The data of an answer of its API; waits until it answers."""
-
-        def answered() -> Any:
-            assert self.process.poll() is None, self._log.read_text()
-            return json.loads(self._read(f"/api/v1/{path}?{urllib.parse.urlencode(parameters)}"))
-
-        return eventually(answered)["data"]
+        query = urllib.parse.urlencode(parameters)
+        return eventually(lambda: json.loads(self._read(f"/api/v1/{path}?{query}")))["data"]
 
     def vector(self, expression: str, **parameters: float) -> Sequence[tuple[Mapping[str, str], float]]:
         """The samples of an expression, now or at a `time`."""
@@ -76,10 +89,23 @@ class Prometheus:
 
         eventually(shown, every=0.2)
 
-    def _read(self, path: str) -> str:
-        try:
-            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=30) as response:
-                text: str = response.read().decode()
-        except (urllib.error.URLError, ConnectionError) as error:
-            raise AssertionError(f"not yet: {error}") from error
-        return text
+
+class Alertmanager(_Server):
+    """Alertmanager, alone, with its data in a directory."""
+
+    def __init__(self, directory: Path, configuration: Mapping[str, Any]) -> None:
+        options = (f"--storage.path={directory / 'alertmanager'}", "--cluster.listen-address=")
+        super().__init__(directory, configuration, "alertmanager", "prometheus-alertmanager", *options)
+
+    def send(self, labels: Mapping[str, str], *, ended: datetime | None = None) -> None:
+        """Send an alert as Prometheus does, or its end."""
+        alert = {"labels": labels} | ({} if ended is None else {"endsAt": ended.isoformat()})
+        self._read("/api/v2/alerts", json.dumps([alert]).encode())
+
+    def inhibited(self, labels: Mapping[str, str]) -> bool:
+        """Whether an alert, which it must know, is kept from being sent by another."""
+        matchers = [f'{name}="{value}"' for name, value in labels.items()]
+        query = urllib.parse.urlencode([("filter", each) for each in matchers])
+        found: Sequence[Any] = json.loads(self._read(f"/api/v2/alerts?{query}"))
+        assert len(found) == 1, found
+        return bool(found[0]["status"]["inhibitedBy"])

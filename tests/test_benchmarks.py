@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fetch import percentile
-from benchmarks.measure import cpu, resident_mib
-from benchmarks.paired import upper_bound
-from benchmarks.report import Figure, report
+from benchmarks.control_log_growth import MOST_BYTES_A_DAY, bytes_by_command, measure, table
+from benchmarks.measure import cpu, percentile, resident_mib
+from benchmarks.report import Figure, report, upper_bound
+from tests.builders import stamped
 
 from .conftest import Starter
 from .eventually import eventually
@@ -150,3 +150,28 @@ def test_the_upper_bound_lies_above_the_mean_by_students_t() -> None:
 
 def test_a_percentile_is_exceeded_by_the_rest() -> None:
     assert percentile([*range(101)], 99) == 99
+
+
+def session(*texts: str) -> str:
+    return "".join(f"{stamped(text)}\n" for text in texts)
+
+
+def test_every_byte_belongs_to_a_command() -> None:
+    lists = session("Accepting connection...", "NEW UI", "Cmd:get_client_list 513", "600", "601", "UI closed")
+    life = session("Accepting connection...", "NEW UI", "Cmd:get_server_list", "513", "UI closed")
+    assert bytes_by_command(life + lists + life) == {
+        "get_server_list": (2, 2 * len(life)),
+        "get_client_list": (1, len(lists)),
+    }
+
+
+def test_an_idle_node_meets_the_limit() -> None:
+    """Watched for six minutes of a fast clock, in which the full lists are asked for once."""
+    figures = measure(clients=2, gpus=1, hours=0.1)
+    assert {"get_server_list", "get_server_status", "get_client_list"} <= figures.keys()
+    assert sum(times for times, _ in figures.values()) <= 86_400 / 30 + 240
+    assert list(table(figures))[-1] == f"at most {MOST_BYTES_A_DAY}: pass"
+
+
+def test_a_value_above_the_limit_fails() -> None:
+    assert list(table({"ps": (2880, 1_000_001)}))[-1].endswith("falls short")

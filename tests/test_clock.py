@@ -3,9 +3,6 @@
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.metrics.catalogue import NodeCollector
-from exporter.view import View
-from tests.builders import AT, daemon_dead
 
 HOUR = 3600.0
 
@@ -33,10 +30,3 @@ def test_setting_the_wall_clock_changes_only_the_step(set_by: float) -> None:
     assert began == 1_000_000.0
     assert clock.now() == began + 10
     assert clock.step() == set_by
-
-
-def test_metrics_show_times_of_the_wall_clock() -> None:
-    collected = NodeCollector(View(daemon_dead(), clock_step=-HOUR)).collect()
-    (loss,) = (each for each in collected if each.name == "cuda_mps_daemon_last_loss_timestamp_seconds")
-
-    assert [sample.value for sample in loss.samples] == [pytest.approx(AT - HOUR, abs=60)]

@@ -6,7 +6,7 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +20,20 @@ from tests.builders import UNIT
 from tests.collectors.test_units import FakeSystemctl
 from tests.conftest import Starter
 from tests.eventually import PATIENCE_SECONDS, eventually
-from tests.exporter_process import GPU, UNUSED_PID, Exporter, Serve, control_processes, fast_command, run, run_python
+from tests.exporter_process import (
+    GPU,
+    UNUSED_PID,
+    Exporter,
+    Serve,
+    control_processes,
+    fast_command,
+    on_the_gpu,
+    run,
+    run_python,
+)
 from tests.standin.mps import MpsStandIn
-from tests.standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process, hangs
+from tests.standin.nvml import MEBIBYTE, Device, NvmlStandIn, hangs
 from tests.tools import needed
-
-
-def on_the_gpu(clients: Mapping[int, int], mps: MpsStandIn, *beside: int) -> Device:
-    """The GPU with these clients and their MiB, their server, and processes beside MPS."""
-    server = [] if mps.server_pid is None else [Process(mps.server_pid, 66 * MEBIBYTE, in_mps_list=False)]
-    of_mps = [Process(pid, mebibytes * MEBIBYTE) for pid, mebibytes in clients.items()]
-    others = [Process(pid, 700 * MEBIBYTE, in_mps_list=False) for pid in beside]
-    return Device(processes=(*server, *of_mps, *others), memory_used_bytes=8192 * MEBIBYTE)
 
 
 def three_clients(mps: MpsStandIn, nvml: NvmlStandIn, start: Starter) -> dict[int, int]:

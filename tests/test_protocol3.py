@@ -8,10 +8,10 @@ import pytest
 from exporter.parse import protocol3
 from tests.conftest import Starter
 from tests.eventually import eventually
-from tests.exporter_process import GPU, Serve, run
+from tests.exporter_process import GPU, Serve, on_the_gpu, run
 from tests.standin.mps import MpsStandIn
 from tests.standin.mps_daemon.protocol3 import server_name
-from tests.standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process
+from tests.standin.nvml import MEBIBYTE, NvmlStandIn
 
 
 @pytest.fixture
@@ -19,15 +19,6 @@ def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
     """A stand-in with protocol 3, not started yet."""
     with MpsStandIn(tmp_path, variables={"CUDA_MPS_PROTOCOL_VERSION": "3"}) as standin:
         yield standin
-
-
-def on_the_gpu(mps: MpsStandIn, *clients: int, bypassing: tuple[int, ...] = ()) -> Device:
-    server = [] if mps.server_pid is None else [Process(mps.server_pid, 66 * MEBIBYTE, in_mps_list=False)]
-    others = [Process(pid, 700 * MEBIBYTE, in_mps_list=False) for pid in bypassing]
-    return Device(
-        processes=(*server, *(Process(pid, 512 * MEBIBYTE) for pid in clients), *others),
-        memory_used_bytes=8192 * MEBIBYTE,
-    )
 
 
 def test_reports_clients_states_limits_and_logs(
@@ -42,7 +33,7 @@ def test_reports_clients_states_limits_and_logs(
     for pid in clients:
         mps.connect_and_wait(pid)
     bypassing = start().pid
-    nvml.write([on_the_gpu(mps, *clients, bypassing=(bypassing,))])
+    nvml.write([on_the_gpu(dict.fromkeys(clients, 512), mps, bypassing)])
     exporter.shows(3, "cuda_mps_client_info", command="sleep")
     exporter.shows(3 * 512 * MEBIBYTE, "cuda_mps_client_memory_used_bytes", gpu=GPU)
     exporter.shows(1, "cuda_mps_server_state", server=str(mps.server_pid), state="active")
@@ -53,7 +44,7 @@ def test_reports_clients_states_limits_and_logs(
     eventually(lambda: (mps.log_directory / name).read_text().index("is ACTIVE"))
 
     mps.disconnect(clients[0])
-    nvml.write([on_the_gpu(mps, *clients[1:])])
+    nvml.write([on_the_gpu(dict.fromkeys(clients[1:], 512), mps)])
     exporter.shows(2, "cuda_mps_client_info")
     assert exporter.value("cuda_mps_exporter_replies_unrecognized_total") == 0
 
@@ -66,7 +57,7 @@ def test_a_command_line_cannot_forge_a_client(
     forged = f"x\n{victim},{server_name(0)},{GPU},{server_name(0)}/default (0),sleep"
     mps.connect_and_wait(client, command=forged)
     assert f"\n{victim},{server_name(0)}," in mps.ask(protocol3.LIST_CLIENTS).stdout
-    nvml.write([on_the_gpu(mps, client)])
+    nvml.write([on_the_gpu({client: 512}, mps)])
     exporter = serve()
     exporter.shows(1, "cuda_mps_client_info")
     assert exporter.value("cuda_mps_client_info", pid=str(victim)) is None

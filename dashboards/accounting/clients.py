@@ -28,21 +28,18 @@ CLIENTS = Row(
             "Fraction of each GPU's SMs that each client used in the last minute, one standard error of it, and the "
             "method. A client that is not listed has no known use, or is too young for its own series.",
             (
-                Query(f"sum by ({_SAME}) ({_USED}{{gpus}} {_INFO})", instant=True),
-                Query(
-                    f"sum by ({_SAME}) ({_ERROR}{{gpus}} {_BY_METHOD} {_INFO})",
-                    instant=True,
-                ),
+                f"sum by ({_SAME}) ({_USED}{{gpus}} {_INFO})",
+                f"sum by ({_SAME}) ({_ERROR}{{gpus}} {_BY_METHOD} {_INFO})",
             ),
             {
                 "instance": Column("Node", link=to_node()),
-                "gpu": Column("GPU"),
-                "pid": Column("PID"),
-                "user": Column("User"),
-                "command": Column("Command"),
+                "gpu": "GPU",
+                "pid": "PID",
+                "user": "User",
+                "command": "Command",
                 "Value #A": Column("SMs", looks.RATIO),
                 "Value #B": Column("±", looks.RATIO),
-                "method": Column("Method"),
+                "method": "Method",
             },
             sort=("SMs", True),
             width=12,
@@ -51,10 +48,7 @@ CLIENTS = Row(
         lines(
             "SM time by client over time",
             "Fraction of a GPU's SMs that each client used in the minute before, by method.",
-            Query(
-                f"sum by ({_SAME}) ({_USED}{{gpus}} {_INFO}) {WITH_INDEX}",
-                f"{_ON_GPU} {{{{method}}}}",
-            ),
+            Query(f"sum by ({_SAME}) ({_USED}{{gpus}} {_INFO}) {WITH_INDEX}", f"{_ON_GPU} {{{{method}}}}"),
             unit=looks.RATIO,
             stacked=True,
             height=10,
@@ -62,10 +56,7 @@ CLIENTS = Row(
         lines(
             "Standard error",
             "One standard error of each client's fraction of a GPU.",
-            Query(
-                f"sum by ({CLIENT}, gpu, {_WHO}) ({_ERROR}{{gpus}} {_INFO}) {WITH_INDEX}",
-                _ON_GPU,
-            ),
+            Query(f"sum by ({CLIENT}, gpu, {_WHO}) ({_ERROR}{{gpus}} {_INFO}) {WITH_INDEX}", _ON_GPU),
             unit=looks.RATIO,
             width=6,
         ),

@@ -4,7 +4,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.links import to_node
 from dashboards.panel import Column, lines, stat, table
-from dashboards.query import GPU, WITH_INDEX, Query
+from dashboards.query import GPU, WITH_INDEX, Query, rate
 
 HOUR, KILOWATT_HOUR, GIGABYTE_HOUR = 3600, 3.6e6, 3.6e12
 
@@ -49,27 +49,27 @@ WHOLE = Row(
             "SM-hours",
             "SM time of the chosen GPUs: all SMs of a GPU for one hour are 1. The GPUs measure it, independent of "
             "the workloads.",
-            Query(_in_all(_GPU_SM, HOUR), instant=True),
+            _in_all(_GPU_SM, HOUR),
             width=4,
         ),
         stat(
             "Energy",
             "Energy that the chosen GPUs used while they were monitored, from their own counters.",
-            Query(_in_all(_GPU_ENERGY, KILOWATT_HOUR), instant=True),
+            _in_all(_GPU_ENERGY, KILOWATT_HOUR),
             unit=looks.KILOWATT_HOURS,
             width=4,
         ),
         stat(
             "GB-hours",
             "GPU memory held, multiplied by the time; a gigabyte (10^9 bytes) for an hour is 1.",
-            Query(_in_all(_MEMORY, GIGABYTE_HOUR), instant=True),
+            _in_all(_MEMORY, GIGABYTE_HOUR),
             width=4,
         ),
         stat(
             "SM time without a workload",
             "Fraction of the SM time that could not be attributed to a workload. Above 10 %, do not rely on the "
             "shares below.",
-            Query(_unattributed(_SM, _GPU_SM), instant=True),
+            _unattributed(_SM, _GPU_SM),
             unit=looks.RATIO,
             thresholds=looks.steps(looks.Colour.WELL, (0.1, looks.Colour.WARNING)),
             width=4,
@@ -78,14 +78,14 @@ WHOLE = Row(
             "Energy without a workload",
             "Fraction of the energy that is not attributed to a workload: the GPUs were idle, or the workload is "
             "unknown.",
-            Query(_unattributed(_ENERGY, _GPU_ENERGY), instant=True),
+            _unattributed(_ENERGY, _GPU_ENERGY),
             unit=looks.RATIO,
             width=4,
         ),
         stat(
             "SMs busy",
             "Average fraction of the SMs of the chosen GPUs that were busy.",
-            Query("avg(rate(cuda_mps_gpu_sm_seconds_total{gpus}[$__range]))", instant=True),
+            "avg(rate(cuda_mps_gpu_sm_seconds_total{gpus}[$__range]))",
             unit=looks.RATIO,
             width=4,
         ),
@@ -101,14 +101,14 @@ OWNERS = Row(
             "Part: of all SM time. No method: unattributed, or used by the MPS server itself. "
             "Energy is divided in proportion to SM time.",
             (
-                Query(_by(_ENTRY, _SM, HOUR), instant=True),
-                Query(f"{_by(_ENTRY, _SM)} / on () group_left () ({_in_all(_GPU_SM)} > 0)", instant=True),
-                Query(_by(_ENTRY, _ENERGY, KILOWATT_HOUR), instant=True),
+                _by(_ENTRY, _SM, HOUR),
+                f"{_by(_ENTRY, _SM)} / on () group_left () ({_in_all(_GPU_SM)} > 0)",
+                _by(_ENTRY, _ENERGY, KILOWATT_HOUR),
             ),
             {
-                "workload_kind": Column("Kind"),
-                "workload": Column("Workload"),
-                "method": Column("Method"),
+                "workload_kind": "Kind",
+                "workload": "Workload",
+                "method": "Method",
                 "Value #A": Column("SM-hours", looks.COUNT),
                 "Value #B": Column("Part", looks.RATIO),
                 "Value #C": Column("Energy", looks.KILOWATT_HOURS),
@@ -120,12 +120,8 @@ OWNERS = Row(
         table(
             "Memory by workload",
             "GPU memory of each workload in the selected time range, multiplied by the time. It is measured.",
-            (Query(_by(_OWNER, _MEMORY, GIGABYTE_HOUR), instant=True),),
-            {
-                "workload_kind": Column("Kind"),
-                "workload": Column("Workload"),
-                "Value": Column("GB-hours", looks.COUNT),
-            },
+            _by(_OWNER, _MEMORY, GIGABYTE_HOUR),
+            {"workload_kind": "Kind", "workload": "Workload", "Value": Column("GB-hours", looks.COUNT)},
             sort=("GB-hours", True),
             width=10,
             height=10,
@@ -140,7 +136,7 @@ OVER_TIME = Row(
             "SM time by workload",
             "How many GPUs' SMs each workload used, by method, stacked. Dashed: the total that the GPUs measured, "
             "which is exactly the sum. Methods are never mixed.",
-            Query(_briefly(f"sum by ({_ENTRY}) (rate({_SM}{{gpus}}[$__rate_interval]))"), _NAMED),
+            Query(_briefly(rate(_SM, _ENTRY, of="gpus")), _NAMED),
             Query(f"sum(rate({_GPU_SM}{{gpus}}[$__rate_interval]))", "GPU total"),
             stacked=True,
             limit="GPU total",
@@ -150,7 +146,7 @@ OVER_TIME = Row(
             "Power by workload",
             "Power attributed to each workload, in proportion to SM time, stacked. Dashed: power of the GPUs. The "
             "power of idle GPUs is unattributed.",
-            Query(_briefly(f"sum by ({_ENTRY}) (rate({_ENERGY}{{gpus}}[$__rate_interval]))"), _NAMED),
+            Query(_briefly(rate(_ENERGY, _ENTRY, of="gpus")), _NAMED),
             Query(f"sum(rate({_GPU_ENERGY}{{gpus}}[$__rate_interval]))", "GPU total"),
             unit=looks.WATTS,
             stacked=True,
@@ -160,10 +156,7 @@ OVER_TIME = Row(
         lines(
             "Memory by workload over time",
             "Average GPU memory of each workload, stacked.",
-            Query(
-                _briefly(f"sum by ({_OWNER}) (rate({_MEMORY}{{gpus}}[$__rate_interval]))"),
-                "{{workload_kind}} {{workload}}",
-            ),
+            Query(_briefly(rate(_MEMORY, _OWNER, of="gpus")), "{{workload_kind}} {{workload}}"),
             unit=looks.BYTES,
             stacked=True,
             width=8,
@@ -190,14 +183,14 @@ OVER_TIME = Row(
             "Totals of each GPU in the selected time range. Ended: use of workloads whose series ended in that "
             "time. It was reported before, and is not lost.",
             (
-                Query(_by(GPU, _GPU_SM, HOUR), instant=True),
-                Query(_by(GPU, "cuda_mps_gpu_closed_sm_seconds_total", HOUR), instant=True),
-                Query(_by(GPU, _GPU_ENERGY, KILOWATT_HOUR), instant=True),
-                Query(_by(GPU, "cuda_mps_gpu_closed_energy_joules_total", KILOWATT_HOUR), instant=True),
+                _by(GPU, _GPU_SM, HOUR),
+                _by(GPU, "cuda_mps_gpu_closed_sm_seconds_total", HOUR),
+                _by(GPU, _GPU_ENERGY, KILOWATT_HOUR),
+                _by(GPU, "cuda_mps_gpu_closed_energy_joules_total", KILOWATT_HOUR),
             ),
             {
                 "instance": Column("Node", link=to_node()),
-                "gpu": Column("GPU"),
+                "gpu": "GPU",
                 "Value #A": Column("SM-hours", looks.COUNT),
                 "Value #B": Column("SM-hours ended", looks.COUNT),
                 "Value #C": Column("Energy", looks.KILOWATT_HOURS),

@@ -26,16 +26,10 @@ SHARING = Row(
             "How many more clients like the present ones would fit on each GPU: the smallest of the bounds by "
             "memory, SM time and client slots. Without a bound for memory or for client slots, it is unknown. "
             "Without a bound for SM time, it is the smaller of the other two.",
-            (
-                Query(_LEAST, instant=True),
-                *(
-                    Query(f'max by ({GPU}) ({_FIT}{{gpus, bound="{bound}"}})', instant=True)
-                    for bound in ("memory", "sm", "slots")
-                ),
-            ),
+            (_LEAST, *(f'max by ({GPU}) ({_FIT}{{gpus, bound="{bound}"}})' for bound in ("memory", "sm", "slots"))),
             {
                 "instance": Column("Node", link=to_node()),
-                "gpu": Column("GPU"),
+                "gpu": "GPU",
                 "Value #A": Column("More clients", looks.COUNT),
                 "Value #B": Column("by memory", looks.COUNT),
                 "Value #C": Column("by SM time", looks.COUNT),
@@ -99,17 +93,14 @@ SHARES = Row(
             "CUDA context; beside them, what is used of the GPU. Best replicas: the clients with memory, and those "
             "that still fit by the smallest bound.",
             (
-                *(
-                    Query(f"sum by ({GPU}) ({family}{{gpus}})", instant=True)
-                    for family in (_ALLOCATABLE, _ALLOCATED, _UNUSED)
-                ),
-                Query(f"max by ({GPU}) (cuda_mps_gpu_sm_utilization_ratio{{gpus}})", instant=True),
-                Query(f"max by ({GPU}) ({_MEMORY_USED})", instant=True),
-                Query(f"{_CLIENTS} + on ({GPU}) ({_LEAST})", instant=True),
+                *(f"sum by ({GPU}) ({family}{{gpus}})" for family in (_ALLOCATABLE, _ALLOCATED, _UNUSED)),
+                f"max by ({GPU}) (cuda_mps_gpu_sm_utilization_ratio{{gpus}})",
+                f"max by ({GPU}) ({_MEMORY_USED})",
+                f"{_CLIENTS} + on ({GPU}) ({_LEAST})",
             ),
             {
                 "instance": Column("Node", link=to_node()),
-                "gpu": Column("GPU"),
+                "gpu": "GPU",
                 "Value #A": Column("Allocatable", looks.COUNT),
                 "Value #B": Column("Allocated", looks.COUNT),
                 "Value #C": Column("Unused", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
@@ -124,20 +115,15 @@ SHARES = Row(
             "Shares by container",
             "Shares of each GPU that the kubelet has allocated to a container. Kubelets before 1.34 also list pods "
             "that have ended.",
-            (
-                Query(
-                    f"sum by ({GPU}, resource, client_namespace, client_pod, client_container_name) "
-                    "(cuda_mps_container_allocated_shares{gpus})",
-                    instant=True,
-                ),
-            ),
+            f"sum by ({GPU}, resource, client_namespace, client_pod, client_container_name) "
+            "(cuda_mps_container_allocated_shares{gpus})",
             {
                 "instance": Column("Node", link=to_node()),
-                "gpu": Column("GPU"),
-                "resource": Column("Resource"),
-                "client_namespace": Column("Namespace"),
-                "client_pod": Column("Pod"),
-                "client_container_name": Column("Container"),
+                "gpu": "GPU",
+                "resource": "Resource",
+                "client_namespace": "Namespace",
+                "client_pod": "Pod",
+                "client_container_name": "Container",
                 "Value": Column("Shares", looks.COUNT),
             },
             sort=("Shares", True),
@@ -155,19 +141,13 @@ SHARES = Row(
         table(
             "Resource claims",
             "Daemons that NVIDIA's DRA driver runs, and the resource claim of each.",
-            (
-                Query(
-                    "max by (job, instance, daemon, claim_namespace, claim_name, claim_uid) "
-                    "(cuda_mps_daemon_claim_info{node})",
-                    instant=True,
-                ),
-            ),
+            "max by (job, instance, daemon, claim_namespace, claim_name, claim_uid) (cuda_mps_daemon_claim_info{node})",
             {
                 "instance": Column("Node", link=to_node()),
-                "claim_namespace": Column("Namespace"),
-                "claim_name": Column("Claim"),
-                "claim_uid": Column("UID"),
-                "daemon": Column("Daemon"),
+                "claim_namespace": "Namespace",
+                "claim_name": "Claim",
+                "claim_uid": "UID",
+                "daemon": "Daemon",
             },
             sort=("Claim", False),
             width=10,

@@ -1,6 +1,7 @@
 """Node: all of one node, from its daemons to the exporter's collectors."""
 
 from dashboards.board import Annotation, Board, Variable
+from dashboards.faults import marks
 from dashboards.looks import Colour
 from dashboards.node import clients, collectors, daemons, gpus, limits, mig, problems, watchdog
 
@@ -10,20 +11,7 @@ DAEMONS = Variable(
 GPUS = Variable(name="gpu", label="GPU", query="label_values(cuda_mps_gpu_info{node}, gpu)", several=True)
 
 ANNOTATIONS = (
-    Annotation(
-        name="Faults",
-        colour=Colour.BAD,
-        moments="cuda_mps_fault_last_timestamp_seconds{daemons}",
-        title="Fault",
-        text="A fatal GPU error hit clients of {{daemon}} on {{instance}}.",
-    ),
-    Annotation(
-        name="Daemon deaths",
-        colour=Colour.WARNING,
-        moments="cuda_mps_daemon_last_loss_timestamp_seconds{daemons}",
-        title="Daemon died",
-        text="The control daemon {{daemon}} on {{instance}} died, and its clients with it.",
-    ),
+    *marks("daemons"),
     Annotation(
         name="Daemon starts",
         colour=Colour.WELL,

@@ -3,7 +3,7 @@
 from dashboards import looks
 from dashboards.board import Row
 from dashboards.panel import Column, lines, table
-from dashboards.query import CLIENT, DAEMON, Query
+from dashboards.query import CLIENT, DAEMON, WORKLOAD, Query, rate
 
 _WHO = "pid, user, command, unit, client_container, client_pod_uid, client_pod, client_namespace, slurm_job_id"
 _INFO = f"topk by ({CLIENT}) (1, cuda_mps_client_info{{daemons}})"
@@ -17,32 +17,30 @@ CLIENTS = Row(
             "All clients with their own series, and their workload if it is known. Others: how many clients would "
             "end with this one in a fatal fault. No memory: NVML has not reported it yet.",
             (
-                Query(
+                (
                     f'sum by ({_SAME}) (cuda_mps_client_memory_used_bytes{{daemons, gpu=~"$gpu"}} '
-                    f"* on ({CLIENT}) group_left (server, {_WHO}) {_INFO})",
-                    instant=True,
+                    f"* on ({CLIENT}) group_left (server, {_WHO}) {_INFO})"
                 ),
-                Query(
+                (
                     f"max by ({_SAME}) (cuda_mps_client_failure_domain_clients{{daemons}} "
-                    f"* on ({CLIENT}) group_left (server, {_WHO}) {_INFO})",
-                    instant=True,
+                    f"* on ({CLIENT}) group_left (server, {_WHO}) {_INFO})"
                 ),
             ),
             {
-                "instance": Column("Node"),
-                "daemon": Column("Daemon"),
-                "server": Column("Server"),
-                "pid": Column("PID"),
-                "user": Column("User"),
-                "command": Column("Command"),
+                "instance": "Node",
+                "daemon": "Daemon",
+                "server": "Server",
+                "pid": "PID",
+                "user": "User",
+                "command": "Command",
                 "Value #A": Column("GPU memory", looks.BYTES),
                 "Value #B": Column("Others in its failure domain", looks.COUNT),
-                "slurm_job_id": Column("Slurm job"),
-                "client_namespace": Column("Namespace"),
-                "client_pod": Column("Pod"),
-                "client_pod_uid": Column("Pod's UID"),
-                "client_container": Column("Container"),
-                "unit": Column("Unit"),
+                "slurm_job_id": "Slurm job",
+                "client_namespace": "Namespace",
+                "client_pod": "Pod",
+                "client_pod_uid": "Pod's UID",
+                "client_container": "Container",
+                "unit": "Unit",
             },
             sort=("GPU memory", True),
             height=10,
@@ -50,15 +48,15 @@ CLIENTS = Row(
         table(
             "Processes that bypass MPS",
             "CUDA processes on GPUs of MPS that run without it. Empty: there is none.",
-            (Query("cuda_mps_bypassing_process_info{gpus}", instant=True),),
+            "cuda_mps_bypassing_process_info{gpus}",
             {
-                "instance": Column("Node"),
-                "gpu": Column("GPU"),
-                "pid": Column("PID"),
-                "user": Column("User"),
-                "command": Column("Command"),
-                "workload_kind": Column("Kind"),
-                "workload": Column("Workload"),
+                "instance": "Node",
+                "gpu": "GPU",
+                "pid": "PID",
+                "user": "User",
+                "command": "Command",
+                "workload_kind": "Kind",
+                "workload": "Workload",
             },
             sort=("PID", False),
         ),
@@ -85,8 +83,7 @@ CLIENTS = Row(
             "Reconnecting workloads",
             "New connections of each workload. A workload that crashes in a loop has a high rate.",
             Query(
-                "sum by (job, instance, workload_kind, workload) "
-                "(rate(cuda_mps_workload_clients_connected_total{node}[$__rate_interval]))",
+                rate("cuda_mps_workload_clients_connected_total", WORKLOAD, of="node"),
                 "{{workload_kind}} {{workload}} {{instance}}",
             ),
             unit=looks.PER_SECOND,

@@ -3,7 +3,7 @@
 from dashboards import looks
 from dashboards.board import Row
 from dashboards.panel import Column, bars, lines, table, timeline
-from dashboards.query import Query
+from dashboards.query import GPU, Query, increase, max_by, rate
 
 SOURCE = "job, instance, source"
 FILE = "job, instance, daemon, file"
@@ -15,7 +15,7 @@ COLLECTORS = Row(
             "Collectors",
             "Whether the most recent collection succeeded. Data of a failed collector is missing in other panels, "
             "not 0.",
-            Query(f"max by ({SOURCE}) (cuda_mps_exporter_source_up{{node}})", "{{source}} {{instance}}"),
+            Query(max_by("cuda_mps_exporter_source_up", SOURCE, of="node"), "{{source}} {{instance}}"),
             looks.YES_IS_WELL,
             width=8,
             height=8,
@@ -23,13 +23,8 @@ COLLECTORS = Row(
         table(
             "Problems of collectors",
             "Why the most recent collection failed. The runbook of CudaMpsExporterBlind explains what to do.",
-            (
-                Query(
-                    "max by (job, instance, source, problem) (cuda_mps_exporter_source_problem_info{node})",
-                    instant=True,
-                ),
-            ),
-            {"instance": Column("Node"), "source": Column("Collector"), "problem": Column("Problem")},
+            max_by("cuda_mps_exporter_source_problem_info", "job, instance, source, problem", of="node"),
+            {"instance": "Node", "source": "Collector", "problem": "Problem"},
             sort=("Collector", False),
             width=8,
         ),
@@ -50,24 +45,20 @@ COLLECTORS = Row(
         lines(
             "Collection duration",
             "Duration of the most recent collection of each collector, or the time so far if it hangs.",
-            Query(f"max by ({SOURCE}) (cuda_mps_exporter_source_duration_seconds{{node}})", "{{source}} {{instance}}"),
+            Query(max_by("cuda_mps_exporter_source_duration_seconds", SOURCE, of="node"), "{{source}} {{instance}}"),
             unit=looks.SECONDS,
             width=8,
         ),
         bars(
             "Failed collections",
             "Collections that failed, completely or in part, refused connections, and discarded values of NVML.",
+            Query(increase("cuda_mps_exporter_source_failures_total", SOURCE, of="node"), "{{source}} {{instance}}"),
             Query(
-                f"sum by ({SOURCE}) (increase(cuda_mps_exporter_source_failures_total{{node}}[$__rate_interval]))",
-                "{{source}} {{instance}}",
-            ),
-            Query(
-                "sum by (job, instance, listener) "
-                "(increase(cuda_mps_exporter_accept_failures_total{node}[$__rate_interval]))",
+                increase("cuda_mps_exporter_accept_failures_total", "job, instance, listener", of="node"),
                 "accept: {{listener}} {{instance}}",
             ),
             Query(
-                "sum by (job, instance, gpu) (increase(cuda_mps_gpu_discarded_values_total{node}[$__rate_interval]))",
+                increase("cuda_mps_gpu_discarded_values_total", GPU, of="node"),
                 "discarded values of {{gpu}} {{instance}}",
             ),
             width=12,
@@ -75,28 +66,21 @@ COLLECTORS = Row(
         lines(
             "Log lines",
             "Lines read from the logs of the daemons.",
-            Query(
-                f"sum by ({FILE}) (rate(cuda_mps_exporter_log_lines_total{{daemons}}[$__rate_interval]))",
-                "{{file}} of {{daemon}} {{instance}}",
-            ),
+            Query(rate("cuda_mps_exporter_log_lines_total", FILE), "{{file}} of {{daemon}} {{instance}}"),
             unit=looks.PER_SECOND,
             width=12,
         ),
         lines(
             "Size of the logs",
             "Size of each log file of a daemon. It grows until the file is rotated.",
-            Query(
-                f"max by ({FILE}) (cuda_mps_daemon_log_size_bytes{{daemons}})", "{{file}} of {{daemon}} {{instance}}"
-            ),
+            Query(max_by("cuda_mps_daemon_log_size_bytes", FILE), "{{file}} of {{daemon}} {{instance}}"),
             unit=looks.BYTES,
             width=6,
         ),
         lines(
             "Unread bytes of the logs",
             "Bytes of each log file that the exporter has not read yet. They grow when a log is flooded.",
-            Query(
-                f"max by ({FILE}) (cuda_mps_daemon_log_unread_bytes{{daemons}})", "{{file}} of {{daemon}} {{instance}}"
-            ),
+            Query(max_by("cuda_mps_daemon_log_unread_bytes", FILE), "{{file}} of {{daemon}} {{instance}}"),
             unit=looks.BYTES,
             width=6,
         ),
@@ -105,17 +89,14 @@ COLLECTORS = Row(
             "Lines that no rule matches, lines that were lost before they could be read, and claims that no other "
             "source confirms.",
             Query(
-                f"sum by ({FILE}) "
-                f"(increase(cuda_mps_exporter_log_lines_unrecognized_total{{daemons}}[$__rate_interval]))",
+                increase("cuda_mps_exporter_log_lines_unrecognized_total", FILE),
                 "unknown: {{file}} of {{daemon}} {{instance}}",
             ),
             Query(
-                f"sum by ({FILE}) (increase(cuda_mps_exporter_log_lines_lost_total{{daemons}}[$__rate_interval]))",
-                "lost: {{file}} of {{daemon}} {{instance}}",
+                increase("cuda_mps_exporter_log_lines_lost_total", FILE), "lost: {{file}} of {{daemon}} {{instance}}"
             ),
             Query(
-                "sum by (daemon, instance) "
-                "(increase(cuda_mps_daemon_log_contradictions_total{daemons}[$__rate_interval]))",
+                increase("cuda_mps_daemon_log_contradictions_total", "daemon, instance"),
                 "contradicted: {{daemon}} {{instance}}",
             ),
             width=12,
@@ -126,24 +107,22 @@ COLLECTORS = Row(
             "reload succeeded. History: whether incidents are written to disk. Too many: clients without their own "
             "series. Records dropped: records of the exporter's own log.",
             (
-                Query("max by (job, instance) (cuda_mps_exporter_paused{node})", instant=True),
-                Query("min by (job, instance) (cuda_mps_exporter_log_followed{node})", instant=True),
-                Query("min by (job, instance) (cuda_mps_exporter_config_last_reload_successful{node})", instant=True),
-                Query("min by (job, instance) (cuda_mps_exporter_history_writable{node})", instant=True),
-                Query(
+                max_by("cuda_mps_exporter_paused", "job, instance", of="node"),
+                "min by (job, instance) (cuda_mps_exporter_log_followed{node})",
+                "min by (job, instance) (cuda_mps_exporter_config_last_reload_successful{node})",
+                "min by (job, instance) (cuda_mps_exporter_history_writable{node})",
+                (
                     "round(sum by (job, instance) "
-                    "(increase(cuda_mps_exporter_history_events_dropped_total{node}[$__range])))",
-                    instant=True,
+                    "(increase(cuda_mps_exporter_history_events_dropped_total{node}[$__range])))"
                 ),
-                Query("max by (job, instance) (cuda_mps_exporter_clients_omitted{node})", instant=True),
-                Query(
+                max_by("cuda_mps_exporter_clients_omitted", "job, instance", of="node"),
+                (
                     "round(sum by (job, instance) "
-                    "(increase(cuda_mps_exporter_log_records_dropped_total{node}[$__range])))",
-                    instant=True,
+                    "(increase(cuda_mps_exporter_log_records_dropped_total{node}[$__range])))"
                 ),
             ),
             {
-                "instance": Column("Node"),
+                "instance": "Node",
                 "Value #A": Column("Paused", looks.NUMBER, mappings=looks.YES_IS_ODD),
                 "Value #B": Column("All logs followed", looks.NUMBER, mappings=looks.YES_IS_WELL),
                 "Value #C": Column("Configuration in use", looks.NUMBER, mappings=looks.YES_IS_WELL),
@@ -159,8 +138,8 @@ COLLECTORS = Row(
         table(
             "Version",
             "Versions of the exporter and of Python.",
-            (Query("cuda_mps_exporter_build_info{node}", instant=True),),
-            {"instance": Column("Node"), "version": Column("Version"), "python": Column("Python")},
+            "cuda_mps_exporter_build_info{node}",
+            {"instance": "Node", "version": "Version", "python": "Python"},
             sort=("Node", False),
             width=6,
             height=5,

@@ -6,7 +6,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour
 from dashboards.panel import Column, lines, stat, table, timeline
-from dashboards.query import DAEMON, SERVER, Query, moment, which
+from dashboards.query import DAEMON, SERVER, Query, max_by, moment, rate, which
 from exporter.model.daemon import DaemonState
 from exporter.model.server import ServerState
 
@@ -75,14 +75,14 @@ NOW = Row(
         stat(
             "Faults",
             "Faults in the selected time range.",
-            Query("round(sum(increase(cuda_mps_faults_total{daemons}[$__range])))", instant=True),
+            "round(sum(increase(cuda_mps_faults_total{daemons}[$__range])))",
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
             width=2,
         ),
         stat(
             "Deaths",
             "Control daemons that died or were replaced, in the selected time range.",
-            Query("round(sum(increase(cuda_mps_daemon_losses_total{daemons}[$__range])))", instant=True),
+            "round(sum(increase(cuda_mps_daemon_losses_total{daemons}[$__range])))",
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
             width=2,
         ),
@@ -108,14 +108,14 @@ STATES = Row(
             "Daemons",
             "Each control daemon. Up: whether it responds. Supported: whether the exporter supports its protocol.",
             (
-                Query(f"max by ({DAEMON}) (cuda_mps_daemon_up{{daemons}})", instant=True),
-                Query(moment("cuda_mps_daemon_start_time_seconds"), instant=True),
-                Query(moment("cuda_mps_daemon_last_loss_timestamp_seconds"), instant=True),
-                Query(f"max by ({DAEMON}) (cuda_mps_daemon_supported{{daemons}})", instant=True),
+                max_by("cuda_mps_daemon_up", DAEMON),
+                moment("cuda_mps_daemon_start_time_seconds"),
+                moment("cuda_mps_daemon_last_loss_timestamp_seconds"),
+                max_by("cuda_mps_daemon_supported", DAEMON),
             ),
             {
-                "instance": Column("Node"),
-                "daemon": Column("Daemon"),
+                "instance": "Node",
+                "daemon": "Daemon",
                 "Value #A": Column("Up", looks.NUMBER, mappings=looks.YES_IS_WELL),
                 "Value #B": Column("Started", looks.MOMENT),
                 "Value #C": Column("Last died", looks.MOMENT),
@@ -129,19 +129,19 @@ STATES = Row(
             "Daemon details",
             "Version of the daemon's binary, and the unit that it runs in. The absence of an expected daemon is an "
             "outage.",
-            (Query("cuda_mps_daemon_info{daemons}", instant=True),),
+            "cuda_mps_daemon_info{daemons}",
             {
-                "instance": Column("Node"),
-                "daemon": Column("Daemon"),
-                "version": Column("Version"),
-                "protocol": Column("Protocol"),
-                "unit": Column("Unit"),
-                "uid": Column("UID"),
-                "user": Column("User"),
-                "slurm_job_id": Column("Slurm job"),
-                "daemon_pod": Column("Pod"),
-                "expected": Column("Expected"),
-                "pipe_directory": Column("Pipe directory"),
+                "instance": "Node",
+                "daemon": "Daemon",
+                "version": "Version",
+                "protocol": "Protocol",
+                "unit": "Unit",
+                "uid": "UID",
+                "user": "User",
+                "slurm_job_id": "Slurm job",
+                "daemon_pod": "Pod",
+                "expected": "Expected",
+                "pipe_directory": "Pipe directory",
             },
             sort=("Daemon", False),
             width=12,
@@ -155,22 +155,16 @@ STATES = Row(
                 f"* on ({SERVER}) group_left (user) topk by ({SERVER}) (1, cuda_mps_server_info{{daemons}})",
                 "server {{server}} for {{user}}, {{daemon}} {{instance}}",
             ),
-            Query(
-                "max by (job, instance) (cuda_mps_server_clients_limit{daemons})",
-                "limit of a server {{instance}}",
-            ),
+            Query(max_by("cuda_mps_server_clients_limit", "job, instance"), "limit of a server {{instance}}"),
             limit="limit of a server",
         ),
         lines(
             "Connections and disconnections",
             "Clients that connect, and clients that disconnect: by their own exit, or because their server or "
             "daemon ended.",
+            Query(rate("cuda_mps_clients_connected_total", DAEMON), "connected {{daemon}} {{instance}}"),
             Query(
-                f"sum by ({DAEMON}) (rate(cuda_mps_clients_connected_total{{daemons}}[$__rate_interval]))",
-                "connected {{daemon}} {{instance}}",
-            ),
-            Query(
-                f"sum by ({DAEMON}, reason) (rate(cuda_mps_clients_disconnected_total{{daemons}}[$__rate_interval]))",
+                rate("cuda_mps_clients_disconnected_total", "job, instance, daemon, reason"),
                 "disconnected: {{reason}} {{daemon}} {{instance}}",
             ),
             unit=looks.PER_SECOND,

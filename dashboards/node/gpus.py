@@ -6,7 +6,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour
 from dashboards.panel import Column, Panel, lines, table, timeline
-from dashboards.query import GPU, WITH_INDEX, Query, which
+from dashboards.query import GPU, WITH_INDEX, Query, max_by, which
 from exporter.model.gpu import SharingMode
 
 SHARING_MODES: Mapping[str, Colour] = {
@@ -78,13 +78,10 @@ GPUS = Row(
         table(
             "GPUs",
             "Each GPU, whether NVML can read it, and its memory.",
-            (
-                Query(f"max by ({GPU}) (cuda_mps_gpu_up{{gpus}})", instant=True),
-                Query(f"max by ({GPU}) (cuda_mps_gpu_memory_total_bytes{{gpus}})", instant=True),
-            ),
+            (max_by("cuda_mps_gpu_up", GPU, of="gpus"), max_by("cuda_mps_gpu_memory_total_bytes", GPU, of="gpus")),
             {
-                "instance": Column("Node"),
-                "gpu": Column("GPU"),
+                "instance": "Node",
+                "gpu": "GPU",
                 "Value #A": Column("Read", looks.NUMBER, mappings=looks.YES_IS_WELL),
                 "Value #B": Column("Memory", looks.BYTES),
             },
@@ -95,20 +92,15 @@ GPUS = Row(
         table(
             "Models and modes",
             "Index, model, address and compute mode of each GPU.",
-            (
-                Query(
-                    f"topk by ({GPU}) (1, cuda_mps_gpu_compute_mode{{gpus}} == 1) "
-                    f"* on ({GPU}) group_left (index, name, pci_bus_id) topk by ({GPU}) (1, cuda_mps_gpu_info{{node}})",
-                    instant=True,
-                ),
-            ),
+            f"topk by ({GPU}) (1, cuda_mps_gpu_compute_mode{{gpus}} == 1) "
+            f"* on ({GPU}) group_left (index, name, pci_bus_id) topk by ({GPU}) (1, cuda_mps_gpu_info{{node}})",
             {
-                "instance": Column("Node"),
-                "index": Column("Index"),
-                "gpu": Column("GPU"),
-                "name": Column("Model"),
-                "pci_bus_id": Column("Address"),
-                "mode": Column("Compute mode"),
+                "instance": "Node",
+                "index": "Index",
+                "gpu": "GPU",
+                "name": "Model",
+                "pci_bus_id": "Address",
+                "mode": "Compute mode",
             },
             sort=("Index", False),
             width=11,
@@ -117,8 +109,8 @@ GPUS = Row(
         table(
             "Driver",
             "Version of the driver, and the newest CUDA version that it supports.",
-            (Query("cuda_mps_driver_info{node}", instant=True),),
-            {"instance": Column("Node"), "driver": Column("Driver"), "cuda": Column("CUDA")},
+            "cuda_mps_driver_info{node}",
+            {"instance": "Node", "driver": "Driver", "cuda": "CUDA"},
             sort=("Node", False),
             width=6,
             height=7,

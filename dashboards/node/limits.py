@@ -4,7 +4,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour, words
 from dashboards.panel import bars, lines, timeline
-from dashboards.query import DAEMON, SERVER, WITH_INDEX, Query
+from dashboards.query import CLIENT, DAEMON, SERVER, WITH_INDEX, Query, increase, max_by
 
 DRIFTED = words({0: ("in force", Colour.WELL), 1: ("DRIFTED", Colour.WARNING)})
 
@@ -16,13 +16,9 @@ LIMITS = Row(
             "Limit of each client of a server, and the daemon's default for new servers. A client may have "
             "requested less.",
             Query(
-                f"max by ({SERVER}) (cuda_mps_server_active_thread_ratio{{daemons}})",
-                "server {{server}} of {{daemon}} {{instance}}",
+                max_by("cuda_mps_server_active_thread_ratio", SERVER), "server {{server}} of {{daemon}} {{instance}}"
             ),
-            Query(
-                f"max by ({DAEMON}) (cuda_mps_daemon_default_active_thread_ratio{{daemons}})",
-                "default of {{daemon}} {{instance}}",
-            ),
+            Query(max_by("cuda_mps_daemon_default_active_thread_ratio", DAEMON), "default of {{daemon}} {{instance}}"),
             unit=looks.RATIO,
             ceiling=1,
         ),
@@ -44,10 +40,7 @@ LIMITS = Row(
             "Active thread percentage of clients",
             "Fraction of a GPU's threads that each client may use: the smaller limit of its server and of its own "
             "environment.",
-            Query(
-                "max by (job, instance, daemon, client) (cuda_mps_client_active_thread_ratio{daemons})",
-                "{{client}} of {{daemon}} {{instance}}",
-            ),
+            Query(max_by("cuda_mps_client_active_thread_ratio", CLIENT), "{{client}} of {{daemon}} {{instance}}"),
             unit=looks.RATIO,
             ceiling=1,
         ),
@@ -64,27 +57,21 @@ LIMITS = Row(
         timeline(
             "Limits of servers",
             "Whether the limits are as configured, or as they were before the daemon was restarted.",
-            Query(
-                f"max by ({SERVER}) (cuda_mps_server_limits_drifted{{daemons}})",
-                "{{server}} of {{daemon}} {{instance}}",
-            ),
+            Query(max_by("cuda_mps_server_limits_drifted", SERVER), "{{server}} of {{daemon}} {{instance}}"),
             DRIFTED,
             width=8,
         ),
         timeline(
             "Default limits of daemons",
             "Whether the limits of the next server are as configured, or as they were before the daemon was restarted.",
-            Query(f"max by ({DAEMON}) (cuda_mps_daemon_limits_drifted{{daemons}})", "{{daemon}} {{instance}}"),
+            Query(max_by("cuda_mps_daemon_limits_drifted", DAEMON), "{{daemon}} {{instance}}"),
             DRIFTED,
             width=8,
         ),
         bars(
             "Clients without the limits",
             "Clients that connected to a server before its limits were set. The limits do not apply to them.",
-            Query(
-                f"sum by ({DAEMON}) (increase(cuda_mps_clients_before_limits_total{{daemons}}[$__rate_interval]))",
-                "{{daemon}} {{instance}}",
-            ),
+            Query(increase("cuda_mps_clients_before_limits_total", DAEMON), "{{daemon}} {{instance}}"),
             width=8,
             height=6,
         ),

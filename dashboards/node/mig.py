@@ -3,7 +3,7 @@
 from dashboards import looks
 from dashboards.board import Row
 from dashboards.panel import Column, lines, table
-from dashboards.query import DAEMON, GPU, SERVER, WITH_INDEX, Query
+from dashboards.query import GPU, SERVER, WITH_INDEX, Query, rate
 
 _NAMED = f"* on ({SERVER}) group_left (name) cuda_mps_server_name_info{{daemons}}"
 
@@ -13,18 +13,12 @@ MIG = Row(
         table(
             "MIG instances",
             "The instances of GPUs with MIG. Index: GPU, GPU instance, compute instance.",
-            (
-                Query(
-                    f"(cuda_mps_gpu_mig_info{{gpus}} * on ({GPU}) group_left () cuda_mps_gpu_mig_sms{{gpus}}) "
-                    f"{WITH_INDEX}",
-                    instant=True,
-                ),
-            ),
+            f"(cuda_mps_gpu_mig_info{{gpus}} * on ({GPU}) group_left () cuda_mps_gpu_mig_sms{{gpus}}) {WITH_INDEX}",
             {
-                "index": Column("Index"),
-                "profile": Column("Profile"),
-                "gpu": Column("Instance"),
-                "parent": Column("GPU"),
+                "index": "Index",
+                "profile": "Profile",
+                "gpu": "Instance",
+                "parent": "GPU",
                 "Value": Column("SMs", looks.COUNT),
             },
             sort=("Index", False),
@@ -43,8 +37,7 @@ MIG = Row(
             "Unknown columns and rows",
             "Columns and rows of the daemon's tables that the exporter does not know. They are ignored.",
             Query(
-                f"sum by ({DAEMON}, part) "
-                "(rate(cuda_mps_exporter_replies_unrecognized_total{daemons}[$__rate_interval]))",
+                rate("cuda_mps_exporter_replies_unrecognized_total", "job, instance, daemon, part"),
                 "{{part}} {{daemon}} {{instance}}",
             ),
             unit=looks.PER_SECOND,

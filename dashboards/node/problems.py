@@ -4,7 +4,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.faults import faults
 from dashboards.panel import bars, lines, stat
-from dashboards.query import DAEMON, SERVER, WITH_INDEX, Query
+from dashboards.query import DAEMON, SERVER, WITH_INDEX, WORKLOAD, Query, increase, max_by
 
 PROBLEMS = Row(
     "Problems",
@@ -14,28 +14,19 @@ PROBLEMS = Row(
             "Faults and deaths",
             "Fatal GPU errors that hit all clients on a GPU, those that hit one client alone, deaths of control "
             "daemons, and servers that repeatedly exit before they are ready.",
+            Query(increase("cuda_mps_faults_total", DAEMON), "fault {{daemon}} {{instance}}"),
+            Query(increase("cuda_mps_client_faults_contained_total", DAEMON), "contained {{daemon}} {{instance}}"),
             Query(
-                f"sum by ({DAEMON}) (increase(cuda_mps_faults_total{{daemons}}[$__rate_interval]))",
-                "fault {{daemon}} {{instance}}",
-            ),
-            Query(
-                f"sum by ({DAEMON}) (increase(cuda_mps_client_faults_contained_total{{daemons}}[$__rate_interval]))",
-                "contained {{daemon}} {{instance}}",
-            ),
-            Query(
-                f"sum by ({DAEMON}, reason) (increase(cuda_mps_daemon_losses_total{{daemons}}[$__rate_interval]))",
+                increase("cuda_mps_daemon_losses_total", "job, instance, daemon, reason"),
                 "{{reason}} {{daemon}} {{instance}}",
             ),
-            Query(
-                f"sum by ({DAEMON}) (increase(cuda_mps_server_crash_loops_total{{daemons}}[$__rate_interval]))",
-                "crash loop {{daemon}} {{instance}}",
-            ),
+            Query(increase("cuda_mps_server_crash_loops_total", DAEMON), "crash loop {{daemon}} {{instance}}"),
         ),
         bars(
             "Refused clients",
             "New clients that were refused: no free slot (limit), the server in FAULT, or another reason.",
             Query(
-                f"sum by ({DAEMON}, reason) (increase(cuda_mps_clients_refused_total{{daemons}}[$__rate_interval]))",
+                increase("cuda_mps_clients_refused_total", "job, instance, daemon, reason"),
                 "{{reason}} {{daemon}} {{instance}}",
             ),
             width=8,
@@ -44,9 +35,9 @@ PROBLEMS = Row(
             "Waiting and blocking",
             "Clients that wait until another user's clients have exited, and clients that a fault hit and that "
             "still run. Until the latter exit, their server refuses new clients.",
-            Query(f"max by ({DAEMON}) (cuda_mps_clients_waiting{{daemons}})", "waiting {{daemon}} {{instance}}"),
+            Query(max_by("cuda_mps_clients_waiting", DAEMON), "waiting {{daemon}} {{instance}}"),
             Query(
-                f"max by ({SERVER}) (cuda_mps_fault_blocking_clients{{daemons}})",
+                max_by("cuda_mps_fault_blocking_clients", SERVER),
                 "blocking server {{server}} of {{daemon}} {{instance}}",
             ),
             width=8,
@@ -62,7 +53,7 @@ PROBLEMS = Row(
             "Xids",
             "Errors that the driver reported, by number and GPU, each counted once. Empty: there was none.",
             Query(
-                "sum by (job, instance, gpu, xid) (increase(cuda_mps_xid_errors_total{node}[$__rate_interval])) > 0",
+                increase("cuda_mps_xid_errors_total", "job, instance, gpu, xid", of="node") + " > 0",
                 "Xid {{xid}} {{gpu}} {{instance}}",
             ),
             width=8,
@@ -72,13 +63,11 @@ PROBLEMS = Row(
             "Faults that hit clients of a workload, and faults of which one of its clients was the likeliest cause. "
             "Empty: there was none.",
             Query(
-                "sum by (job, instance, workload_kind, workload) "
-                "(increase(cuda_mps_workload_faults_affected_total{node}[$__rate_interval])) > 0",
+                increase("cuda_mps_workload_faults_affected_total", WORKLOAD, of="node") + " > 0",
                 "hit: {{workload_kind}} {{workload}} {{instance}}",
             ),
             Query(
-                "sum by (job, instance, workload_kind, workload) "
-                "(increase(cuda_mps_workload_faults_suspected_total{node}[$__rate_interval])) > 0",
+                increase("cuda_mps_workload_faults_suspected_total", WORKLOAD, of="node") + " > 0",
                 "suspected: {{workload_kind}} {{workload}} {{instance}}",
             ),
             width=8,
@@ -87,10 +76,9 @@ PROBLEMS = Row(
             "Recovery time",
             "Average duration of the faults that ended in the selected time range. A client that does not exit "
             "makes it long. No value: none has ended.",
-            Query(
+            (
                 "sum(increase(cuda_mps_fault_recovery_seconds_sum{daemons}[$__range]))"
-                " / sum(increase(cuda_mps_fault_recovery_seconds_count{daemons}[$__range]))",
-                instant=True,
+                " / sum(increase(cuda_mps_fault_recovery_seconds_count{daemons}[$__range]))"
             ),
             unit=looks.SECONDS,
             width=4,
@@ -99,7 +87,7 @@ PROBLEMS = Row(
         stat(
             "Clients hit by faults",
             "Clients that had the error in the selected time range.",
-            Query("round(sum(increase(cuda_mps_fault_affected_clients_total{daemons}[$__range])))", instant=True),
+            "round(sum(increase(cuda_mps_fault_affected_clients_total{daemons}[$__range])))",
             width=4,
             height=8,
         ),

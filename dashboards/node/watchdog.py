@@ -6,7 +6,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour
 from dashboards.panel import Column, bars, lines, table, timeline
-from dashboards.query import DAEMON, Query, moment_if_any, which
+from dashboards.query import DAEMON, Query, increase, max_by, moment_if_any, which
 from exporter.model.settings import Mode
 from exporter.model.watchdog import Condition, WatchdogPhase
 
@@ -51,8 +51,7 @@ WATCHDOG = Row(
             "Restarts by reason and result, including those by systemd and those that the watchdog only observed. "
             "Empty: there was none.",
             Query(
-                f"sum by ({DAEMON}, reason, result) "
-                "(increase(cuda_mps_watchdog_restarts_total{daemons}[$__rate_interval])) > 0",
+                increase("cuda_mps_watchdog_restarts_total", "job, instance, daemon, reason, result") + " > 0",
                 "{{reason}}: {{result}} {{daemon}} {{instance}}",
             ),
             width=8,
@@ -62,8 +61,7 @@ WATCHDOG = Row(
             "Other actions for a daemon, including those that the watchdog only observed, by reason and result. "
             "Empty: there was none.",
             Query(
-                f"sum by ({DAEMON}, action, reason, result) "
-                "(increase(cuda_mps_watchdog_actions_total{daemons}[$__rate_interval]))",
+                increase("cuda_mps_watchdog_actions_total", "job, instance, daemon, action, reason, result"),
                 "{{action}}, {{reason}}: {{result}} {{daemon}} {{instance}}",
             ),
             width=8,
@@ -71,7 +69,7 @@ WATCHDOG = Row(
         lines(
             "Restarts left",
             "Restarts that remain in the budget. At 0 the circuit opens, and an operator is needed.",
-            Query(f"max by ({DAEMON}) (cuda_mps_watchdog_restarts_left{{daemons}})", "{{daemon}} {{instance}}"),
+            Query(max_by("cuda_mps_watchdog_restarts_left", DAEMON), "{{daemon}} {{instance}}"),
             width=8,
         ),
         table(
@@ -79,15 +77,15 @@ WATCHDOG = Row(
             "Whether the watchdog may act, the remaining restarts, and the times of its actions. Next restart: set "
             "while it waits for that time.",
             (
-                Query(which("cuda_mps_watchdog_mode", "mode", MODES, DAEMON), instant=True),
-                Query(f"max by ({DAEMON}) (cuda_mps_watchdog_restarts_left{{daemons}})", instant=True),
-                Query(moment_if_any("cuda_mps_watchdog_last_restart_timestamp_seconds"), instant=True),
-                Query(moment_if_any("cuda_mps_watchdog_next_restart_timestamp_seconds"), instant=True),
-                Query(moment_if_any("cuda_mps_watchdog_circuit_opened_timestamp_seconds"), instant=True),
+                which("cuda_mps_watchdog_mode", "mode", MODES, DAEMON),
+                max_by("cuda_mps_watchdog_restarts_left", DAEMON),
+                moment_if_any("cuda_mps_watchdog_last_restart_timestamp_seconds"),
+                moment_if_any("cuda_mps_watchdog_next_restart_timestamp_seconds"),
+                moment_if_any("cuda_mps_watchdog_circuit_opened_timestamp_seconds"),
             ),
             {
-                "instance": Column("Node"),
-                "daemon": Column("Daemon"),
+                "instance": "Node",
+                "daemon": "Daemon",
                 "Value #A": Column("Mode", looks.NUMBER, mappings=looks.states(MODES)),
                 "Value #B": Column("Restarts left", looks.COUNT),
                 "Value #C": Column("Last restart", looks.MOMENT, mappings=looks.NEVER, painted=False),
@@ -102,13 +100,8 @@ WATCHDOG = Row(
             "Processes at fault",
             "Processes that had the session open, were stopped, hung, or could not be woken, in the selected time "
             "range. Empty: there was none.",
-            (Query("last_over_time(cuda_mps_watchdog_culprit_info{daemons}[$__range])", instant=True),),
-            {
-                "instance": Column("Node"),
-                "daemon": Column("Daemon"),
-                "diagnosis": Column("Diagnosis"),
-                "pid": Column("PID"),
-            },
+            "last_over_time(cuda_mps_watchdog_culprit_info{daemons}[$__range])",
+            {"instance": "Node", "daemon": "Daemon", "diagnosis": "Diagnosis", "pid": "PID"},
             sort=("Daemon", False),
             width=10,
             height=6,
@@ -117,19 +110,14 @@ WATCHDOG = Row(
             "Quarantined daemons",
             "Daemons that the watchdog does not restart, because a GPU needs a reset or the machine a reboot. "
             "Empty: there is none.",
-            (
-                Query(
-                    "1000 * max by (instance, daemon, gpu, xid, action) "
-                    "(cuda_mps_watchdog_quarantined_timestamp_seconds{daemons})",
-                    instant=True,
-                ),
-            ),
+            "1000 * max by (instance, daemon, gpu, xid, action) "
+            "(cuda_mps_watchdog_quarantined_timestamp_seconds{daemons})",
             {
-                "instance": Column("Node"),
-                "daemon": Column("Daemon"),
-                "gpu": Column("GPU"),
-                "xid": Column("Xid"),
-                "action": Column("NVIDIA advises"),
+                "instance": "Node",
+                "daemon": "Daemon",
+                "gpu": "GPU",
+                "xid": "Xid",
+                "action": "NVIDIA advises",
                 "Value": Column("Since", looks.MOMENT, painted=False),
             },
             sort=("Daemon", False),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.alertmanager import Alertmanager
 from tests.alerts.files import ALERTMANAGER, SCENARIOS, read, rules
 from tests.eventually import eventually
+from tests.prometheus import Alertmanager
 from tests.tools import needed
 
 EXPECTED = {

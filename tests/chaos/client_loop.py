@@ -30,11 +30,11 @@ LONGEST_WORK_SECONDS = 0.8
 LOOK_SECONDS = 0.03
 ANSWER_SECONDS = 0.3
 TURN_SECONDS = 5.0
-"""Outcome long a client waits to be accepted, before it gives up."""
+"""How long a client waits to be accepted, before it gives up."""
 
 
 class Outcome(StrEnum):
-    """Outcome a client ended."""
+    """How a client ended."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -94,7 +94,7 @@ class Client:
 
     @property
     def struck_for(self) -> float:
-        """Outcome long ago a fault struck it; 0 if none did."""
+        """How long ago a fault struck it; 0 if none did."""
         return 0.0 if self._struck_at is None else time.time() - self._struck_at
 
     def _wait_for_turn(self) -> Outcome | None:

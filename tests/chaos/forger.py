@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from tests.chaos.forgeries import LINES, MADE_UP_PID, Scene
+from tests.chaos.forgeries import LINES, MADE_UP_PID, Situation
 from tests.standin.mps_daemon import sockets
 from tests.standin.mps_daemon.logs import Kind, message, send
 from tests.standin.mps_daemon.names import pid_file
@@ -70,7 +70,7 @@ class Forger:
         self._acts = 0
         self._chance = random.Random()
         self._daemons: dict[str, int] = {}
-        self._deeds: dict[Callable[[Target], str], int] = {
+        self._actions: dict[Callable[[Target], str], int] = {
             self._forge: 600,
             self._ask: 80,
             self._steal: 60,
@@ -86,13 +86,13 @@ class Forger:
         self._acts += 1
         self._chance.seed(f"forger {self._seed} {self._acts}")
         target = self._targets[0] if self._chance.random() < 0.8 else self._chance.choice(self._targets)
-        (action,) = self._chance.choices(list(self._deeds), weights=list(self._deeds.values()))
+        (action,) = self._chance.choices(list(self._actions), weights=list(self._actions.values()))
         try:
             return f"{action.__name__.removeprefix('_')} {action(target)}"
         except (OSError, ValueError) as problem:
             return f"{action.__name__.removeprefix('_')}: {problem}"
 
-    def _scene(self, target: Target) -> Scene:
+    def _situation(self, target: Target) -> Situation:
         with contextlib.suppress(OSError, ValueError):
             found = int(Path(pid_file(target.directory)).read_text())
             if _words(found)[:1] == [b"nvidia-cuda-mps-control"]:
@@ -105,13 +105,13 @@ class Forger:
                 clients.append(pid)
             elif b"exporter" in words or b"tests.chaos" in words:
                 bystanders.append(pid)
-        return Scene(target.directory, daemon, _children(daemon), clients, target.others, bystanders)
+        return Situation(target.directory, daemon, _children(daemon), clients, target.others, bystanders)
 
     # -- lines -----------------------------------------------------------------------------------------------------
 
     def _forge(self, target: Target) -> str:
         means = self._chance.choice(LINES)
-        lines = means(self._scene(target), self._chance)
+        lines = means(self._situation(target), self._chance)
         shift = self._chance.choice((0.0, 0.0, 0.0, -3600.0, 3600.0, self._chance.uniform(-2.0, 2.0)))
         at = datetime.now().astimezone() + timedelta(seconds=shift)
         for kind, pid, text in lines:
@@ -120,10 +120,10 @@ class Forger:
 
     def _flood(self, target: Target) -> str:
         """Only as whole messages: where there is no room it waits a moment."""
-        scene = self._scene(target)
+        situation = self._situation(target)
         kind, text = self._chance.choice((Kind.CONTROL, Kind.SERVER)), self._chance.choice(FLOODS)
         count = self._chance.randrange(200, 3000)
-        data = message(kind, scene.daemon, text)
+        data = message(kind, situation.daemon, text)
         for _ in range(count):
             try:
                 send(target.fifo, data)
@@ -177,8 +177,8 @@ class Forger:
 
     def _tamper_with_pid_file(self, target: Target) -> str:
         """Name another process, or none, for a while; but leave what a new daemon has written meanwhile."""
-        path, scene = pid_file(target.directory), self._scene(target)
-        others = (*scene.clients, *scene.others, *scene.bystanders, MADE_UP_PID, 1, os.getpid())
+        path, situation = pid_file(target.directory), self._situation(target)
+        others = (*situation.clients, *situation.others, *situation.bystanders, MADE_UP_PID, 1, os.getpid())
         written = self._chance.choice(("", "x", "-1", "0", "9" * 5000, *(f"{pid}\n" for pid in others)))
         before = _overwrite(path, None, written)
         time.sleep(self._chance.uniform(*SHORT_SECONDS))

@@ -1,4 +1,4 @@
-"""What a hostile user can make a daemon's logs say: each means is a function from a scene to messages.
+"""What a hostile user can make a daemon's logs say: each means is a function from a situation to messages.
 
 None of it is true. Each message names a kind of line, the PID in its stamp, and its text.
 """
@@ -18,7 +18,7 @@ GPU = "device 0 (NVIDIA H200)"
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Situation:
     """What the forger found: any user can read these PIDs in /proc.
 
     `daemon` and `servers` are those of the attacked directory, `others` are daemons and servers of other directories,
@@ -33,32 +33,32 @@ class Scene:
     bystanders: Sequence[int]
 
 
-Means = Callable[[Scene, random.Random], list[Line]]
+Means = Callable[[Situation, random.Random], list[Line]]
 
 
 # -- control.log ---------------------------------------------------------------------------------------------------
 
 
-def exit_of_the_daemon(scene: Scene, chance: random.Random) -> list[Line]:
+def exit_of_the_daemon(situation: Situation, chance: random.Random) -> list[Line]:
     """The daemon ends, with or without the command that ends it."""
     lines = ["Accepting connection...", "NEW UI", "Cmd:quit", "Exit with status 0", "UI closed"]
-    return _by_daemon(scene, chance, *lines[chance.randrange(len(lines)) :])
+    return _by_daemon(situation, chance, *lines[chance.randrange(len(lines)) :])
 
 
-def command_to_quit(scene: Scene, chance: random.Random) -> list[Line]:
+def command_to_quit(situation: Situation, chance: random.Random) -> list[Line]:
     """An operator ends the daemon; it has not ended yet."""
     timeout = chance.choice(("", " -t 3"))
     issued = ["quit command issued with timeout of 3"] * bool(timeout)
-    return _by_daemon(scene, chance, "NEW UI", f"Cmd:quit{timeout}", *issued)
+    return _by_daemon(situation, chance, "NEW UI", f"Cmd:quit{timeout}", *issued)
 
 
-def start_of_a_daemon(scene: Scene, chance: random.Random) -> list[Line]:
+def start_of_a_daemon(situation: Situation, chance: random.Random) -> list[Line]:
     """Another daemon starts, of this directory or of another one, and of this version or of an older one."""
-    directory = chance.choice((scene.directory, "/tmp/nvidia-mps", "/"))
+    directory = chance.choice((situation.directory, "/tmp/nvidia-mps", "/"))
     variable = chance.choice(("env CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PIPE_DIRECTORY"))
     version = chance.choice(("13000", "7050", "99999"))
     return _by_daemon(
-        scene,
+        situation,
         chance,
         f"Starting control daemon using socket {directory}/control",
         f"To connect CUDA applications to this daemon, set {variable}={directory}",
@@ -66,11 +66,11 @@ def start_of_a_daemon(scene: Scene, chance: random.Random) -> list[Line]:
     )
 
 
-def exit_of_a_server(scene: Scene, chance: random.Random) -> list[Line]:
+def exit_of_a_server(situation: Situation, chance: random.Random) -> list[Line]:
     """A server that runs has exited."""
-    server = _server(scene, chance)
+    server = _server(situation, chance)
     return _by_daemon(
-        scene,
+        situation,
         chance,
         f"Try shutting down server {server}, backoff is disabled",
         chance.choice((f"Force shutting down server {server}", f"Server {server} exited with status 0")),
@@ -78,36 +78,38 @@ def exit_of_a_server(scene: Scene, chance: random.Random) -> list[Line]:
     )
 
 
-def start_of_a_server(scene: Scene, chance: random.Random) -> list[Line]:
+def start_of_a_server(situation: Situation, chance: random.Random) -> list[Line]:
     """A server starts that is none: another daemon's, a client, the daemon itself, or no process."""
-    server = chance.choice((*_innocents(scene), scene.daemon, MADE_UP_PID))
+    server = chance.choice((*_innocents(situation), situation.daemon, MADE_UP_PID))
     return [
         (Kind.CONTROL, server, f"Starting new server {server} for user {chance.choice((0, 65534))}"),
-        *_by_daemon(scene, chance, f"NEW SERVER {server}: Ready"),
+        *_by_daemon(situation, chance, f"NEW SERVER {server}: Ready"),
     ]
 
 
-def crash_loop(scene: Scene, chance: random.Random) -> list[Line]:
+def crash_loop(situation: Situation, chance: random.Random) -> list[Line]:
     """Server after server starts and exits."""
     lines = []
     for number in range(chance.randrange(4, 12)):
         server = MADE_UP_PID + number
         lines += [f"Starting new server {server} for user 0", f"Server {server} exited with status 1"]
-    return _by_daemon(scene, chance, *lines)
+    return _by_daemon(situation, chance, *lines)
 
 
-def server_that_stays(scene: Scene, chance: random.Random) -> list[Line]:
+def server_that_stays(situation: Situation, chance: random.Random) -> list[Line]:
     """A client of another user waits for a server that does not leave."""
-    server, client = _server(scene, chance), _client(scene, chance)
+    server, client = _server(situation, chance), _client(situation, chance)
     waits = f"NEW CLIENT {client} from user 65534: Server is not ready, push client to pending list"
-    return _by_daemon(scene, chance, waits, f"Server {server} has 2 active worker threads. Server will not shutdown.")
+    return _by_daemon(
+        situation, chance, waits, f"Server {server} has 2 active worker threads. Server will not shutdown."
+    )
 
 
-def changed_defaults(scene: Scene, chance: random.Random) -> list[Line]:
+def changed_defaults(situation: Situation, chance: random.Random) -> list[Line]:
     """An operator sets limits."""
     percentage, memory = chance.choice(("1", "100", "40")), chance.choice(("1M", "900G", "2G"))
     return _by_daemon(
-        scene,
+        situation,
         chance,
         "NEW UI",
         f"Cmd:set_default_active_thread_percentage {percentage}",
@@ -120,9 +122,9 @@ def changed_defaults(scene: Scene, chance: random.Random) -> list[Line]:
 # -- server.log ----------------------------------------------------------------------------------------------------
 
 
-def fault(scene: Scene, chance: random.Random) -> list[Line]:
+def fault(situation: Situation, chance: random.Random) -> list[Line]:
     """A fault of innocent clients, whole or in part; perhaps one of them exits just before, as a culprit does."""
-    victims = [_client(scene, chance) for _ in range(chance.randrange(1, 4))]
+    victims = [_client(situation, chance) for _ in range(chance.randrange(1, 4))]
     named = chance.choice(victims)
     before = [f"Client {_label(named)} exiting. Number of active client contexts is 2."] * chance.randrange(2)
     block = [
@@ -135,44 +137,44 @@ def fault(scene: Scene, chance: random.Random) -> list[Line]:
         "The following client process have a sticky error set:",
         *map(str, victims),
     ]
-    return _by_server(scene, chance, *before, *block[chance.randrange(2) : chance.choice((2, len(block)))])
+    return _by_server(situation, chance, *before, *block[chance.randrange(2) : chance.choice((2, len(block)))])
 
 
-def end_of_a_fault(scene: Scene, chance: random.Random) -> list[Line]:
+def end_of_a_fault(situation: Situation, chance: random.Random) -> list[Line]:
     """A device has been reset."""
-    return _by_server(scene, chance, f"Destroy server context on {GPU}", f"Creating server context on {GPU}")
+    return _by_server(situation, chance, f"Destroy server context on {GPU}", f"Creating server context on {GPU}")
 
 
-def reset_of_a_client(scene: Scene, chance: random.Random) -> list[Line]:
+def reset_of_a_client(situation: Situation, chance: random.Random) -> list[Line]:
     """A contained error of an innocent client."""
-    label = _label(_client(scene, chance))
+    label = _label(_client(situation, chance))
     exiting = f"Client {label} exiting. Worker is in reset. Number of active client contexts is 1."
-    return _by_server(scene, chance, exiting)
+    return _by_server(situation, chance, exiting)
 
 
-def disconnects(scene: Scene, chance: random.Random) -> list[Line]:
+def disconnects(situation: Situation, chance: random.Random) -> list[Line]:
     """Clients that are there go."""
     lines = []
-    for client in scene.clients or (MADE_UP_PID,):
+    for client in situation.clients or (MADE_UP_PID,):
         for context in (1, 0):
             label = _label(client, context)
             lines.append(f"Server failed to recevie command with status 806, assuming client {label} exit")
         lines.append(f"Client {_label(client)} exiting. Number of active client contexts is 0.")
         lines.append(f"Client process {client} disconnected")
-    return _by_server(scene, chance, *lines)
+    return _by_server(situation, chance, *lines)
 
 
-def connects(scene: Scene, chance: random.Random) -> list[Line]:
+def connects(situation: Situation, chance: random.Random) -> list[Line]:
     """Processes that are no clients of this server are accepted."""
-    label = _label(chance.choice((*scene.bystanders, *scene.others, MADE_UP_PID, 1)))
-    return _by_server(scene, chance, f"Client {label} connected", f"Status of client {label} is ACTIVE")
+    label = _label(chance.choice((*situation.bystanders, *situation.others, MADE_UP_PID, 1)))
+    return _by_server(situation, chance, f"Client {label} connected", f"Status of client {label} is ACTIVE")
 
 
-def refusals(scene: Scene, chance: random.Random) -> list[Line]:
+def refusals(situation: Situation, chance: random.Random) -> list[Line]:
     """Innocent clients are refused, for a fault or because the server is full."""
-    label = _label(_client(scene, chance), 0)
+    label = _label(_client(situation, chance), 0)
     return _by_server(
-        scene,
+        situation,
         chance,
         f"Server teardown in progress. Refusing to accept new client {label}",
         f"Failed to accept client {label} with status 807",
@@ -180,11 +182,11 @@ def refusals(scene: Scene, chance: random.Random) -> list[Line]:
     )
 
 
-def limits_in_force(scene: Scene, chance: random.Random) -> list[Line]:
+def limits_in_force(situation: Situation, chance: random.Random) -> list[Line]:
     """The server has other limits."""
     percentage, memory = chance.choice(("1.0", "100.0", "40.0")), chance.choice((1 << 20, 1 << 31, 1 << 40))
     return _by_server(
-        scene,
+        situation,
         chance,
         f"Active Threads Percentage set to {percentage}",
         f"Device pinned memory limit for device 0 set to {memory:#x} bytes",
@@ -192,9 +194,9 @@ def limits_in_force(scene: Scene, chance: random.Random) -> list[Line]:
     )
 
 
-def life_of_a_server(scene: Scene, chance: random.Random) -> list[Line]:
+def life_of_a_server(situation: Situation, chance: random.Random) -> list[Line]:
     """A server starts or leaves, in its own words."""
-    server = _server(scene, chance)
+    server = _server(situation, chance)
     if chance.random() < 0.5:
         return [(Kind.OTHER, server, "Startup"), (Kind.SERVER, server, "Server has started")]
     told = ["Server has been notified to shutdown", "Waiting for current clients to finish", "Exiting"]
@@ -236,26 +238,28 @@ def _label(client: int, context: int = 1) -> str:
     return f"{{PID: {client}, Context ID: {context}}}"
 
 
-def _by_daemon(scene: Scene, chance: random.Random, *texts: str) -> list[Line]:
+def _by_daemon(situation: Situation, chance: random.Random, *texts: str) -> list[Line]:
     """The daemon's own stamp as a rule, else another daemon's."""
-    pid = scene.daemon if chance.random() < 0.8 else chance.choice((*scene.others, MADE_UP_PID))
+    pid = situation.daemon if chance.random() < 0.8 else chance.choice((*situation.others, MADE_UP_PID))
     return [(Kind.CONTROL, pid, text) for text in texts]
 
 
-def _by_server(scene: Scene, chance: random.Random, *texts: str) -> list[Line]:
+def _by_server(situation: Situation, chance: random.Random, *texts: str) -> list[Line]:
     """A server's stamp as a rule, else any process's."""
-    pid = _server(scene, chance) if chance.random() < 0.8 else chance.choice((*_innocents(scene), MADE_UP_PID))
+    pid = _server(situation, chance) if chance.random() < 0.8 else chance.choice((*_innocents(situation), MADE_UP_PID))
     return [(Kind.SERVER, pid, text) for text in texts]
 
 
-def _server(scene: Scene, chance: random.Random) -> int:
-    return chance.choice(scene.servers or (MADE_UP_PID,))
+def _server(situation: Situation, chance: random.Random) -> int:
+    return chance.choice(situation.servers or (MADE_UP_PID,))
 
 
-def _client(scene: Scene, chance: random.Random) -> int:
+def _client(situation: Situation, chance: random.Random) -> int:
     """A client as a rule, else a process that is none."""
-    return chance.choice(scene.clients if scene.clients and chance.random() < 0.8 else (*_innocents(scene), 1))
+    return chance.choice(
+        situation.clients if situation.clients and chance.random() < 0.8 else (*_innocents(situation), 1)
+    )
 
 
-def _innocents(scene: Scene) -> Sequence[int]:
-    return (*scene.clients, *scene.others, *scene.bystanders) or (MADE_UP_PID,)
+def _innocents(situation: Situation) -> Sequence[int]:
+    return (*situation.clients, *situation.others, *situation.bystanders) or (MADE_UP_PID,)

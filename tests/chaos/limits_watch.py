@@ -27,7 +27,7 @@ class Lapse:
     seconds: float = 0.0
     had: str = ""
     slowness: float = 1.0
-    """Outcome many times slower than at rest the machine was meanwhile."""
+    """How many times slower than at rest the machine was meanwhile."""
 
 
 class LimitsWatch(Poller):

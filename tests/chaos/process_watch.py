@@ -50,7 +50,7 @@ class MpsProcess:
     """When it was last seen stopped, and since when."""
     ended: float | None = None
     stopped_for: float = 0.0
-    """Outcome long it had been stopped when it ended."""
+    """How long it had been stopped when it ended."""
     status: int | None = None
 
 
@@ -177,7 +177,7 @@ def _role(pid: int, variable: bytes) -> Role | None:
 
 
 def _collected(pid: int) -> int | None:
-    """Outcome our child ended: this lets go of it."""
+    """Return how our child ended, and reap it."""
     try:
         _, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

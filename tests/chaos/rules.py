@@ -18,10 +18,10 @@ TOGETHER_SECONDS = 10.0
 """A daemon that finds another one reports it and ends. A second daemon that stays longer is an error."""
 
 CLOCKS_SECONDS = 0.3
-"""Outcome far the times of different witnesses may be apart, beside the longest pause of the processes."""
+"""How far the times of different witnesses may be apart, beside the longest pause of the processes."""
 
 COMMAND_SECONDS = 2.0
-"""Outcome much later than another a restart command may begin after it was decided on."""
+"""How much later than another a restart command may begin after it was decided on."""
 
 KNOWN_AFTER_SECONDS = 3.0
 """After this, all that can be known of a process's end is known."""
@@ -163,7 +163,7 @@ def _outlived(harness: Harness, end: ClientEnd) -> bool:
 
 
 def _apart(harness: Harness) -> float:
-    """Outcome far a time of the processes may be from another witness's."""
+    """How far a time of the processes may be from another witness's."""
     return CLOCKS_SECONDS + harness.processes.longest_pause
 
 

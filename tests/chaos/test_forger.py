@@ -21,13 +21,13 @@ from tests.chaos.claims import (
     missed_losses,
 )
 from tests.chaos.forger import Forger, Target
-from tests.chaos.forgeries import LINES, Scene, hostile_name
+from tests.chaos.forgeries import LINES, Situation, hostile_name
 from tests.chaos.process_watch import MpsProcess, Role
 from tests.chaos.terms import DAEMON, NEIGHBOUR
 from tests.standin.mps import MpsStandIn, Truth, is_alive
 from tests.standin.mps_daemon.logs import message, send
 
-SCENE = Scene("/pipe", daemon=10, servers=(20,), clients=(31, 32, 33), others=(40, 41), bystanders=(50,))
+SITUATION = Situation("/pipe", daemon=10, servers=(20,), clients=(31, 32, 33), others=(40, 41), bystanders=(50,))
 SERVER = 20
 CULPRIT, INNOCENT = 31, 32
 
@@ -43,12 +43,12 @@ def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
 def test_a_seed_determines_the_forged_lines(subtests: pytest.Subtests) -> None:
     for means in LINES:
         with subtests.test(means=means):
-            assert means(SCENE, random.Random(7)) == means(SCENE, random.Random(7))
+            assert means(SITUATION, random.Random(7)) == means(SITUATION, random.Random(7))
             assert hostile_name(10, random.Random(7), "now") == hostile_name(10, random.Random(7), "now")
 
 
 def test_every_forged_line_reaches_a_log(mps: MpsStandIn) -> None:
-    lines = [line for means in LINES for line in means(SCENE, random.Random(7))]
+    lines = [line for means in LINES for line in means(SITUATION, random.Random(7))]
     for kind, pid, text in lines:
         send(mps.pipe_directory / "log", message(kind, pid, text))
     mps.say("control", "the end")

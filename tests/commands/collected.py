@@ -22,9 +22,9 @@ from exporter.report.status_text import render_status
 from exporter.report.status_view import view_of
 from exporter.report.text import Style
 from tests.builders import circuit_open, quarantined
-from tests.commands.scenes import SCENES
+from tests.commands.cases import CASES
 from tests.doctor.test_checks import MISTAKES, found
-from tests.page.scenes import status_input
+from tests.page.inputs import status_input
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
@@ -56,8 +56,8 @@ def inline(place: str, where: str, text: str) -> Iterator[Shown]:
 
 
 def of_status() -> Iterator[Shown]:
-    for name, scene in SCENES.items():
-        shown = render_status(scene.node(), scene.policy)
+    for name, case in CASES.items():
+        shown = render_status(case.node(), case.policy)
         for line in (*shown.headline, *shown.body):
             for piece in line.pieces:
                 if piece.style is Style.COMMAND:
@@ -103,9 +103,9 @@ class Codes(HTMLParser):
 
 @cache
 def pages() -> Mapping[str, Codes]:
-    """Return the page of each scene."""
+    """Return the page of each case."""
     page = Page({})
-    return {name: Codes(page.node(status_input(scene.node(), policy=scene.policy))) for name, scene in SCENES.items()}
+    return {name: Codes(page.node(status_input(case.node(), policy=case.policy))) for name, case in CASES.items()}
 
 
 def of_page() -> Iterator[Shown]:
@@ -127,13 +127,13 @@ def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def of_json() -> Iterator[Shown]:
-    for name, scene in SCENES.items():
-        present = scene.node()
+    for name, case in CASES.items():
+        present = case.node()
         incidents = [
-            objects.incident_object(each, now=present.at, address=remedy.address_of(present, each.daemon, scene.policy))
+            objects.incident_object(each, now=present.at, address=remedy.address_of(present, each.daemon, case.policy))
             for each in present.incidents.values()
         ]
-        status = json.loads(json.dumps(objects.node_object(view_of(present, scene.policy))))
+        status = json.loads(json.dumps(objects.node_object(view_of(present, case.policy))))
         for key, text in strings([status, json.loads(json.dumps(incidents))]):
             if key in ("commands", "kill_command", "end_server_command"):
                 yield Shown("JSON", name, text)

@@ -13,8 +13,8 @@ from pathlib import Path
 from exporter.cli import COMMANDS, parse_arguments
 from exporter.config.load import parse_document
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES, LIST_PARTITIONS, LIST_SERVERS
+from tests.commands.cases import UNIT
 from tests.commands.collected import ROOT, Shown
-from tests.commands.scenes import UNIT
 
 
 def _words(text: str) -> frozenset[str]:

@@ -25,7 +25,7 @@ from exporter.report.remedy import address_of
 from exporter.report.text import Style
 from exporter.service_socket import ServiceSocket
 from tests.builders import CONTROL, SERVER
-from tests.commands.scenes import SCENES, Scene
+from tests.commands.cases import CASES, Case
 from tests.commands.shell import Simple, simple_commands
 from tests.standin.mps import MpsStandIn, is_alive, is_stopped, wait_until
 
@@ -84,7 +84,7 @@ class PastedCommands:
         self.other.close()
 
     def start(self) -> None:
-        """Start the daemon with a server and a client, in whose places the scene has fixed PIDs."""
+        """Start the daemon with a server and a client, in whose places the case has fixed PIDs."""
         self.daemon.start()
         self.client = self.process()
         self.daemon.connect_and_wait(self.client)
@@ -98,13 +98,13 @@ class PastedCommands:
         return self._children[-1].pid
 
     def pid_of(self, pid: int) -> int:
-        """Return the process in the place of one of the scene."""
+        """Return the process in the place of one of the case."""
         if pid not in self.pids:
             self.pids[pid] = self.process()
         return self.pids[pid]
 
     def paste(self, command: str) -> str:
-        """Run a line in a shell, and return its output. PIDs of the scene are replaced by those of real processes."""
+        """Run a line in a shell, and return its output. PIDs of the case are replaced by those of real processes."""
         known = {str(pid): str(real) for pid, real in self.pids.items()}
         line = re.sub(r"(?<![\w/.-])\d+(?![\w/.-])", lambda found: known.get(found[0], found[0]), command)
         environment = os.environ | self.daemon.environment() | {"WORDS": str(self.words), "HOME": "/nowhere"}
@@ -127,14 +127,14 @@ def root() -> Iterator[Path]:
         yield Path(path)
 
 
-def commands(scene: Scene, shell: PastedCommands) -> list[str]:
-    """Return the commands that are shown for a scene, in their order."""
-    present = scene.node(str(shell.daemon.pipe_directory), str(shell.daemon.log_directory))
+def commands(case: Case, shell: PastedCommands) -> list[str]:
+    """Return the commands that are shown for a case, in their order."""
+    present = case.node(str(shell.daemon.pipe_directory), str(shell.daemon.log_directory))
     lines = []
-    for each in findings(present, present.at, scene.policy):
+    for each in findings(present, present.at, case.policy):
         lines += [*each.commands, *(command for step in each.steps for command in step.commands)]
     for incident in present.incidents.values():
-        for line in details(incident, present.at, address_of(present, incident.daemon, scene.policy)):
+        for line in details(incident, present.at, address_of(present, incident.daemon, case.policy)):
             lines += [piece.text for piece in line.pieces if piece.style is Style.COMMAND]
     return [*dict.fromkeys(each.strip() for each in lines)]
 
@@ -234,17 +234,17 @@ KINDS: Mapping[str, list[str]] = {
     "paused": ["resume"],
     "GPU lost": ["systemctl"],
 }
-"""What the commands of each scene are, in order, without those that change nothing."""
+"""What the commands of each case are, in order, without those that change nothing."""
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_pasted_commands_have_their_effect_on_the_daemon_and_no_other(name: str, root: Path) -> None:
-    scene, number = SCENES[name], list(KINDS).index(name)
-    with PastedCommands(root, DIRECTORIES[number % len(DIRECTORIES)], protocol=scene.protocol) as shell:
-        if scene.runs:
+    case, number = CASES[name], list(KINDS).index(name)
+    with PastedCommands(root, DIRECTORIES[number % len(DIRECTORIES)], protocol=case.protocol) as shell:
+        if case.runs:
             shell.start()
         other = shell.other.pid
-        kinds = [check(shell, each) for each in commands(scene, shell)]
+        kinds = [check(shell, each) for each in commands(case, shell)]
 
         assert [each for each in kinds if each not in HELP] == KINDS[name]
         assert shell.other.is_running()
@@ -257,23 +257,23 @@ def test_stop_and_start_reach_a_daemon_in_any_directory(directory: str, root: Pa
         shell.daemon.start()
         before = shell.daemon.pid
 
-        assert [check(shell, each) for each in commands(SCENES["log blocked"], shell)][:2] == ["quit", "-d"]
+        assert [check(shell, each) for each in commands(CASES["log blocked"], shell)][:2] == ["quit", "-d"]
 
         assert shell.daemon.pid != before
         assert shell.other.is_running()
 
 
-def test_all_scenes_with_commands_are_pasted() -> None:
-    shown = {name for name, scene in SCENES.items() if any(each.commands or each.steps for each in found(scene))}
+def test_all_cases_with_commands_are_pasted() -> None:
+    shown = {name for name, case in CASES.items() if any(each.commands or each.steps for each in found(case))}
     others = {"quarantined, reboot", "hung, the watchdog acts"}
 
     assert shown <= KINDS.keys() | others
 
 
-def found(scene: Scene) -> Any:
-    present = scene.node()
+def found(case: Case) -> Any:
+    present = case.node()
     return [
         each
-        for each in findings(present, present.at, scene.policy)
+        for each in findings(present, present.at, case.policy)
         if not all(command.startswith("cuda-mps-exporter doctor") for command in each.commands) or each.steps
     ]

@@ -152,24 +152,31 @@ def test_openshift_allows_what_the_pod_requests_and_no_more() -> None:
     assert rights["seLinuxOptions"] == {"type": "spc_t"}
 
 
-def test_the_pod_writes_only_to_its_state_directory_on_the_node(subtests: pytest.Subtests) -> None:
-    for installation in INSTALLATIONS:
-        with subtests.test(installation=installation):
-            mounts = {each["name"]: each for each in container(installation)["volumeMounts"]}
-            written = {path for name, path in host_paths(installation).items() if not mounts[name].get("readOnly")}
-
-            assert written == {STATE}
-            assert not host_paths(installation).keys() - mounts.keys(), "what is not mounted is not asked for"
-
-
-def test_mounts_paths_of_the_node_at_the_same_paths(subtests: pytest.Subtests) -> None:
+def test_the_pod_writes_only_to_its_state_directory_and_mounts_paths_at_the_same_paths(
+    subtests: pytest.Subtests,
+) -> None:
     """Daemons then have the same names as on the node. Variables set the paths of the driver's files."""
     for installation in INSTALLATIONS:
         with subtests.test(installation=installation):
-            mounts = {each["name"]: each["mountPath"] for each in container(installation)["volumeMounts"]}
-            elsewhere = {name for name, path in host_paths(installation).items() if mounts[name] != path}
+            mounts = {each["name"]: each for each in container(installation)["volumeMounts"]}
+            paths = host_paths(installation)
 
+            assert not paths.keys() - mounts.keys(), "what is not mounted is not asked for"
+            assert {path for name, path in paths.items() if not mounts[name].get("readOnly")} == {STATE}
+            elsewhere = {name for name, path in paths.items() if mounts[name]["mountPath"] != path}
             assert elsewhere == ({"driver"} if installation == "gke" else set())
+
+
+def test_the_pod_has_the_image_of_this_version_its_probes_and_the_processes_of_the_node(
+    subtests: pytest.Subtests,
+) -> None:
+    for installation in INSTALLATIONS:
+        with subtests.test(installation=installation):
+            assert pod(installation)["hostPID"]
+            assert container(installation)["image"] == f"registry.example.com/cuda-mps-exporter:{__version__}"
+            (port,) = container(installation)["ports"]
+            for probe, page in (("livenessProbe", "/-/healthy"), ("readinessProbe", "/-/ready")):
+                assert container(installation)[probe]["httpGet"] == {"path": page, "port": port["name"]}
 
 
 def test_one_daemon_set_has_the_directories_of_all_systems() -> None:
@@ -226,12 +233,6 @@ def test_gke_has_the_driver_of_the_node_and_can_request_a_share() -> None:
     found = rendered(*INSTALLATIONS["gke"], r"--set=resources.limits.nvidia\.com/gpu=1")
     (specification,) = [each["spec"]["template"]["spec"] for each in found if each["kind"] == "DaemonSet"]
     assert specification["containers"][0]["resources"]["limits"] == {"memory": "256Mi", "nvidia.com/gpu": 1}
-
-
-def test_the_process_sees_the_processes_of_the_node(subtests: pytest.Subtests) -> None:
-    for installation in INSTALLATIONS:
-        with subtests.test(installation=installation):
-            assert pod(installation)["hostPID"]
 
 
 def terms_of(installation: str) -> list[list[Object]]:
@@ -317,20 +318,6 @@ def test_expects_a_daemon_only_on_nodes_with_a_label_that_declares_one(
 )
 def test_only_an_explicit_choice_lets_the_watchdog_act(installation: str, arguments: list[str]) -> None:
     assert container(installation)["args"] == arguments
-
-
-def test_the_image_has_the_version_of_the_package(subtests: pytest.Subtests) -> None:
-    for installation in INSTALLATIONS:
-        with subtests.test(installation=installation):
-            assert container(installation)["image"] == f"registry.example.com/cuda-mps-exporter:{__version__}"
-
-
-def test_the_probes_request_existing_pages(subtests: pytest.Subtests) -> None:
-    for installation in INSTALLATIONS:
-        with subtests.test(installation=installation):
-            (port,) = container(installation)["ports"]
-            for probe, page in (("livenessProbe", "/-/healthy"), ("readinessProbe", "/-/ready")):
-                assert container(installation)[probe]["httpGet"] == {"path": page, "port": port["name"]}
 
 
 @pytest.mark.parametrize(("installation", "daemons"), [("default", 0), ("gke", 0), ("host", 1)])

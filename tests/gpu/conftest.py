@@ -118,7 +118,7 @@ def watchdogs(daemon: ControlDaemon) -> Iterator[Watchdogs]:
 @pytest.fixture(scope="session")
 def hung_daemon(root: Path, numbers: Iterator[int], load_program: Path) -> Iterator[HungDaemon]:
     """Yield a daemon that hangs while the other tests of the watchdog run."""
-    scene = HungDaemon(ControlDaemon(root / str(next(numbers))), load_program)
-    scene.begin()
-    yield scene
-    scene.end()
+    hung = HungDaemon(ControlDaemon(root / str(next(numbers))), load_program)
+    hung.begin()
+    yield hung
+    hung.end()

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,12 @@ INTERRUPTED = (0, 128 + signal.SIGINT)
 
 def run(*arguments: str) -> str:
     """Run a command, and return its output."""
-    done = subprocess.run(
-        _command(*arguments), env=_environment(), cwd=SOURCE, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, f"{arguments}: exit code {done.returncode}\n{done.stderr}"
-    return done.stdout
+    return _succeeded(_done(*arguments, environment=_environment()))
 
 
 def doctor(daemon: ControlDaemon) -> dict[str, Any]:
     """Return the output of `doctor --json` for a daemon. Its exit code is that of the worst finding."""
-    command = _command("doctor", "--json", *_directories(daemon))
-    done = subprocess.run(command, env=_environment(), cwd=SOURCE, capture_output=True, text=True, timeout=60)
+    done = _done("doctor", "--json", *_directories(daemon), environment=_environment())
     output: dict[str, Any] = json.loads(done.stdout)
     assert done.returncode == output["exit_code"], done.stderr
     return output
@@ -58,17 +54,11 @@ class Exporter:
 
     def command(self, *words: str) -> str:
         """Run a command that uses its socket, such as `pause`, and return the output."""
-        done = subprocess.run(
-            _command(*words), env=self._environment, cwd=SOURCE, capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, f"{words}: exit code {done.returncode}\n{done.stderr}"
-        return done.stdout
+        return _succeeded(_done(*words, environment=self._environment))
 
     def status(self, *words: str) -> str:
         """Return the output of `status`, for any exit code."""
-        done = subprocess.run(
-            _command("status", *words), env=self._environment, cwd=SOURCE, capture_output=True, text=True, timeout=60
-        )
+        done = _done("status", *words, environment=self._environment)
         return done.stdout + done.stderr
 
     @property
@@ -145,6 +135,15 @@ class Recorder:
 
 def _command(*arguments: str, **constants: Any) -> list[str]:
     return [sys.executable, *program.command(*arguments, **constants)]
+
+
+def _done(*arguments: str, environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(_command(*arguments), env=environment, cwd=SOURCE, capture_output=True, text=True, timeout=60)
+
+
+def _succeeded(done: "subprocess.CompletedProcess[str]") -> str:
+    assert done.returncode == 0, f"{done.args}: exit code {done.returncode}\n{done.stderr}"
+    return done.stdout
 
 
 def _directories(daemon: ControlDaemon) -> tuple[str, str]:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from benchmarks.sessions import bytes_by_command
+from benchmarks.control_log_growth import bytes_by_command
 from tests.eventually import eventually
 
 from . import figures

@@ -9,7 +9,7 @@ import pytest
 from tests.eventually import eventually
 from tests.page import browser_scripts as shown
 from tests.page.browser import DESKTOP, PHONE, Browser
-from tests.page.scenes import SCENES, busy, dead, fault, full, hostile, idle
+from tests.page.inputs import INPUTS, busy, dead, fault, full, hostile, idle
 from tests.ports import LOCALHOST
 from tests.tools import needed
 from tests.web.serving import Web, serving
@@ -65,16 +65,16 @@ def served() -> Iterator[Web]:
 @pytest.fixture
 def at(chromium: Browser, served: Web) -> Shown:
     """A browser that has opened nothing yet, and a server that shows an idle node."""
-    web = Web(served.server, served.stage, sight=idle())
+    web = Web(served.server, served.replaceable, sight=idle())
     web.show()
     chromium.events.clear()
     return Shown(chromium, web, f"http://localhost:{web.server.port}/")
 
 
 @both_widths
-@pytest.mark.parametrize("scene", ["idle", "busy", "fault", "dead", "hostile"])
-def test_fits_the_window_without_errors(at: Shown, scene: str, width: int) -> None:
-    at.web.sight = SCENES[scene]()
+@pytest.mark.parametrize("name", ["idle", "busy", "fault", "dead", "hostile"])
+def test_fits_the_window_without_errors(at: Shown, name: str, width: int) -> None:
+    at.web.sight = INPUTS[name]()
     at.browser.open(at.url, width=width)
 
     assert at.browser.run("document.documentElement.scrollWidth") == width
@@ -102,9 +102,9 @@ def test_hostile_names_are_only_text(at: Shown) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("scene", ["busy", "fault", "dead"])
-def test_text_has_enough_contrast(at: Shown, scene: str, scheme: str) -> None:
-    at.web.sight = SCENES[scene]()
+@pytest.mark.parametrize("name", ["busy", "fault", "dead"])
+def test_text_has_enough_contrast(at: Shown, name: str, scheme: str) -> None:
+    at.web.sight = INPUTS[name]()
     at.browser.open(at.url, scheme=scheme)
     at.browser.run("for (const each of document.querySelectorAll('details')) each.open = true")
 

@@ -31,7 +31,7 @@ from tests.builders import (
     three_clients,
     watched,
 )
-from tests.page.scenes import busy, dead, fault, status_input
+from tests.page.inputs import busy, dead, fault, status_input
 
 
 def test_daemons_have_servers_and_clients() -> None:

@@ -6,7 +6,7 @@ from exporter.model.observation import GpuReading
 from exporter.page.gpus import MOST_SEGMENTS, Part, gpus
 from exporter.report.status_view import status_view
 from tests.builders import AT, GPU, failure, gpu_reading, idle, mig, reduced
-from tests.page.scenes import attributed, busy, full, no_daemon, status_input
+from tests.page.inputs import attributed, busy, full, no_daemon, status_input
 
 
 def test_largest_processes_come_first_and_bypassing_ones_are_marked() -> None:

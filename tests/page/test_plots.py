@@ -11,15 +11,15 @@ from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, WorkloadPart
 from exporter.page.plots import FULL_HEIGHT, HEIGHT, MOST_BANDS, Hour, plots
 from exporter.report.status_view import StatusInput, status_view
-from tests.page.scenes import busy, fault, hour, idle
+from tests.page.inputs import busy, fault, hour, idle
 
 GIB = 1 << 30
 END = idle().at - idle().at % SAMPLE_SECONDS
 
 
-def plotted(samples: Iterable[Sample], scene: StatusInput | None = None) -> SimpleNamespace:
+def plotted(samples: Iterable[Sample], given: StatusInput | None = None) -> SimpleNamespace:
     """Return the plots of these samples, without the values of the node."""
-    given = replace(scene or idle(), samples=tuple(samples))
+    given = replace(given or idle(), samples=tuple(samples))
     view = status_view(replace(given, node=replace(given.node, sources={})))
     return plots(view, Hour(view))
 

@@ -16,13 +16,13 @@ from exporter.report.problem import Severity
 from exporter.report.status_view import StatusInput, status_view
 from exporter.report.text import short_time
 from tests.builders import AT, DAEMON, GPU
-from tests.page.scenes import busy, fault, full
+from tests.page.inputs import busy, fault, full
 
 REFUSED = Event(at=AT, event=EventName.CLIENT_REFUSED, daemon=DAEMON, pid=601, reason="limit")
 
 
-def shown(events: Iterable[Event], scene: StatusInput | None = None, *, began: float | None = None) -> SimpleNamespace:
-    given = replace(scene or busy(), events=tuple(events))
+def shown(events: Iterable[Event], given: StatusInput | None = None, *, began: float | None = None) -> SimpleNamespace:
+    given = replace(given or busy(), events=tuple(events))
     view = status_view(replace(given, node=replace(given.node, began_at=began)))
     return timeline(view, Hour(view))
 

@@ -13,12 +13,11 @@ from typing import Any, Self
 
 import bcrypt
 
-from tests.alertmanager import Alertmanager
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.paging import fast_rules
 from tests.paging.receiver import Receiver
 from tests.ports import LOCALHOST, free_address
-from tests.prometheus import Prometheus
+from tests.prometheus import Alertmanager, Prometheus
 from tests.web.certificates import Authority
 from tests.web.test_authentication import basic
 

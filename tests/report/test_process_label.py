@@ -3,7 +3,7 @@
 from exporter.model.node import Node
 from exporter.report.status_view import process_label
 from tests.builders import owned
-from tests.page.scenes import hostile
+from tests.page.inputs import hostile
 
 
 def test_has_a_workload_other_than_the_user() -> None:

@@ -22,7 +22,7 @@ from exporter.web.handler import plain
 from exporter.web.server import WebServer
 from tests.eventually import PATIENCE_SECONDS
 from tests.ports import LOCALHOST
-from tests.web.serving import Stage
+from tests.web.serving import ReplaceableSite
 
 
 def failing(times: int, code: int, succeed: Callable[..., object]) -> Callable[..., object]:
@@ -96,10 +96,10 @@ def test_web_server_waits_after_a_failed_accept_and_answers(subtests: pytest.Sub
     """Without the wait, the loop would spin: the listener stays readable."""
     for code in TRANSIENT:
         with subtests.test(code=code):
-            stage, failures = Stage(), AcceptFailures("web")
-            server = WebServer(stage, [(LOCALHOST, 0)], failures=failures)
+            replaceable, failures = ReplaceableSite(), AcceptFailures("web")
+            server = WebServer(replaceable, [(LOCALHOST, 0)], failures=failures)
             server._listeners = [FailingSocket(each, 3, code) for each in server._listeners]  # type: ignore[misc]
-            stage.answer = lambda _request: plain(http.HTTPStatus.OK, "ok")  # type: ignore[method-assign]
+            replaceable.answer = lambda _request: plain(http.HTTPStatus.OK, "ok")  # type: ignore[method-assign]
             server.open()
             try:
                 connection = http.client.HTTPConnection(LOCALHOST, server.port, timeout=PATIENCE_SECONDS)

@@ -37,41 +37,25 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Assembly]:
         yield collectors
 
 
-def on_the_node(tmp_path: Path) -> Path:
-    """The device file as the first process of the node has it."""
-    device = app.NVIDIA_DEVICE.relative_to("/")
-    path = tmp_path / "proc" / "1" / "root" / device
-    path.parent.mkdir(parents=True)
-    return path
-
-
 def problem_of(made: Assembly, problem: Reason | None = PROBLEM) -> Reason | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(made, "nvml", Nvml(problem))
         return made.collect_gpus().problem
 
 
-def test_reports_a_problem_on_a_machine_without_the_driver(made: Assembly) -> None:
-    assert problem_of(made) == PROBLEM
-
-
 def test_names_the_cause_if_only_the_container_has_no_gpus(made: Assembly, tmp_path: Path) -> None:
-    on_the_node(tmp_path).touch()
+    """The first process of the node has the device file. On GKE, that is no problem."""
+    assert problem_of(made, None) is None
+    assert problem_of(made) == PROBLEM, "a machine without the driver"
+
+    on_the_node = tmp_path / "proc" / "1" / "root" / app.NVIDIA_DEVICE.relative_to("/")
+    on_the_node.parent.mkdir(parents=True)
+    on_the_node.touch()
     assert problem_of(made) == Reason(ReasonCode.CONTAINER_WITHOUT_GPUS, detail=PROBLEM.parameters["detail"])
-
-
-def test_reports_no_problem_in_a_container_without_gpus_on_gke(made: Assembly, tmp_path: Path) -> None:
-    on_the_node(tmp_path).touch()
     (tmp_path / "gpu_config.json").write_text("{}")
     assert problem_of(made) is None
 
-
-def test_reports_a_problem_if_the_container_has_the_device(made: Assembly, tmp_path: Path) -> None:
-    on_the_node(tmp_path).touch()
+    (tmp_path / "gpu_config.json").unlink()
     app.NVIDIA_DEVICE.parent.mkdir()
     app.NVIDIA_DEVICE.touch()
-    assert problem_of(made) == PROBLEM
-
-
-def test_reports_no_problem_if_nvml_can_be_read(made: Assembly) -> None:
-    assert problem_of(made, None) is None
+    assert problem_of(made) == PROBLEM, "the container has the device"

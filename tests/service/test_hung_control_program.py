@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests import program
 from tests.eventually import eventually
-from tests.exporter_process import SERVE, Exporter, run
+from tests.exporter_process import Exporter, Serve, run
 from tests.standin.mps import BIN, MpsStandIn, is_alive, this_process
 from tests.standin.mps_daemon.settings import ASKED_BY
 
@@ -32,7 +31,7 @@ FAST = {
 }
 """Shorter deadlines and intervals, so that tests need not wait long."""
 
-Serve = Callable[..., Exporter]
+ServeWith = Callable[[Path], Exporter]
 
 
 @pytest.fixture
@@ -42,36 +41,28 @@ def hangs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path, hangs: Path) -> Iterator[Serve]:
+def serve_with(mps: MpsStandIn, serve: Serve, tmp_path: Path, hangs: Path) -> ServeWith:
     """Starts the service, which reads the logs in a directory."""
     control = tmp_path / "program"
     control.write_text(f'#!/bin/sh\n[ -e {hangs} ] && exec sleep 600\nexec "{BIN}/nvidia-cuda-mps-control" "$@"\n')
     control.chmod(0o755)
-    started: list[Exporter] = []
 
     def start(logs: Path) -> Exporter:
         file = tmp_path / "config.toml"
         file.write_text(CONFIGURATION.format(pipe=mps.pipe_directory, logs=logs))
         logs.mkdir(exist_ok=True)
-        flags = (*SERVE, f"--config.file={file}")
-        arguments = program.command(*flags, **FAST, control_executable=control)
-        own = environment | {ASKED_BY: this_process(os.getpid())}
-        started.append(Exporter(arguments, own, tmp_path / "exporter.log"))
-        started[-1].address()
-        return started[-1]
+        variables = {"CUDA_MPS_EXPORTER_CONFIG_FILE": str(file), ASKED_BY: this_process(os.getpid())}
+        return serve(overrides=FAST | {"control_executable": str(control)}, **variables)
 
-    yield start
-    for exporter in started:
-        assert exporter.process.poll() is not None or exporter.stop() == 0
-        assert not exporter.events("source_raised")
+    return start
 
 
 def test_does_not_restart_a_daemon_whose_control_program_hangs(
-    mps: MpsStandIn, serve: Serve, hangs: Path, environment: dict[str, str]
+    mps: MpsStandIn, serve_with: ServeWith, hangs: Path, environment: dict[str, str]
 ) -> None:
     mps.start()
     mps.connect_and_wait(CLIENT)
-    exporter = serve(mps.log_directory)
+    exporter = serve_with(mps.log_directory)
     exporter.shows(1, "cuda_mps_server_clients")
     daemon = mps.pid
 
@@ -110,9 +101,9 @@ def _more(exporter: Exporter, before: float) -> None:
     assert (exporter.value("cuda_mps_exporter_source_failures_total", source="control") or 0) > before
 
 
-def test_restarts_a_hung_daemon_whose_control_program_hangs(mps: MpsStandIn, serve: Serve) -> None:
+def test_restarts_a_hung_daemon_whose_control_program_hangs(mps: MpsStandIn, serve_with: ServeWith) -> None:
     mps.start()
-    exporter = serve(mps.log_directory)
+    exporter = serve_with(mps.log_directory)
     exporter.shows(1, "cuda_mps_daemon_up")
     before = mps.pid
     mps.stop_signal()
@@ -162,9 +153,9 @@ def relay(mps: MpsStandIn, tmp_path: Path) -> Iterator[Relay]:
 
 
 def test_reports_a_blocked_log_and_its_end(
-    mps: MpsStandIn, serve: Serve, relay: Relay, tmp_path: Path, environment: dict[str, str]
+    mps: MpsStandIn, serve_with: ServeWith, relay: Relay, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    exporter = serve(tmp_path / "logs")
+    exporter = serve_with(tmp_path / "logs")
     exporter.shows(0, "cuda_mps_daemon_log_blocked")
     exporter.shows(1, "cuda_mps_exporter_log_followed", file="control.log")
 

@@ -45,13 +45,12 @@ def say(directory: Path, words: bytes) -> bytes:
         return connection.makefile("rb").read()
 
 
-def test_answers_a_command(directory: Path) -> None:
-    assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
-
-
-def test_passes_arguments_to_a_command(directory: Path) -> None:
+def test_answers_a_command_with_arguments_also_after_one_fails(directory: Path) -> None:
     assert query_service(directory, "repeat", PATIENCE, word="well", times=2) == {"message": "wellwell"}
     assert say(directory, b'{"command": "repeat", "arguments": {}}\n').startswith(b'{"problem": "unexpected TypeError')
+    with pytest.raises(ServiceError, match="unexpected RuntimeError: a defect"):
+        query_service(directory, "break", PATIENCE)
+    assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
 def test_removes_escape_sequences_from_the_answer(directory: Path) -> None:
@@ -124,12 +123,6 @@ def test_does_not_read_an_endless_request(directory: Path) -> None:
         connection.connect(str(directory / NAME))
         with pytest.raises(ConnectionError):
             connection.sendall(b" " * (64 << 20))
-
-
-def test_answers_the_next_command_after_one_fails(directory: Path) -> None:
-    with pytest.raises(ServiceError, match="unexpected RuntimeError: a defect"):
-        query_service(directory, "break", PATIENCE)
-    assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
 def test_a_silent_client_delays_others_only_briefly(directory: Path) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from exporter.errors import ServiceError
 from exporter.report import status_text
 from exporter.service_socket import ServiceSocket
+from exporter.status_client import status_report
 from tests.builders import DAEMON, at_work, blocked_recovery, daemon_dead, idle, process, reduced, three_clients
 from tests.clocks import HandClock
 from tests.incidents.values import HOSTILE
@@ -134,6 +136,31 @@ def test_prints_no_escape_sequence_of_a_false_service(
 
     assert len(output.splitlines()) == 2 + bool(arguments)
     assert all(line.isprintable() for line in SEQUENCE.sub("", output).split("\n"))
+
+
+def test_reports_a_service_of_another_version(
+    tmp_path: Path, run_command: RunCommand, subtests: pytest.Subtests
+) -> None:
+    answers: tuple[dict[str, Any], ...] = (
+        {},
+        {"exit_code": 0, "text": {}},
+        {"exit_code": "well", "node": {}},
+        {"exit_code": 0, "text": 7},
+        {"exit_code": 0},
+        {"table": "as an earlier version wrote it", "exit_code": 0},
+    )
+    for answer in answers:
+        with subtests.test(answer=answer):
+            service = ServiceSocket(tmp_path, {"status": lambda answer=answer, **_: answer})
+            service.open()
+            code, output, problem = run_command()
+            service.close()
+            assert (code, output, "another version" in problem) == (1, "", True)
+
+
+def test_reports_an_unknown_daemon_without_a_service() -> None:
+    with pytest.raises(ServiceError, match="no daemon another is here; there are: /tmp/nvidia-mps"):
+        status_report(lambda **_: None, daemon_dead, daemon="another")
 
 
 @pytest.mark.parametrize("arguments", [["--watch"], ["--color=red"]])

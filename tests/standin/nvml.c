@@ -17,9 +17,9 @@
  *   behaviour FUNCTION DEVICE|* slow MS     the call takes so long
  *   behaviour FUNCTION DEVICE|* hang 0      the call returns only when this line has gone
  *
- * FUNCTION is a symbol's name, with or without its _vN, or * for all. Compile with -DWITHOUT_nvmlSomething to leave a
- * function out, as a driver that lacks it does, and with -DVERSION=\"580.159.04\" to make a library that works with that
- * driver alone, as the real one does.
+ * FUNCTION is a symbol's name, with or without its _vN, or * for all. Compile with -DnvmlSomething=absent to lack a
+ * function, as an older driver does, and with -DVERSION=\"580.159.04\" to make a library that works with that driver
+ * alone, as the real one does.
  *
  * Between the first nvmlInit and the last nvmlShutdown it keeps the file named by STANDIN_NVML_DEVICE open, and once more
  * for each event set and each GPM sample: so its descriptors show what has not been given back. Whoever uses an event set
@@ -348,15 +348,12 @@ const char *nvmlErrorString(int code)
     }
 }
 
-#ifndef WITHOUT_nvmlSystemGetDriverVersion
 int nvmlSystemGetDriverVersion(char *version, unsigned length)
 {
     ENTER();
     return copy_text(version, length, state.driver);
 }
-#endif
 
-#ifndef WITHOUT_nvmlSystemGetNVMLVersion
 int nvmlSystemGetNVMLVersion(char *version, unsigned length)
 {
     ENTER();
@@ -364,29 +361,23 @@ int nvmlSystemGetNVMLVersion(char *version, unsigned length)
     snprintf(text, sizeof text, "13.%s", state.driver);
     return copy_text(version, length, text);
 }
-#endif
 
-#ifndef WITHOUT_nvmlSystemGetCudaDriverVersion
 int nvmlSystemGetCudaDriverVersion(int *version)
 {
     ENTER();
     *version = state.cuda;
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlSystemGetCudaDriverVersion_v2
 int nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
     ENTER();
     *version = state.cuda;
     return SUCCESS;
 }
-#endif
 
 /* ---- what a device is ------------------------------------------------------------------------------------------- */
 
-#ifndef WITHOUT_nvmlDeviceGetCount_v2
 int nvmlDeviceGetCount_v2(unsigned *count)
 {
     ENTER();
@@ -394,9 +385,7 @@ int nvmlDeviceGetCount_v2(unsigned *count)
     for (int i = 0; i < state.devices; i++) *count += state.device[i].index < FIRST_MIG_DEVICE;
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetHandleByIndex_v2
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *handle)
 {
     struct state state;
@@ -404,9 +393,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *handle)
     *handle = index_handle((int)index);
     return enter_device(__func__, *handle, &state, &device);
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetHandleByUUID
 int nvmlDeviceGetHandleByUUID(const char *uuid, Device *handle)
 {
     ENTER();
@@ -417,34 +404,26 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Device *handle)
         }
     return NOT_FOUND;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetUUID
 int nvmlDeviceGetUUID(Device handle, char *uuid, unsigned length)
 {
     ENTER_DEVICE();
     return copy_text(uuid, length, device->uuid);
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetName
 int nvmlDeviceGetName(Device handle, char *name, unsigned length)
 {
     ENTER_DEVICE();
     return copy_text(name, length, device->name);
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetIndex
 int nvmlDeviceGetIndex(Device handle, unsigned *index)
 {
     ENTER_DEVICE();
     *index = (unsigned)device->index;
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetPciInfo_v3
 int nvmlDeviceGetPciInfo_v3(Device handle, PciInfo *pci)
 {
     ENTER_DEVICE();
@@ -456,9 +435,7 @@ int nvmlDeviceGetPciInfo_v3(Device handle, PciInfo *pci)
              pci->device & 0xff, function & 0xf);
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetCudaComputeCapability
 int nvmlDeviceGetCudaComputeCapability(Device handle, int *major, int *minor)
 {
     ENTER_DEVICE();
@@ -466,18 +443,14 @@ int nvmlDeviceGetCudaComputeCapability(Device handle, int *major, int *minor)
     *minor = device->minor;
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetComputeMode
 int nvmlDeviceGetComputeMode(Device handle, unsigned *mode)
 {
     ENTER_DEVICE();
     *mode = (unsigned)device->compute_mode;
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetMigMode
 int nvmlDeviceGetMigMode(Device handle, unsigned *current, unsigned *pending)
 {
     ENTER_DEVICE();
@@ -486,7 +459,6 @@ int nvmlDeviceGetMigMode(Device handle, unsigned *current, unsigned *pending)
     *current = *pending = (unsigned)value;
     return SUCCESS;
 }
-#endif
 
 /* ---- MIG -------------------------------------------------------------------------------------------------------- */
 
@@ -502,7 +474,6 @@ static const struct mig_line *find_mig(const struct state *state, int device)
     return NULL;
 }
 
-#ifndef WITHOUT_nvmlDeviceGetMaxMigDeviceCount
 int nvmlDeviceGetMaxMigDeviceCount(Device handle, unsigned *count)
 {
     ENTER_DEVICE();
@@ -511,9 +482,7 @@ int nvmlDeviceGetMaxMigDeviceCount(Device handle, unsigned *count)
     *count = 7;
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetMigDeviceHandleByIndex
 int nvmlDeviceGetMigDeviceHandleByIndex(Device handle, unsigned position, Device *instance)
 {
     ENTER_DEVICE();
@@ -524,29 +493,26 @@ int nvmlDeviceGetMigDeviceHandleByIndex(Device handle, unsigned position, Device
         }
     return NOT_FOUND;
 }
-#endif
 
-#define MIG_DEVICE()                                                        ENTER_DEVICE();                                                         const struct mig_line *mig = find_mig(&state, device->index);           if (!mig) return NOT_SUPPORTED
+#define MIG_DEVICE()                                                \
+    ENTER_DEVICE();                                                 \
+    const struct mig_line *mig = find_mig(&state, device->index);   \
+    if (!mig) return NOT_SUPPORTED
 
-#ifndef WITHOUT_nvmlDeviceGetGpuInstanceId
 int nvmlDeviceGetGpuInstanceId(Device handle, unsigned *number)
 {
     MIG_DEVICE();
     *number = mig->gpu_instance;
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetComputeInstanceId
 int nvmlDeviceGetComputeInstanceId(Device handle, unsigned *number)
 {
     MIG_DEVICE();
     *number = mig->compute_instance;
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetAttributes_v2
 int nvmlDeviceGetAttributes_v2(Device handle, Attributes *attributes)
 {
     MIG_DEVICE();
@@ -555,45 +521,36 @@ int nvmlDeviceGetAttributes_v2(Device handle, Attributes *attributes)
     attributes->memory_mb = device->total >> 20;
     return SUCCESS;
 }
-#endif
 
 /* ---- how a device fares ----------------------------------------------------------------------------------------- */
 
-#ifndef WITHOUT_nvmlDeviceGetMemoryInfo
 int nvmlDeviceGetMemoryInfo(Device handle, Memory *memory)
 {
     ENTER_DEVICE();
     *memory = (Memory){device->total, device->total - device->used, device->used};
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetMemoryInfo_v2
 int nvmlDeviceGetMemoryInfo_v2(Device handle, MemoryV2 *memory)
 {
     ENTER_DEVICE();
     *memory = (MemoryV2){memory->version, device->total, 0, device->total - device->used, device->used};
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetUtilizationRates
 int nvmlDeviceGetUtilizationRates(Device handle, Utilization *utilization)
 {
     ENTER_DEVICE();
     *utilization = (Utilization){device->gpu, device->memory};
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetTotalEnergyConsumption
 int nvmlDeviceGetTotalEnergyConsumption(Device handle, ull *millijoules)
 {
     ENTER_DEVICE();
     *millijoules = device->energy;
     return SUCCESS;
 }
-#endif
 
 /* What a `reading` line says, in the type that the function has for it. */
 #define READING(name, type, target)                                   \
@@ -603,13 +560,9 @@ int nvmlDeviceGetTotalEnergyConsumption(Device handle, ull *millijoules)
     if (!problem) *(target) = (type)value;                            \
     return problem
 
-#ifndef WITHOUT_nvmlDeviceGetPersistenceMode
 int nvmlDeviceGetPersistenceMode(Device handle, unsigned *mode) { READING("persistence", unsigned, mode); }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetPowerUsage
 int nvmlDeviceGetPowerUsage(Device handle, unsigned *milliwatts) { READING("power", unsigned, milliwatts); }
-#endif
 
 /* What other programs ask that this GPU cannot tell. */
 #define CANNOT_TELL(function) \
@@ -630,7 +583,6 @@ CANNOT_TELL(nvmlDeviceGetSerial)
 
 enum { SM_UTIL = 2, DRAM_BW_UTIL = 10, GPM_SHORTEST_MS = 100 };
 
-#ifndef WITHOUT_nvmlGpmQueryDeviceSupport
 int nvmlGpmQueryDeviceSupport(Device handle, GpmSupport *support)
 {
     ENTER_DEVICE();
@@ -638,9 +590,7 @@ int nvmlGpmQueryDeviceSupport(Device handle, GpmSupport *support)
     support->is_supported = read_value(&state, device->index, "sm_utilization", &value) == SUCCESS;
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlGpmSampleAlloc
 int nvmlGpmSampleAlloc(struct gpm_sample **sample)
 {
     ENTER();
@@ -649,9 +599,7 @@ int nvmlGpmSampleAlloc(struct gpm_sample **sample)
     (*sample)->device = NO_DEVICE;
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlGpmSampleFree
 int nvmlGpmSampleFree(struct gpm_sample *sample)
 {
     GIVE_BACK();
@@ -659,9 +607,7 @@ int nvmlGpmSampleFree(struct gpm_sample *sample)
     free(sample);
     return problem;
 }
-#endif
 
-#ifndef WITHOUT_nvmlGpmSampleGet
 int nvmlGpmSampleGet(Device handle, struct gpm_sample *sample)
 {
     ENTER_DEVICE();
@@ -669,9 +615,7 @@ int nvmlGpmSampleGet(Device handle, struct gpm_sample *sample)
     clock_gettime(CLOCK_MONOTONIC, &sample->taken);
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlGpmMigSampleGet
 int nvmlGpmMigSampleGet(Device handle, unsigned gpu_instance, struct gpm_sample *sample)
 {
     ENTER_DEVICE();
@@ -683,7 +627,6 @@ int nvmlGpmMigSampleGet(Device handle, unsigned gpu_instance, struct gpm_sample 
         }
     return INVALID_ARGUMENT;
 }
-#endif
 
 static double ms_between(const struct gpm_sample *first, const struct gpm_sample *second)
 {
@@ -691,7 +634,6 @@ static double ms_between(const struct gpm_sample *first, const struct gpm_sample
            (double)(second->taken.tv_nsec - first->taken.tv_nsec) / 1e6;
 }
 
-#ifndef WITHOUT_nvmlGpmMetricsGet
 int nvmlGpmMetricsGet(GpmMetricsGet *question)
 {
     ENTER();
@@ -706,7 +648,6 @@ int nvmlGpmMetricsGet(GpmMetricsGet *question)
     }
     return problem;
 }
-#endif
 
 /* ---- who runs on it --------------------------------------------------------------------------------------------- */
 
@@ -725,23 +666,18 @@ static int list_processes(const struct state *state, int device, int mps_list, u
     return problem;
 }
 
-#ifndef WITHOUT_nvmlDeviceGetComputeRunningProcesses_v3
 int nvmlDeviceGetComputeRunningProcesses_v3(Device handle, unsigned *count, ProcessInfo *rows)
 {
     ENTER_DEVICE();
     return list_processes(&state, device->index, 0, count, rows);
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetMPSComputeRunningProcesses_v3
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(Device handle, unsigned *count, ProcessInfo *rows)
 {
     ENTER_DEVICE();
     return list_processes(&state, device->index, 1, count, rows);
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetGraphicsRunningProcesses_v3
 int nvmlDeviceGetGraphicsRunningProcesses_v3(Device handle, unsigned *count, ProcessInfo *rows)
 {
     ENTER_DEVICE();
@@ -749,7 +685,6 @@ int nvmlDeviceGetGraphicsRunningProcesses_v3(Device handle, unsigned *count, Pro
     *count = 0;
     return SUCCESS;
 }
-#endif
 
 /* The driver samples about five times a second: the newest sample's time is the last full fifth. */
 static ull newest_sample_us(void)
@@ -778,7 +713,6 @@ static int utilization_size(const struct state *state, int device, ull last_seen
     return room < *count ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
-#ifndef WITHOUT_nvmlDeviceGetProcessUtilization
 int nvmlDeviceGetProcessUtilization(Device handle, UtilizationSample *rows, unsigned *count, ull last_seen)
 {
     ENTER_DEVICE();
@@ -793,9 +727,7 @@ int nvmlDeviceGetProcessUtilization(Device handle, UtilizationSample *rows, unsi
     }
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetProcessesUtilizationInfo
 int nvmlDeviceGetProcessesUtilizationInfo(Device handle, UtilizationInfos *infos)
 {
     ENTER_DEVICE();
@@ -811,13 +743,11 @@ int nvmlDeviceGetProcessesUtilizationInfo(Device handle, UtilizationInfos *infos
     }
     return SUCCESS;
 }
-#endif
 
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
 enum { EVENT_XID = 8 };
 
-#ifndef WITHOUT_nvmlEventSetCreate
 int nvmlEventSetCreate(struct event_set **set)
 {
     ENTER();
@@ -829,9 +759,7 @@ int nvmlEventSetCreate(struct event_set **set)
         if (state.xid[i].sequence > (*set)->seen) (*set)->seen = state.xid[i].sequence;
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlEventSetFree
 int nvmlEventSetFree(struct event_set *set)
 {
     GIVE_BACK();
@@ -840,9 +768,7 @@ int nvmlEventSetFree(struct event_set *set)
     close_device(set->descriptor);
     return problem;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceGetSupportedEventTypes
 int nvmlDeviceGetSupportedEventTypes(Device handle, ull *types)
 {
     ENTER_DEVICE();
@@ -851,9 +777,7 @@ int nvmlDeviceGetSupportedEventTypes(Device handle, ull *types)
     *types = (ull)value;
     return SUCCESS;
 }
-#endif
 
-#ifndef WITHOUT_nvmlDeviceRegisterEvents
 int nvmlDeviceRegisterEvents(Device handle, ull types, struct event_set *set)
 {
     ENTER_DEVICE();
@@ -864,7 +788,6 @@ int nvmlDeviceRegisterEvents(Device handle, ull types, struct event_set *set)
     set->devices |= 1u << device->index;
     return SUCCESS;
 }
-#endif
 
 static const struct xid_line *next_xid(const struct state *state, const struct event_set *set)
 {
@@ -890,7 +813,6 @@ static int wait_for_xid(const char *function, struct event_set *set, EventData *
     }
 }
 
-#ifndef WITHOUT_nvmlEventSetWait_v2
 int nvmlEventSetWait_v2(struct event_set *set, EventData *data, unsigned timeout_ms)
 {
     if (!set->alive) abort();
@@ -901,4 +823,3 @@ int nvmlEventSetWait_v2(struct event_set *set, EventData *data, unsigned timeout
     waiting--;
     return result;
 }
-#endif

@@ -174,7 +174,7 @@ class NvmlStandIn:
     ) -> None:
         self._directory = directory
         self._libraries = directory if libraries is None else libraries
-        self._flags = [f"-DWITHOUT_{symbol}" for symbol in without]
+        self._flags = [f"-D{symbol}=absent_{symbol}" for symbol in without]
         if version is not None:
             self._flags.append(f'-DVERSION="{version}"')
         self._state = _State()

@@ -48,19 +48,16 @@ def lines_after(mps: MpsStandIn, before: int) -> list[str]:
 # -- forgery -------------------------------------------------------------------------------------------------------
 
 
-def test_the_fifo_is_open_to_all_users(mps: MpsStandIn) -> None:
-    mode = fifo(mps).stat().st_mode
-
-    assert stat.S_ISFIFO(mode)
-    assert stat.S_IMODE(mode) == 0o777
-
-
 def test_a_forged_message_becomes_a_line_with_the_chosen_pid_and_time(mps: MpsStandIn) -> None:
+    mode = fifo(mps).stat().st_mode
+    assert (stat.S_ISFIFO(mode), stat.S_IMODE(mode)) == (True, 0o777), "it is open to all users"
     mps.connect_and_wait(FIRST)
+    send(fifo(mps), message(Kind.CONTROL, 1, "one\ntwo", CHOSEN))
     send(fifo(mps), message(Kind.CONTROL, 591, "Exit with status 0", CHOSEN))
     send(fifo(mps), message(Kind.SERVER, 12, "Server is handling a fatal GPU error.", CHOSEN))
     mps.say("control", "the end")
 
+    assert "two" in mps.control_log.splitlines(), "a line without time"
     assert "[2026-11-22 12:00:00.123 Control   591] Exit with status 0" in mps.control_log.splitlines()
     assert "[2026-11-22 12:00:00.123 Server    12] Server is handling a fatal GPU error." in mps.server_log.splitlines()
 
@@ -71,13 +68,6 @@ def test_a_message_has_the_measured_layout() -> None:
 
     assert HEADER.size == 48
     assert data == b"".join(field.to_bytes(4, "little") for field in fields) + (4).to_bytes(8, "little") + b"text"
-
-
-def test_a_line_break_in_a_message_starts_a_line_without_time(mps: MpsStandIn) -> None:
-    send(fifo(mps), message(Kind.CONTROL, 1, "one\ntwo", CHOSEN))
-    mps.say("control", "the end")
-
-    assert "two" in mps.control_log.splitlines()
 
 
 def test_plain_text_is_dropped(mps: MpsStandIn) -> None:
@@ -130,15 +120,17 @@ def test_a_message_that_arrives_in_parts_is_written_as_one(mps: MpsStandIn) -> N
     assert texts(mps.control_log)[-2:] == ["x" * 100_000, "the end"]
 
 
-def test_a_reader_of_the_fifo_removes_lines(mps: MpsStandIn) -> None:
-    """The daemon is stopped, so that it does not read at the same time."""
+def test_a_reader_of_the_fifo_removes_lines_while_the_daemon_is_stopped(mps: MpsStandIn) -> None:
     mps.stop_signal()
     thief = os.open(fifo(mps), os.O_RDONLY | os.O_NONBLOCK)
     send(fifo(mps), message(Kind.CONTROL, 1, "stolen"))
     taken = os.read(thief, PIPE_BUF)
     os.close(thief)
+    before = mps.control_log
+    send(fifo(mps), message(Kind.SERVER, 1, "meanwhile"))
+    assert (mps.control_log, mps.server_log) == (before, ""), "a stopped daemon logs nothing until it continues"
     mps.cont()
-    mps.say("control", "the end")
+    wait_until(lambda: texts(mps.server_log) == ["meanwhile"])
 
     assert b"stolen" in taken
     assert "stolen" not in mps.control_log
@@ -167,17 +159,6 @@ def flooded(mps: MpsStandIn, count: int) -> None:
             writer.write(message(Kind.CONTROL, 1, "flood" * 40))
 
 
-def test_a_stopped_daemon_logs_nothing_until_it_continues(mps: MpsStandIn) -> None:
-    before = mps.control_log
-    mps.stop_signal()
-    wait_until(lambda: psutil.Process(mps.pid).status() == psutil.STATUS_STOPPED)
-    send(fifo(mps), message(Kind.SERVER, 1, "meanwhile"))
-
-    assert (mps.control_log, mps.server_log) == (before, "")
-    mps.cont()
-    wait_until(lambda: texts(mps.server_log) == ["meanwhile"])
-
-
 def test_lines_of_other_processes_are_logged_while_the_daemon_waits_for_a_stopped_server(mps: MpsStandIn) -> None:
     mps.connect_and_wait(FIRST)
     server = psutil.Process(mps.server_pid)
@@ -204,13 +185,6 @@ def test_quit_removes_the_fifo_and_sigkill_does_not(mps: MpsStandIn) -> None:
     mps.start()
     assert fifo(mps).stat().st_ino != left
     os.close(keeper)
-
-
-def test_in_the_foreground_forged_lines_go_to_standard_output(tmp_path: Path) -> None:
-    with MpsStandIn(tmp_path) as mps:
-        mps.start(foreground=True)
-        send(fifo(mps), message(Kind.SERVER, 7, "forged"))
-        wait_until(lambda: "forged" in texts(mps.standard_output.read_text()))
 
 
 # -- the echo of `ps` ----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 
 from .mps import PATIENCE_SECONDS, MpsStandIn, is_alive, this_process, wait_until
 from .mps_daemon import launch, sockets
+from .mps_daemon.logs import Kind, message, send
 from .mps_daemon.sessions import may_query
 from .mps_daemon.settings import ASKED_BY
 from .nvml import Device, NvmlStandIn
@@ -208,6 +209,8 @@ def test_in_the_foreground_both_logs_go_to_standard_output(tmp_path: Path) -> No
     with MpsStandIn(tmp_path) as mps:
         mps.start(foreground=True)
         mps.connect_and_wait(FIRST)
+        send(mps.pipe_directory / "log", message(Kind.SERVER, 7, "forged"))
+        wait_until(lambda: "forged" in texts(mps.standard_output.read_text()))
         output = texts(mps.standard_output.read_text())
 
         assert f"NEW SERVER {mps.server_pid}: Ready" in output

@@ -26,7 +26,7 @@ from exporter.state.failure_domains import failure_domains
 from exporter.usage.capacity import gpu_sharing
 from exporter.view import View
 from tests.builders import AT, GPU, MIG_UUIDS, mig, process, reduced, reply
-from tests.page.scenes import status_input
+from tests.page.inputs import status_input
 
 FIRST, SECOND = MIG_UUIDS
 ADDRESS = "00000000:0A:00.0"

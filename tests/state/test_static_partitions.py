@@ -28,7 +28,7 @@ from tests.builders import (
     reduced,
     reply,
 )
-from tests.page.scenes import status_input
+from tests.page.inputs import status_input
 from tests.parse.test_protocol3 import SAMPLES
 
 FIRST, SECOND = 600, 601

@@ -40,29 +40,11 @@ class Machine:
             cell.mkdir(exist_ok=True)
         packages = [each for each in map(Path, sys.path) if _is_package_directory(each)]
         install = ("sh", INSTALL, sys.base_prefix, ROOT, *packages)
+        unshare = ("unshare", "--fork", "--kill-child", *NAMESPACES, *(("--net",) if bare else ()))
+        boot = ("sh", INIT, directory, *((bare, "true") if bare else ("/", *install)))
+        command = ("setpriv", "--pdeathsig=KILL", "sh", CELL, *self._cells, "--", *unshare, *boot)
         with (directory.parent / "boot.log").open("wb") as log:
-            self._unshare = subprocess.Popen(
-                [
-                    "setpriv",
-                    "--pdeathsig=KILL",
-                    "sh",
-                    CELL,
-                    *self._cells,
-                    "--",
-                    "unshare",
-                    "--fork",
-                    "--kill-child",
-                    *NAMESPACES,
-                    *(("--net",) if bare else ()),
-                    "sh",
-                    INIT,
-                    directory,
-                    *((bare, "true") if bare else ("/", *install)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+            self._unshare = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         self._init = eventually(self._child_of_unshare)
         eventually(self._assert_booted)
 

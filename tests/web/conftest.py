@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.web.certificates import Authority
 from tests.web.serving import Counting, Web, serving
 
 
@@ -17,7 +18,7 @@ def served() -> Iterator[Web]:
 @pytest.fixture
 def web(served: Web) -> Web:
     """The server before the first collection."""
-    web = Web(served.server, served.stage)
+    web = Web(served.server, served.replaceable)
     web.show()
     return web
 
@@ -28,3 +29,9 @@ def collector(web: Web) -> Counting:
     collector = Counting()
     web.exposition.publish(collector)
     return collector
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The authority that clients trust."""
+    return Authority(tmp_path_factory.mktemp("authority"))

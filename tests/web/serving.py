@@ -48,7 +48,7 @@ class Counting(Collector):
         return [GaugeMetricFamily("answer", "The answer.", value=self.value)]
 
 
-class Stage(Site):
+class ReplaceableSite(Site):
     """A site that a test can replace."""
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ class Stage(Site):
 @contextlib.contextmanager
 def serving(*addresses: tuple[str, int], config: Path | None = None, **options: Any) -> Iterator["Web"]:
     """Start a server with its content, by default at a free port. `config` is a web config file."""
-    stage, security = Stage(), None if config is None else WebSecurity(config)
-    web = Web(WebServer(stage, addresses or [(LOCALHOST, 0)], security, **options), stage)
+    replaceable, security = ReplaceableSite(), None if config is None else WebSecurity(config)
+    web = Web(WebServer(replaceable, addresses or [(LOCALHOST, 0)], security, **options), replaceable)
     web.show()
     web.server.open()
     try:
@@ -87,7 +87,7 @@ class Web:
     """A server and its content."""
 
     server: WebServer
-    stage: Stage
+    replaceable: ReplaceableSite
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
     healthy: bool = True
     status: str = "DAEMON\n"
@@ -122,7 +122,7 @@ class Web:
 
     def show(self) -> None:
         """Serve the present content."""
-        self.stage.site = self.site()
+        self.replaceable.site = self.site()
 
     def get(self, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:
         """Send one request; underscores in header names become hyphens."""

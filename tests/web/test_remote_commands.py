@@ -70,7 +70,7 @@ def url(web: Web) -> str:
 def answering(answer: Answer) -> Iterator[str]:
     """Serve the same answer to all requests."""
     with serving() as web:
-        web.stage.answer = lambda _: answer  # type: ignore[method-assign]
+        web.replaceable.answer = lambda _: answer  # type: ignore[method-assign]
         yield f"http://{LOCALHOST}:{web.server.port}"
 
 
@@ -204,11 +204,6 @@ def test_removes_escape_sequences_from_the_answer(run: Run) -> None:
 
 
 # Credentials
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture

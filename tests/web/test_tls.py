@@ -68,12 +68,6 @@ class Secured:
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """The authority that the clients trust."""
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def certificate(authority: Authority) -> Certificate:
     """The server's certificate."""
     return authority.issue("server", f"IP:{LOCALHOST}")

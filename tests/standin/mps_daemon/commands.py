@@ -1,7 +1,6 @@
 """The commands of the control daemon and their replies."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,47 +33,81 @@ class Commands:
 
     def __init__(self, daemon: "ControlDaemon") -> None:
         self._daemon = daemon
-        self._commands: dict[str, Callable[[list[str]], str]] = {
-            "get_server_list": self._get_server_list,
-            "get_server_status": self._get_server_status,
-            "get_client_list": self._get_client_list,
-            "get_device_client_list": self._get_device_client_list,
-            "ps": self._ps,
-            "device_query": self._device_query,
-            "get_default_active_thread_percentage": self._get_default_percentage,
-            "set_default_active_thread_percentage": self._set_default_percentage,
-            "get_active_thread_percentage": self._get_percentage,
-            "set_active_thread_percentage": self._set_percentage,
-            "get_default_device_pinned_mem_limit": self._get_default_memory,
-            "set_default_device_pinned_mem_limit": self._set_default_memory,
-            "get_device_pinned_mem_limit": self._get_memory,
-            "set_device_pinned_mem_limit": self._set_memory,
-            "get_default_client_priority": self._get_default_priority,
-            "set_default_client_priority": self._set_default_priority,
-            "terminate_client": self._terminate_client,
-            "shutdown_server": self._shut_down_server,
-        }
 
     def execute(self, command: str, uid: int, respond: Respond) -> None:
         """Execute one line of a user's session. Unknown commands get a reply too, and succeed."""
-        words = command.split()
-        name, arguments = (words[0], words[1:]) if words else ("", [])
+        name, *arguments = command.split() or [""]
         if name.startswith(PRIVILEGED) and uid not in (0, os.geteuid()):
             respond(_denied(name, uid))
         elif name == "quit":
             self._daemon.quit(_number(arguments, 1) if arguments[:1] == ["-t"] else None, respond)
-        elif name in self._commands:
-            respond(self._answer(self._commands[name], arguments))
         else:
-            respond(f'Unknown command "{command}"\n')
+            try:
+                reply = self._answer(name, arguments)
+            except ServerNotFoundError as problem:
+                reply = str(problem)
+            respond(f'Unknown command "{command}"\n' if reply is None else reply)
 
-    def _answer(self, run: Callable[[list[str]], str], arguments: list[str]) -> str:
-        try:
-            return run(arguments)
-        except ServerNotFoundError as problem:
-            return str(problem)
-
-    # -- servers ---------------------------------------------------------------------------------------------------
+    def _answer(self, name: str, arguments: list[str]) -> str | None:
+        """Return the reply; None for an unknown command."""
+        daemon, limits = self._daemon, self._daemon.limits
+        match name:
+            case "get_server_list":
+                return f"{daemon.server.pid}\n" if daemon.server is not None else ""
+            case "get_server_status":
+                return self._server_status(arguments)
+            case "get_client_list":
+                return "".join(f"{pid}\n" for pid in self._server(arguments).clients)
+            case "get_device_client_list":
+                server = self._server(arguments) if arguments else self._present_server()
+                devices = reversed(range(len(daemon.settings.gpus)))
+                return "" if server is None else "".join(_clients_on_device(server, device) for device in devices)
+            case "ps":
+                server = self._present_server()
+                return "Server not found\n" if server is None else self._table_of_clients(server)
+            case "device_query":
+                return self._device_query("," if "--csv" in arguments else "    ")
+            case "terminate_client":
+                return self._terminate_client(arguments)
+            case "shutdown_server":
+                self._server(arguments)
+                daemon.shut_down_server(force="-f" in arguments)
+                return ""
+            case "get_default_active_thread_percentage":
+                return f"{limits.active_thread_percentage}\n"
+            case "set_default_active_thread_percentage":
+                return self._change_percentage(limits, arguments)
+            case "get_active_thread_percentage":
+                return f"{self._server(arguments).limits.active_thread_percentage}\n"
+            case "set_active_thread_percentage":
+                return self._change_percentage(self._server(arguments).limits, arguments[1:])
+            case "get_default_device_pinned_mem_limit":
+                limit = limits.pinned_memory.get(_number(arguments, 0))
+                if limit is None:
+                    daemon.write("No default pinned memory limit set for the device!")
+                return "" if limit is None else f"{limit}\n"
+            case "set_default_device_pinned_mem_limit":
+                # The real daemon accepts a limit of a missing device, too.
+                device, limit = _number(arguments, 0), _word(arguments, 1)
+                limits.pinned_memory[device] = limit
+                daemon.write(f"set_default_device_pinned_mem_limit {device} {limit}.")
+                return ""
+            case "get_device_pinned_mem_limit":
+                limit = self._server(arguments).limits.pinned_memory.get(_number(arguments, 1))
+                return "" if limit is None else f"{limit}\n"
+            case "set_device_pinned_mem_limit":
+                self._server(arguments).limit_memory(_number(arguments, 1), _word(arguments, 2))
+                return ""
+            case "get_default_client_priority":
+                return f"{limits.client_priority}\n"
+            case "set_default_client_priority":
+                # It applies to the running server, too.
+                limits.client_priority = _number(arguments, 0)
+                server = self._present_server()
+                if server is not None:
+                    server.prioritize(limits.client_priority)
+                return ""
+        return None
 
     def _server(self, arguments: list[str]) -> Server:
         """Return the server in the first argument. It must answer: a stopped one blocks the daemon."""
@@ -88,10 +121,7 @@ class Commands:
         server = self._daemon.server
         return server if server is not None and server.process.answers() else None
 
-    def _get_server_list(self, _: list[str]) -> str:
-        return f"{self._daemon.server.pid}\n" if self._daemon.server is not None else ""
-
-    def _get_server_status(self, arguments: list[str]) -> str:
+    def _server_status(self, arguments: list[str]) -> str:
         try:
             return f"{self._server(arguments).state}\n"
         except ServerNotFoundError:
@@ -101,34 +131,14 @@ class Commands:
                 return f"{State.FAULT}\n"
             raise
 
-    def _shut_down_server(self, arguments: list[str]) -> str:
-        self._server(arguments)
-        self._daemon.shut_down_server(force="-f" in arguments)
-        return ""
-
-    # -- clients ---------------------------------------------------------------------------------------------------
-
-    def _get_client_list(self, arguments: list[str]) -> str:
-        return "".join(f"{pid}\n" for pid in self._server(arguments).clients)
-
-    def _get_device_client_list(self, arguments: list[str]) -> str:
-        server = self._server(arguments) if arguments else self._present_server()
-        if server is None:
-            return ""
-        devices = range(len(self._daemon.settings.gpus))
-        return "".join(_clients_on_device(server, device) for device in reversed(devices))
-
-    def _ps(self, _: list[str]) -> str:
-        server = self._present_server()
-        return "Server not found\n" if server is None else self._table_of_clients(server)
-
     def _table_of_clients(self, server: Server) -> str:
-        rows = [self._ps_row(server, client) for client in server.clients.values()]
-        return "".join([_ps_line("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"), *rows]) if rows else ""
-
-    def _ps_row(self, server: Server, client: Client) -> str:
-        gpu = self._daemon.settings.gpus[client.contexts[1]][:DEVICE_IN_PS]
-        return _ps_line(client.pid, client.number, server.pid, gpu, _namespace(client.pid), command_of(client))
+        lines = [_ps_line("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND")] if server.clients else []
+        for client in server.clients.values():
+            gpu = self._daemon.settings.gpus[client.contexts[1]][:DEVICE_IN_PS]
+            lines.append(
+                _ps_line(client.pid, client.number, server.pid, gpu, _namespace(client.pid), command_of(client))
+            )
+        return "".join(lines)
 
     def _terminate_client(self, arguments: list[str]) -> str:
         try:
@@ -141,10 +151,7 @@ class Commands:
         self._daemon.depart(pid, Server.terminate)
         return "0\n"
 
-    # -- devices and limits ----------------------------------------------------------------------------------------
-
-    def _device_query(self, arguments: list[str]) -> str:
-        separator = "," if "--csv" in arguments else "    "
+    def _device_query(self, separator: str) -> str:
         rows = [("Device Ordinal", "PCI IDs", "UUID", "Name", "Attributes")]
         gpus, server = enumerate(self._daemon.settings.gpus), self._daemon.server
         rows += [(str(n), f"0000:00.{n:02x}.00", gpu, GPU_NAME, "N/A") for n, gpu in gpus]
@@ -152,59 +159,17 @@ class Commands:
         headings = ("Default", *(() if server is None else (f"Server {server.pid}",)))
         return "\n".join(f"{heading}\n{table}" for heading in headings)
 
-    def _get_default_percentage(self, _: list[str]) -> str:
-        return f"{self._daemon.limits.active_thread_percentage}\n"
-
-    def _set_default_percentage(self, arguments: list[str]) -> str:
-        return self._change_percentage(self._daemon.limits, arguments)
-
-    def _get_percentage(self, arguments: list[str]) -> str:
-        return f"{self._server(arguments).limits.active_thread_percentage}\n"
-
-    def _set_percentage(self, arguments: list[str]) -> str:
-        return self._change_percentage(self._server(arguments).limits, arguments[1:])
-
     def _change_percentage(self, limits: Limits, arguments: list[str]) -> str:
         """Return the limit in force, which is the old one after an invalid value."""
-        percentage = _percentage(arguments)
-        if percentage is None:
-            self._daemon.write("Invalid percentage, expected between (0.0, 100.0]")
-        else:
+        try:
+            percentage = float(_word(arguments, 0))
+        except ValueError:
+            percentage = 0.0
+        if 0 < percentage <= 100:
             limits.active_thread_percentage = percentage
+        else:
+            self._daemon.write("Invalid percentage, expected between (0.0, 100.0]")
         return f"{limits.active_thread_percentage}\n"
-
-    def _get_default_memory(self, arguments: list[str]) -> str:
-        limit = self._daemon.limits.pinned_memory.get(_number(arguments, 0))
-        if limit is None:
-            self._daemon.write("No default pinned memory limit set for the device!")
-            return ""
-        return f"{limit}\n"
-
-    def _set_default_memory(self, arguments: list[str]) -> str:
-        """Set a limit, also of a missing device, which the real daemon accepts."""
-        device, limit = _number(arguments, 0), _word(arguments, 1)
-        self._daemon.limits.pinned_memory[device] = limit
-        self._daemon.write(f"set_default_device_pinned_mem_limit {device} {limit}.")
-        return ""
-
-    def _get_memory(self, arguments: list[str]) -> str:
-        limit = self._server(arguments).limits.pinned_memory.get(_number(arguments, 1))
-        return "" if limit is None else f"{limit}\n"
-
-    def _set_memory(self, arguments: list[str]) -> str:
-        self._server(arguments).limit_memory(_number(arguments, 1), _word(arguments, 2))
-        return ""
-
-    def _get_default_priority(self, _: list[str]) -> str:
-        return f"{self._daemon.limits.client_priority}\n"
-
-    def _set_default_priority(self, arguments: list[str]) -> str:
-        """Set the priority, also of the running server."""
-        priority = self._daemon.limits.client_priority = _number(arguments, 0)
-        server = self._present_server()
-        if server is not None:
-            server.prioritize(priority)
-        return ""
 
 
 def _denied(name: str, uid: int) -> str:
@@ -216,21 +181,13 @@ def _denied(name: str, uid: int) -> str:
 def _number(arguments: list[str], position: int) -> int:
     """Return an argument as a number; 0 for a missing or invalid one, like the real daemon."""
     try:
-        return int(arguments[position])
-    except (IndexError, ValueError):
+        return int(_word(arguments, position))
+    except ValueError:
         return 0
 
 
 def _word(arguments: list[str], position: int) -> str:
     return arguments[position] if position < len(arguments) else ""
-
-
-def _percentage(arguments: list[str]) -> float | None:
-    try:
-        percentage = float(arguments[0])
-    except (IndexError, ValueError):
-        return None
-    return percentage if 0 < percentage <= 100 else None
 
 
 def _clients_on_device(server: Server, device: int) -> str:
@@ -257,11 +214,8 @@ def _namespace(pid: int) -> int:
 
 def command_of(client: Client) -> str:
     """Return argv[0] of the client, line breaks included."""
-    return (client.command or _first_argument(client.pid) or "client").replace("\n", LINE_BREAK)
-
-
-def _first_argument(pid: int) -> str:
     try:
-        return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0])
+        own = os.fsdecode(Path(f"/proc/{client.pid}/cmdline").read_bytes().split(b"\0")[0])
     except OSError:
-        return ""
+        own = ""
+    return (client.command or own or "client").replace("\n", LINE_BREAK)

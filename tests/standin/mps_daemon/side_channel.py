@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from . import sockets
 from .loop import Loop
-from .model import Arrival, Client, Outcome
+from .model import Arrival, Client, Limits, Outcome
 from .server import Server
 
 if TYPE_CHECKING:
@@ -44,19 +44,6 @@ class SideChannel:
     def __init__(self, daemon: "ControlDaemon", loop: Loop) -> None:
         self._daemon = daemon
         self._loop = loop
-        self._verbs: dict[str, Callable[[str], str]] = {
-            "connect": self._connect,
-            "disconnect": lambda rest: self._end(rest, Server.disconnect),
-            "kill": lambda rest: self._end(rest, Server.die_during_kernel),
-            "fault": self._fault,
-            "limits": self._limits,
-            "outcome": self._outcome,
-            "session": lambda _: str(self._daemon.sessions.holder()),
-            "server": lambda _: self._server(),
-            "slow": self._slow,
-            "deaf": self._deaf,
-            "say": self._say,
-        }
 
     def listen(self, directory: Path) -> None:
         """Listen at the socket `standin`."""
@@ -72,77 +59,83 @@ class SideChannel:
                 return
 
     def _execute(self, request: str) -> str:
-        verb, _, rest = request.partition(" ")
         try:
-            answer = self._verbs[verb](rest)
+            answer = self._answer(*request.partition(" ")[::2])
             self._daemon.log.flush()
             return f"ok {answer}"
         except (KeyError, ValueError, SideChannelError) as problem:
             return f"error: {request!r}: {problem!r}"
 
-    def _connect(self, rest: str) -> str:
+    def _answer(self, verb: str, rest: str) -> object:
+        daemon = self._daemon
+        match verb:
+            case "connect":
+                self._connect(rest)
+            case "disconnect":
+                self._end(rest, Server.disconnect)
+            case "kill":
+                self._end(rest, Server.die_during_kernel)
+            case "fault":
+                cause, kind = rest.split()
+                if kind not in ("memory", "trap"):
+                    raise SideChannelError("a fault is of memory or a trap")
+                server, client = self._client(cause)
+                server.fault(client.pid, client.devices, client if kind == "memory" else None)
+            case "limits":
+                limits = self._client(rest)[1].limits
+                return " ".join((str(limits.active_thread_percentage), *_memory(limits)))
+            case "outcome":
+                return daemon.outcomes[int(rest)]
+            case "session":
+                return daemon.sessions.holder()
+            case "server":
+                return self._server()
+            case "slow":
+                daemon.sessions.reply_seconds = float(rest)
+            case "deaf":
+                daemon.sessions.deaf = rest == "on"
+            case "say":
+                self._say(*rest.partition(" ")[::2])
+            case _:
+                raise SideChannelError("no such request")
+        return ""
+
+    def _connect(self, rest: str) -> None:
         """Connect a client after the reply, because a stopped server blocks the daemon and must not block the test."""
         pid, uid, devices, command = (*rest.split(" ", 3), "")[:4]
         arrival = Arrival(int(pid), int(uid), tuple(int(device) for device in devices.split(",")), command)
         if not all(0 <= device < len(self._daemon.settings.gpus) for device in arrival.devices):
             raise SideChannelError("no such device")
         self._loop.later(0, lambda: self._daemon.arrive(arrival))
-        return ""
 
-    def _end(self, rest: str, how: Callable[[Server, Client], None]) -> str:
-        pid = int(rest)
-        if self._daemon.outcomes.get(pid) not in (Outcome.PENDING, Outcome.ACTIVE):
+    def _end(self, pid: str, how: Callable[[Server, Client], None]) -> None:
+        if self._daemon.outcomes.get(int(pid)) not in (Outcome.PENDING, Outcome.ACTIVE):
             raise SideChannelError("no such client")
-        self._daemon.depart(pid, how)
-        return ""
+        self._daemon.depart(int(pid), how)
 
-    def _fault(self, rest: str) -> str:
-        cause, kind = rest.split()
-        server, client = self._client(int(cause))
-        if kind not in ("memory", "trap"):
-            raise SideChannelError("a fault is of memory or a trap")
-        server.fault(client.pid, client.devices, client if kind == "memory" else None)
-        return ""
-
-    def _client(self, pid: int) -> tuple[Server, Client]:
+    def _client(self, pid: str) -> tuple[Server, Client]:
         server = self._daemon.server
-        if server is None or pid not in server.clients:
+        if server is None or int(pid) not in server.clients:
             raise SideChannelError("no such client")
-        return server, server.clients[pid]
-
-    def _limits(self, rest: str) -> str:
-        limits = self._client(int(rest))[1].limits
-        memory = (f"{device}={limit}" for device, limit in sorted(limits.pinned_memory.items()))
-        return " ".join((str(limits.active_thread_percentage), *memory))
-
-    def _outcome(self, rest: str) -> str:
-        return self._daemon.outcomes[int(rest)]
+        return server, server.clients[int(pid)]
 
     def _server(self) -> str:
         """Return the server's state without a query of its process, which could be stopped."""
         server = self._daemon.server
         if server is None:
             return "none"
-        limits = server.limits
-        memory = ",".join(f"{device}={limit}" for device, limit in sorted(limits.pinned_memory.items()))
-        clients = ",".join(map(str, server.clients))
-        state, percentage = server.state, limits.active_thread_percentage
+        memory, clients = ",".join(_memory(server.limits)), ",".join(map(str, server.clients))
+        state, percentage = server.state, server.limits.active_thread_percentage
         return f"{server.pid};{state};{server.ready_at:.3f};{percentage};{memory};{clients}"
 
-    def _slow(self, rest: str) -> str:
-        self._daemon.sessions.reply_seconds = float(rest)
-        return ""
-
-    def _deaf(self, rest: str) -> str:
-        self._daemon.sessions.deaf = rest == "on"
-        return ""
-
-    def _say(self, rest: str) -> str:
-        log, _, text = rest.partition(" ")
+    def _say(self, log: str, text: str) -> None:
         if log == "control":
             self._daemon.write(text)
         elif self._daemon.server is not None:
             self._daemon.server.write(text)
         else:
             raise SideChannelError("there is no server")
-        return ""
+
+
+def _memory(limits: Limits) -> list[str]:
+    return [f"{device}={limit}" for device, limit in sorted(limits.pinned_memory.items())]

@@ -254,7 +254,7 @@ EVENTS = (
     Event(at=AT - 60, event=EventName.DAEMON_UP, daemon=DAEMON),
 )
 
-SCENES = {
+INPUTS = {
     each.__name__: each
     for each in (
         idle,

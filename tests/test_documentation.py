@@ -1,4 +1,4 @@
-"""Every expression that is shipped speaks of families that there are, and of labels that these have."""
+"""Pages: their links lead somewhere, README lists all commands, and expressions have existing families and labels."""
 
 import re
 from collections.abc import Iterator
@@ -7,15 +7,53 @@ from pathlib import Path
 import pytest
 import yaml
 
+from exporter.cli import COMMANDS
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.metrics.reference import reference
 from tests.promql import LABELS, problems
 
 ROOT = Path(__file__).parents[1]
+LINKED_PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("[abdt]*/**/*.md")))
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(page.read_text())}
+
+
+def test_every_link_has_a_target(subtests: pytest.Subtests) -> None:
+    for page in LINKED_PAGES:
+        with subtests.test(page=page):
+            for link in LINK.findall(page.read_text()):
+                if "://" not in link:
+                    path, _, anchor = link.partition("#")
+                    there = page.parent / path if path else page
+                    assert there.exists(), link
+                    assert not anchor or anchor in anchors(there), link
+
+
+def test_the_front_page_has_an_image() -> None:
+    """And there are links at all."""
+    assert "docs/images/page-busy.png" in LINK.findall((ROOT / "README.md").read_text())
+
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_readme_lists_all_commands() -> None:
+    section = README.partition("\n## Commands\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    assert set(re.findall(r"`([a-z]+)", " ".join(rows))) == set(COMMANDS)
+
+
+def test_readme_is_short() -> None:
+    assert len([word for word in README.split() if any(map(str.isalnum, word))]) <= 910
+
+
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
 RULES = sorted(ROOT.glob("alerts/*.rules.yml"))
-
-FENCED = re.compile(r"^```promql\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def expressions() -> Iterator[tuple[str, str]]:
@@ -25,9 +63,8 @@ def expressions() -> Iterator[tuple[str, str]]:
             for rule in group["rules"]:
                 yield f"{path.name}: {rule['alert']} {rule['labels']['severity']}", rule["expr"]
     for path in PAGES:
-        for number, text in enumerate(
-            re.findall(r"^```promql\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL), start=1
-        ):
+        found = re.findall(r"^```promql\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+        for number, text in enumerate(found, start=1):
             yield f"{path.name}: {number}", text
 
 

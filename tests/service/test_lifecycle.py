@@ -1,5 +1,9 @@
-"""Daemons after a reload, a stalled service, and the end of the service."""
+"""Messages to systemd, daemons after a reload, a stalled service, signals, and the end of the service."""
 
+import os
+import signal
+import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +21,7 @@ from exporter.model.action import Action, ActionKind, ActionReason
 from exporter.model.daemon import NamedBy
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
-from exporter.service import HEALTHY_SECONDS, Service, Signals, configured_daemons
+from exporter.service import HEALTHY_SECONDS, Notifier, Service, Signals, configured_daemons, handle_signals
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS
 
@@ -68,3 +72,70 @@ def test_interrupts_actions_when_a_signal_stops_the_service() -> None:
     runner.do(Action(daemon="a", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=()), Node())
     (done,) = inbox.get(timeout=PATIENCE_SECONDS)
     assert done.problem == Reason(ReasonCode.EXPORTER_STOPPING)
+
+
+def test_a_signal_sets_its_event_before_it_wakes_the_main_thread() -> None:
+    stopped: list[bool] = []
+    with handle_signals(lambda: stopped.append(signals.stop)) as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stopped == [True]
+
+    with handle_signals(lambda: None, reloads=True) as signals:
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert (signals.reload, signals.stop) == (True, False)
+
+
+@pytest.fixture
+def manager() -> Iterator[socket.socket]:
+    """The service manager's end of a notify socket; the test binds it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.settimeout(PATIENCE_SECONDS)
+        yield channel
+
+
+def test_sends_each_message_as_a_datagram(manager: socket.socket, tmp_path: Path) -> None:
+    manager.bind(str(tmp_path / "notify"))
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+
+    notifier.ready()
+    notifier.alive(lambda: "1 of 1 daemons up, 3 clients")
+    notifier.reloading(12.5)
+    notifier.stopping()
+
+    assert [manager.recv(4096) for _ in range(4)] == [
+        b"READY=1",
+        b"WATCHDOG=1\nSTATUS=1 of 1 daemons up, 3 clients",
+        b"RELOADING=1\nMONOTONIC_USEC=12500000",
+        b"STOPPING=1",
+    ]
+
+
+def test_sends_to_an_abstract_socket(manager: socket.socket, tmp_path: Path) -> None:
+    manager.bind(f"\0{tmp_path}/notify")
+    Notifier({"NOTIFY_SOCKET": f"@{tmp_path}/notify"}).ready()
+
+    assert manager.recv(4096) == b"READY=1"
+
+
+def test_removes_the_socket_from_the_environment() -> None:
+    environment = {"NOTIFY_SOCKET": "/nowhere/at/all", "PATH": "/bin"}
+    Notifier(environment)
+
+    assert environment == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere/at/all"}])
+def test_does_nothing_without_systemd(environment: dict[str, str]) -> None:
+    notifier = Notifier(environment)
+
+    notifier.ready()
+    notifier.alive(lambda: "well")
+    notifier.stopping()
+
+
+def test_does_not_wait_for_a_manager_that_does_not_read(manager: socket.socket, tmp_path: Path) -> None:
+    manager.bind(str(tmp_path / "notify"))
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+
+    for _ in range(2000):
+        notifier.alive(lambda: "well")

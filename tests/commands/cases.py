@@ -54,7 +54,7 @@ WITH_UNIT = replace(OBSERVES, daemon_policies={DAEMON: DaemonPolicy(unit=UNIT)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class Case:
     """A node with a problem.
 
     `runs` is whether its daemon runs, `evaluated` whether the watchdog has seen it, `protocol` that of the daemon.
@@ -161,55 +161,55 @@ HUNG = tuple(
 PROGRAM_HUNG = (silence(at=AT + 10), probe(True, at=AT + 10.1), silence(at=AT + 20), probe(True, at=AT + 20.1))
 LIMIT_HIT = unit_state("failed", unit=UNIT, result="start-limit-hit", sub="failed")
 
-SCENES: Mapping[str, Scene] = {
-    "idle": Scene(make=idle),
-    "dead": Scene(make=daemon_dead, runs=False),
-    "dead, the watchdog acts": Scene(make=daemon_dead, policy=ACTS, runs=False, evaluated=True),
-    "dead, of another user": Scene(make=partial(of_user, daemon_dead, 1000), runs=False),
-    "dead, of a unit": Scene(make=daemon_dead, policy=WITH_UNIT, runs=False),
-    "dead, of a unit at its start limit": Scene(make=after(daemon_dead, LIMIT_HIT), policy=WITH_UNIT, runs=False),
-    "dead, of a pod": Scene(make=in_pod, runs=False),
-    "dead, beside another": Scene(make=several, runs=False),
-    "never started": Scene(make=never_started, runs=False, evaluated=True),
-    "held": Scene(
+CASES: Mapping[str, Case] = {
+    "idle": Case(make=idle),
+    "dead": Case(make=daemon_dead, runs=False),
+    "dead, the watchdog acts": Case(make=daemon_dead, policy=ACTS, runs=False, evaluated=True),
+    "dead, of another user": Case(make=partial(of_user, daemon_dead, 1000), runs=False),
+    "dead, of a unit": Case(make=daemon_dead, policy=WITH_UNIT, runs=False),
+    "dead, of a unit at its start limit": Case(make=after(daemon_dead, LIMIT_HIT), policy=WITH_UNIT, runs=False),
+    "dead, of a pod": Case(make=in_pod, runs=False),
+    "dead, beside another": Case(make=several, runs=False),
+    "never started": Case(make=never_started, runs=False, evaluated=True),
+    "held": Case(
         make=after(three_clients, refusal(at=AT + 10), refusal(at=AT + 13), holder(HOLDER, at=AT + 13.5)),
         evaluated=True,
     ),
-    "hung": Scene(make=after(three_clients, *HUNG), evaluated=True),
-    "hung, of a unit": Scene(make=after(three_clients, *HUNG), policy=WITH_UNIT, evaluated=True),
-    "hung, the watchdog acts": Scene(make=after(three_clients, *HUNG), policy=ACTS, evaluated=True),
-    "program hung": Scene(make=after(three_clients, *PROGRAM_HUNG), evaluated=True),
-    "daemon suspended": Scene(
+    "hung": Case(make=after(three_clients, *HUNG), evaluated=True),
+    "hung, of a unit": Case(make=after(three_clients, *HUNG), policy=WITH_UNIT, evaluated=True),
+    "hung, the watchdog acts": Case(make=after(three_clients, *HUNG), policy=ACTS, evaluated=True),
+    "program hung": Case(make=after(three_clients, *PROGRAM_HUNG), evaluated=True),
+    "daemon suspended": Case(
         make=after(three_clients, standing("T", at=AT + 8), *HUNG, standing("T", at=AT + 51)), evaluated=True
     ),
-    "server suspended": Scene(make=after(three_clients, standing("T", SERVER, at=AT + 8), *HUNG), evaluated=True),
-    "fault": Scene(make=faulted),
-    "fault held": Scene(make=blocked_recovery),
-    "limits drifted": Scene(make=drifted),
-    "limits drifted in a container": Scene(make=partial(in_container, drifted)),
-    "limits drifted, protocol 3": Scene(make=partial(of_protocol_3, drifted), protocol=3),
-    "program hung, protocol 3": Scene(
+    "server suspended": Case(make=after(three_clients, standing("T", SERVER, at=AT + 8), *HUNG), evaluated=True),
+    "fault": Case(make=faulted),
+    "fault held": Case(make=blocked_recovery),
+    "limits drifted": Case(make=drifted),
+    "limits drifted in a container": Case(make=partial(in_container, drifted)),
+    "limits drifted, protocol 3": Case(make=partial(of_protocol_3, drifted), protocol=3),
+    "program hung, protocol 3": Case(
         make=partial(of_protocol_3, after(three_clients, *PROGRAM_HUNG)), evaluated=True, protocol=3
     ),
-    "log blocked, protocol 3": Scene(make=partial(of_protocol_3, log_blocked), protocol=3),
-    "log blocked": Scene(make=log_blocked),
-    "log blocked, of a unit": Scene(make=log_blocked, policy=WITH_UNIT),
-    "log blocked in a container": Scene(make=partial(in_container, log_blocked)),
-    "circuit open": Scene(make=circuit_open, runs=False),
-    "circuit open, the watchdog acts": Scene(make=circuit_open, policy=ACTS, runs=False),
-    "circuit open, daemon up": Scene(
+    "log blocked, protocol 3": Case(make=partial(of_protocol_3, log_blocked), protocol=3),
+    "log blocked": Case(make=log_blocked),
+    "log blocked, of a unit": Case(make=log_blocked, policy=WITH_UNIT),
+    "log blocked in a container": Case(make=partial(in_container, log_blocked)),
+    "circuit open": Case(make=circuit_open, runs=False),
+    "circuit open, the watchdog acts": Case(make=circuit_open, policy=ACTS, runs=False),
+    "circuit open, daemon up": Case(
         make=in_phase(three_clients, WatchdogPhase.CIRCUIT_OPEN, circuit_opened_at=AT)
     ),
-    "state lost": Scene(make=in_phase(three_clients, WatchdogPhase.STATE_LOST, state_lost_at=AT)),
-    "deferred to systemd": Scene(
+    "state lost": Case(make=in_phase(three_clients, WatchdogPhase.STATE_LOST, state_lost_at=AT)),
+    "deferred to systemd": Case(
         make=in_phase(daemon_dead, WatchdogPhase.DEFERRED_TO_SYSTEMD), policy=WITH_UNIT, runs=False
     ),
-    "quarantined": Scene(make=needs(three_clients, "RESET_GPU")),
-    "quarantined, dead": Scene(make=needs(daemon_dead, "RESET_GPU"), runs=False),
-    "quarantined, reboot": Scene(make=quarantined),
-    "paused": Scene(make=after(idle, look(problem=PAUSED, at=AT + 1))),
-    "no NVML": Scene(make=no_nvml),
-    "GPU lost": Scene(make=gpu_lost),
-    "full": Scene(make=full),
-    "all workloads": Scene(make=owned),
+    "quarantined": Case(make=needs(three_clients, "RESET_GPU")),
+    "quarantined, dead": Case(make=needs(daemon_dead, "RESET_GPU"), runs=False),
+    "quarantined, reboot": Case(make=quarantined),
+    "paused": Case(make=after(idle, look(problem=PAUSED, at=AT + 1))),
+    "no NVML": Case(make=no_nvml),
+    "GPU lost": Case(make=gpu_lost),
+    "full": Case(make=full),
+    "all workloads": Case(make=owned),
 }  # fmt: skip
