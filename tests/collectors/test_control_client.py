@@ -41,8 +41,6 @@ Client = Callable[..., ControlClient]
 
 @pytest.fixture
 def client(mps: MpsStandIn) -> Client:
-    """Return a function that creates a client of the stand-in's daemon."""
-
     def make(**options: object) -> ControlClient:
         options = {
             "executable": "nvidia-cuda-mps-control",
@@ -58,8 +56,6 @@ def client(mps: MpsStandIn) -> Client:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[[str], str]:
-    """Return a function that writes a shell script to replace nvidia-cuda-mps-control."""
-
     def write(script: str) -> str:
         path = tmp_path / "program"
         path.write_text(f"#!/bin/sh\n{script}\n")
@@ -70,12 +66,10 @@ def program(tmp_path: Path) -> Callable[[str], str]:
 
 
 def received(mps: MpsStandIn) -> list[str]:
-    """Return the commands that reached the daemon."""
     return [line.partition("Cmd:")[2] for line in mps.control_log.splitlines() if "Cmd:" in line]
 
 
 def replies(reading: Reading) -> list[ControlReply]:
-    """Return the replies of the daemon."""
     return [seen for seen in reading.observations if isinstance(seen, ControlReply)]
 
 
@@ -581,22 +575,18 @@ def test_a_missing_program_of_root_is_reported_as_that_of_any_user(everybodys: P
 
 
 def child_status() -> str:
-    """Return the user and the capabilities of a child of this process."""
     return subprocess.run(SHOW_STATUS, capture_output=True, text=True, check=True).stdout
 
 
 def capabilities_of(status: str) -> dict[str, int]:
-    """Return the capabilities that a status shows, by set."""
     return {name: int(value, 16) for name, value in fields_of(status).items() if name.startswith("Cap")}
 
 
 def fields_of(status: str) -> dict[str, str]:
-    """Return the fields of a status by name."""
     return dict(line.split(":\t") for line in status.splitlines())
 
 
 def reply_as(uid: int, program: Path) -> ControlReply:
-    """Return the reply of a program that runs as the control program of this user."""
     nowhere = on_host("node", Path("/nowhere"), Path("/nowhere"))
     client = ControlClient(nowhere, executable=str(program), deadline=20.0, clock=SystemClock(), user=user(uid))
     return client.send("get_server_list")

@@ -61,7 +61,6 @@ class Health:
         self._processes = Processes(proc=proc, clock=self.clock, wait=0.0)
 
     def want(self, *pids: int, holder: bool = False, listener: bool = False) -> None:
-        """Set the wanted observations."""
         named = frozenset({NAME})
         self.directory.wanted = Wanted(
             holders=named if holder else frozenset(), sockets=named if listener else frozenset()
@@ -75,7 +74,6 @@ class Health:
         return [each for each in found if not isinstance(each, DaemonProcess)]
 
     def daemons(self) -> list[DaemonProcess]:
-        """Return the process of the control daemon if it has changed."""
         return [each for each in self.directory.collect().observations if isinstance(each, DaemonProcess)]
 
 
@@ -186,7 +184,6 @@ class Prompt:
         assert connected & {*Proc(Path("/proc"), SystemClock()).open_files(self.pid)}
 
     def close(self) -> None:
-        """Close the input of the prompt and wait until it ends."""
         os.close(self._input)
         eventually(self._assert_ended)
 
@@ -214,8 +211,6 @@ def open_prompt(mps: MpsStandIn) -> Iterator[OpenPrompt]:
 
 
 def is_holder(pid: int, health: Health) -> Callable[[], None]:
-    """Return a check that succeeds when the collector reports this process as the holder."""
-
     def check() -> None:
         assert holders(health.collect()) == [pid]
 
@@ -371,7 +366,6 @@ def test_reports_a_listener_again_when_it_is_wanted_again(listener: Health) -> N
 
 
 def daemon_states(health: Health) -> list[tuple[bool, bool | None]]:
-    """Return, for each change, whether a daemon runs and whether a pid file remains."""
     return [(each.pid is not None, each.pid_file_left) for each in health.daemons()]
 
 
@@ -453,7 +447,6 @@ def _connected(directory: Path) -> socket.socket:
 
 
 def _peers(daemon: ProcessIdentity, number: int) -> tuple[tuple[int, int], ...]:
-    """Return the peers, after the daemon has accepted so many connections beside its server's."""
     eventually(lambda: _accepted(daemon, number))
     sockets = read_control_sockets(PROC, daemon)
     assert sockets is not None
@@ -511,7 +504,6 @@ SHORT = 0.3
 
 
 def alone() -> bool:
-    """Return that no other process is connected."""
     return False
 
 
@@ -631,7 +623,6 @@ def client(mps: MpsStandIn) -> Client:
 
 @pytest.fixture
 def hanging_program(tmp_path: Path) -> str:
-    """A control program that hanging_program before it connects."""
     path = tmp_path / "program"
     path.write_text("#!/bin/sh\nexec sleep 600\n")
     path.chmod(0o755)

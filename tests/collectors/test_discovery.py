@@ -48,14 +48,12 @@ class LocalDiscovery:
         self._directory = str(directory)
 
     def collect(self) -> list[DaemonFound]:
-        """Collect, and return new and changed locations."""
         self.clock.time += 10
         seen = self.discovery.collect().observations
         return [each for each in seen if isinstance(each, DaemonFound) and self._directory in each.pipe_directory]
 
     @property
     def locations(self) -> dict[str, DaemonLocation]:
-        """The locations of the daemons."""
         return {
             name: location
             for name, location in self.discovery.locations.items()
@@ -237,7 +235,6 @@ def test_reports_whether_stdout_is_the_log_file(start: Starter, tmp_path: Path, 
 
 
 def imitation(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a shell that has the name of a control daemon and waits for input."""
     return ["nvidia-cuda-mps-control", "-c", "printf nvidia-cuda-mps > /proc/$$/comm; read _", *arguments]
 
 
@@ -325,7 +322,6 @@ def test_locates_a_daemon_with_unreadable_environment_by_its_pid_file(
 
 
 def pids_of(problem: Reason | None) -> list[int | None]:
-    """Return the PIDs of a problem."""
     return [] if problem is None else [each.parameters.get("pid") for each in problem.each]
 
 
@@ -413,7 +409,6 @@ def test_finds_the_daemons_of_root_although_other_users_have_too_many(
 
 
 def bound(path: Path) -> socket.socket:
-    """Return a listening socket at this path."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     descriptor = os.open(path.parent, os.O_PATH)
     listener.bind(f"/proc/self/fd/{descriptor}/{path.name}")
@@ -575,7 +570,6 @@ BOOTED_AT = 1_700_000_000
 
 @pytest.fixture
 def node(tmp_path: Path) -> Callable[[], Declarations]:
-    """The file system of a node that has booted."""
     (tmp_path / "stat").write_text(f"cpu 1 2 3\nbtime {BOOTED_AT}\nprocesses 7\n")
 
     def matches() -> list[DaemonLocation]:
@@ -585,7 +579,6 @@ def node(tmp_path: Path) -> Callable[[], Declarations]:
 
 
 def names(declarations: Declarations) -> list[tuple[str, str]]:
-    """Return the sources and directories of the declared daemons."""
     return [(by, Path(name).parent.name) for name, (by, _) in declarations.read()[0].items()]
 
 

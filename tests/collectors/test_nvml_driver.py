@@ -162,7 +162,6 @@ SOON = 0.5
 
 
 def assert_reads(program: NvmlProgram) -> None:
-    """Assert that the program can read the driver."""
     assert program.collect()["problem"] is None
 
 

@@ -58,13 +58,11 @@ class FakeProc:
         (folder / "status").write_text("Name:\tx\nNSpid:\t" + "\t".join(map(str, pids)) + "\nVmPeak:\t1 kB\n")
 
     def remove(self, pid: int) -> None:
-        """Remove a process."""
         for name in ("stat", "status"):
             (self.root / str(pid) / name).unlink()
         (self.root / str(pid)).rmdir()
 
     def namespace(self) -> PidNamespace:
-        """Return the daemon's namespace."""
         return PidNamespace(_FakeKernel(self.root, self.clock), DAEMON, self.clock)
 
 
@@ -72,7 +70,6 @@ class _FakeKernel(Proc):
     """Knows the processes that the fake /proc has."""
 
     def is_unused(self, pid: int) -> bool:
-        """Return whether there is no such process."""
         return pid not in self.pids()
 
 
@@ -267,7 +264,6 @@ def contained(tmp_path: Path, own_files: bool, own_pids: bool) -> Iterator[Conta
 
 
 def location_of(container: Container, pid: int) -> DaemonLocation:
-    """Return the location of the container's daemon, as discovered."""
     discovery = Discovery(patterns=(), proc=Path("/proc"), clock=SystemClock())
 
     def found() -> DaemonLocation:

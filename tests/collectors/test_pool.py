@@ -33,7 +33,6 @@ def node(*names: str) -> Node:
 
 
 def locate(daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
-    """Return the locations of all daemons but `nowhere`."""
     pipes = {name: Path(daemon.pipe_directory) for name, daemon in daemons.items()}
     return {name: on_host(name, pipe, pipe) for name, pipe in pipes.items() if name != "nowhere"}
 
@@ -48,15 +47,12 @@ class FakeClient(ControlClient):
         self.locations: list[DaemonLocation] = []
 
     def set_location(self, location: DaemonLocation) -> None:
-        """Record it."""
         self.locations.append(location)
 
     def request(self, commands: tuple[str, ...], **_known: object) -> None:
-        """Record it."""
         self.requested = commands
 
     def close(self) -> None:
-        """Record it."""
         self.closed = True
 
 
@@ -74,7 +70,6 @@ class Pollers:
         self.clients: list[FakeClient] = []
 
     def __call__(self, location: DaemonLocation) -> ControlPoller:
-        """Create the poller of a daemon."""
         self.clients.append(FakeClient(location.name))
         return ControlPoller(self.clients[-1], control_thread(self.inbox, location.name))
 
@@ -204,7 +199,6 @@ class HangingDirectory(Directory):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int]:
-        """Wait for the release, then open the directory."""
         self.reached.release()
         self.released.wait(PATIENCE_SECONDS)
         with super().opened() as descriptor:
@@ -229,7 +223,6 @@ class LogPool:
         self.observations: list[Observation] = []
 
     def collector(self, location: DaemonLocation) -> LogCollector:
-        """Return a log collector as the service builds it."""
         created = log_collector(
             CollectorName.LOGS,
             location,
@@ -242,7 +235,6 @@ class LogPool:
         return created
 
     def locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
-        """Return the locations of the daemons."""
         locations: dict[str, DaemonLocation] = {}
         for name, daemon in daemons.items():
             location = on_host(name, Path(daemon.pipe_directory), Path(daemon.log_directory))
@@ -270,11 +262,9 @@ class LogPool:
         return Node(daemons=daemons)
 
     def until_read(self, daemon: str) -> None:
-        """Wait until the logs of a daemon have been read once."""
         eventually(lambda: self._has(lambda each: isinstance(each, SourceReading) and each.daemon == daemon))
 
     def until_line(self, daemon: str) -> None:
-        """Wait until a line of a daemon has been read."""
         eventually(lambda: self._has(lambda each: isinstance(each, LogLine) and each.daemon == daemon))
 
     def _has(self, wanted: object) -> None:
@@ -283,7 +273,6 @@ class LogPool:
         assert any(map(wanted, self.observations))  # type: ignore[call-overload]
 
     def close(self) -> None:
-        """Release the directories and stop all threads."""
         HangingDirectory.released.set()
         self.pool.close(PATIENCE_SECONDS)
         self.changes.close()
@@ -379,7 +368,6 @@ def test_removes_the_thread_and_closes_the_files_of_a_removed_daemon(logs: LogPo
 
 
 def count_open(directory: Path) -> int:
-    """Return the number of files in a directory that this process has open."""
     links = (Path("/proc/self/fd") / each for each in os.listdir("/proc/self/fd"))
     return sum(directory in link.resolve().parents for link in links)
 
@@ -421,7 +409,6 @@ ENDED_AT = 100.0
 
 
 def ended_daemons() -> Node:
-    """Return a node with two daemons that ended at the same time and whose logs can be read."""
     daemons = {
         name: Daemon(
             name=name,

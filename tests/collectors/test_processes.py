@@ -42,7 +42,6 @@ class Watcher:
         self._directory = DaemonDirectory(on_host("node", pipe, pipe), Proc(proc, clock), clock, Identities())
 
     def collect(self) -> Reading:
-        """Collect once with both."""
         directory, processes = self._directory.collect(), self.processes.collect()
         problem = joined((directory.problem, processes.problem))
         return Reading((*directory.observations, *processes.observations), problem)
@@ -53,7 +52,6 @@ Watch = Callable[..., Watcher]
 
 @pytest.fixture
 def watch(mps: MpsStandIn) -> Iterator[Watch]:
-    """Return a function that creates a collector for the stand-in's pipe directory and these PIDs."""
     created: list[Watcher] = []
 
     def make(*pids: int, proc: Path = Path("/proc"), wait: float = 0.02) -> Watcher:
@@ -67,13 +65,10 @@ def watch(mps: MpsStandIn) -> Iterator[Watch]:
 
 
 def collect(collector: Processes | Watcher, kind: type[Observation]) -> list[Observation]:
-    """Collect once and return the observations of one kind."""
     return [each for each in collector.collect().observations if isinstance(each, kind)]
 
 
 def collect_soon(collector: Processes | Watcher, kind: type[Observation]) -> Observation:
-    """Collect until there is an observation of one kind, and return it."""
-
     def first() -> Observation:
         found = collect(collector, kind)
         assert found
@@ -406,8 +401,6 @@ def test_closes_the_pidfds_of_processes_that_are_not_watched_anymore(watch: Watc
 
 
 def daemons(collector: Processes) -> Callable[[int | None], DaemonProcess]:
-    """Return a function that waits until the collector reports a daemon with a PID."""
-
     def wait(pid: int | None) -> DaemonProcess:
         def check() -> DaemonProcess:
             latest.extend(each for each in collector.collect().observations if isinstance(each, DaemonProcess))
@@ -533,7 +526,6 @@ EndProcess = Callable[[str], tuple["subprocess.Popen[bytes]", int, int]]
 
 @pytest.fixture
 def end_process(start: Starter) -> Iterator[EndProcess]:
-    """Return a function that runs a command to its end and returns the zombie, its start time and its pidfd."""
     descriptors: list[int] = []
 
     def end(command: str) -> tuple["subprocess.Popen[bytes]", int, int]:
