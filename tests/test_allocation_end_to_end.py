@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import CLAIM, POD, SHARED
-from tests.collectors.test_declarations import claim as claim_directory
+from tests.collectors.test_discovery import claim as claim_directory
 from tests.conftest import Starter
 from tests.exporter_process import FAST, GPU, Exporter, Serve
 from tests.kubelet import Kubelet, claim, kubelet, pod

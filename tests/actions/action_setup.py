@@ -22,7 +22,6 @@ def location_of(mps: MpsStandIn, name: str = NAME) -> DaemonLocation:
 
 
 def node_of(mps: MpsStandIn, name: str = NAME) -> Node:
-    """A node that knows of it, and has seen nothing yet."""
     recorded = RecordedDaemon(
         name=name, pipe_directory=str(mps.pipe_directory), log_directory=str(mps.log_directory), expected=True
     )
@@ -30,7 +29,6 @@ def node_of(mps: MpsStandIn, name: str = NAME) -> Node:
 
 
 def action(*steps: ActionStep, daemon: str = NAME, uid: int | None = None) -> Action:
-    """Something to be done."""
     return Action(daemon=daemon, kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=steps, uid=uid)
 
 

@@ -12,7 +12,6 @@ class Script:
         self.does("exit 0")
 
     def does(self, then: str) -> None:
-        """Run these commands from now on."""
         to = self._record
         record = f'{{ echo "$@"; pwd; umask; id -u; id -g; env; }} >{to}.new; mv {to}.new {to}'
         self.path.write_text(f"#!/bin/sh\n{record}\n{then}\n")
@@ -20,7 +19,6 @@ class Script:
 
     @property
     def was_started(self) -> bool:
-        """Return whether the script was started."""
         return self._record.exists()
 
     @property
@@ -30,6 +28,5 @@ class Script:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Its variables, but for those that the shell itself adds."""
         variables = dict(line.split("=", 1) for line in self.reported[5:])
         return {name: value for name, value in variables.items() if name not in ("PWD", "OLDPWD", "SHLVL", "_")}

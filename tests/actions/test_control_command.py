@@ -36,7 +36,6 @@ def client_of(mps: MpsStandIn, who: User = OWN_USER, *, executable: str = "nvidi
 
 
 def reported(mps: MpsStandIn, command: str, who: User = OWN_USER, *, starting: bool = False) -> str | None:
-    """The problem of a command."""
     client = client_of(mps, who)
     return command_problem(
         send_command(client, command, clock=REAL, cancellation=Cancellation(REAL), starting=starting)
@@ -45,7 +44,6 @@ def reported(mps: MpsStandIn, command: str, who: User = OWN_USER, *, starting: b
 
 @pytest.fixture
 def shared(everybodys: Path) -> Iterator[MpsStandIn]:
-    """A daemon of ours that other users can reach."""
     if shutil.which("python3", path=os.defpath) is None:
         not_here("there is no Python that another user could run the stand-in with")
     for part in (BIN, BIN.parent / "mps_daemon"):

@@ -39,7 +39,6 @@ def end(step: EndProcess, pipe: Directory = NOWHERE) -> str | None:
 
 
 def named(start: Starter, name: str, **variables: str) -> "subprocess.Popen[bytes]":
-    """Start a process whose argv[0] and comm are this program's, as /proc shows those of the stand-ins."""
     script = f"open('/proc/self/comm', 'w').write({name!r}); print(flush=True); input()"
     process = start(
         [name, "-c", script],

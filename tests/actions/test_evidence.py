@@ -43,7 +43,6 @@ def saver(directory: Path, clock: HandClock, *, seconds: float = LONG) -> Eviden
 
 
 def seen(mps: MpsStandIn, *replies: ControlReply) -> Node:
-    """The node, once the daemon has given these replies."""
     node = node_of(mps)
     for each in replies:
         node, _ = reduce(node, each)
@@ -51,7 +50,6 @@ def seen(mps: MpsStandIn, *replies: ControlReply) -> Node:
 
 
 def contents(path: str | None) -> dict[str, str]:
-    """What was saved, by file."""
     assert path is not None
     return {each.name: each.read_text() for each in Path(path).iterdir()}
 

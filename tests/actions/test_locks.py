@@ -32,7 +32,6 @@ input()
 
 @pytest.fixture
 def made() -> Iterator[list[ActLocks]]:
-    """Locks that are released at the end."""
     found: list[ActLocks] = []
     yield found
     for each in found:
@@ -40,7 +39,6 @@ def made() -> Iterator[list[ActLocks]]:
 
 
 def locks(made: list[ActLocks], *directories: Path, wanted: dict[str, str] | None = None) -> ActLocks:
-    """Return the locks of an exporter that has tried to take them."""
     made.append(ActLocks(directories, retry=0.01))
     made[-1].open(WANTED if wanted is None else wanted)
     return made[-1]

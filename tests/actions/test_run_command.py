@@ -195,7 +195,6 @@ def test_reports_that_it_cannot_start_processes_of_another_user(
 
 
 def failed(script: Script, text: str) -> bool:
-    """Whether the script ends with exit code 3 and this as its last line."""
     expected = Reason(ReasonCode.PROGRAM_FAILED, command=str(script.path), exit_code=3, text=text)
     return run(script) == expected
 

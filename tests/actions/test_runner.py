@@ -53,16 +53,13 @@ class Worker:
     seen: list[Observation] = field(default_factory=list)
 
     def do(self, *steps: ActionStep, daemon: str = NAME) -> None:
-        """Begin."""
         self.hands.do(action(*steps, daemon=daemon, uid=os.geteuid()), node_of(self.mps, daemon))
 
     def done(self, *steps: ActionStep) -> ActionDone:
-        """How it ended."""
         self.do(*steps)
         return self.next_done()
 
     def next_done(self) -> ActionDone:
-        """The next action that ends."""
         while True:
             try:
                 (seen,) = self.inbox.get(timeout=PATIENCE_SECONDS)
@@ -74,8 +71,6 @@ class Worker:
 
 
 def client_of(mps: MpsStandIn) -> Callable[[DaemonLocation, float, User], ControlClient]:
-    """Asks the stand-in."""
-
     def make(location: DaemonLocation, deadline: float, user: User) -> ControlClient:
         return ControlClient(
             location,
@@ -107,7 +102,6 @@ def worker(mps: MpsStandIn, tmp_path: Path, nothing_left_behind: None) -> Iterat
 
 
 def starting(mps: MpsStandIn) -> RunCommand:
-    """What starts the stand-in."""
     return RunCommand(arguments=("nvidia-cuda-mps-control", "-d"), environment=mps.environment())
 
 

@@ -10,7 +10,6 @@ from tests.standin.nvml import NvmlStandIn
 
 @pytest.fixture
 def nvml_program() -> Iterator[Start]:
-    """Return a function that starts the NVML program and waits for its first answer."""
     started: list[NvmlProgram] = []
 
     def start(standin: NvmlStandIn | None = None, **environment: str) -> NvmlProgram:

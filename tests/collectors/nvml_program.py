@@ -88,7 +88,6 @@ class NvmlProgram:
         self._answers: dict[int, Any] = {}
 
     def ask(self, name: str, *arguments: object) -> int:
-        """Request a call and return the number of the request."""
         number = next(self._numbers)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([number, name, arguments]).encode() + b"\n")
@@ -105,21 +104,17 @@ class NvmlProgram:
         return number in self._answers
 
     def answer(self, number: int) -> Any:
-        """Wait for a call and return its result."""
         assert self.has_answered(number, PATIENCE_SECONDS), "the call has not returned"
         return self._answers.pop(number)
 
     def call(self, name: str, *arguments: object) -> Any:
-        """Request a call, wait for it and return its result."""
         return self.answer(self.ask(name, *arguments))
 
     def collect(self) -> Reading:
-        """Return one reading of all GPUs."""
         reading: Reading = self.call("collect")
         return reading
 
     def descriptors(self) -> int:
-        """Return the number of descriptors of the device that the program has open."""
         return int(self.call("descriptors"))
 
     def close(self) -> None:
@@ -143,6 +138,5 @@ def built(directory: Path, without: Sequence[str] = (), version: str | None = No
 
 
 def assert_closed(program: NvmlProgram) -> None:
-    """Assert that the program has no descriptor of a device and no NVML library in memory."""
     found = program.descriptors(), program.call("mapped")
     assert found == (0, False), found

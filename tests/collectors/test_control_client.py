@@ -1,7 +1,11 @@
-"""Tests of ControlClient: it queries a control daemon within a deadline."""
+"""Queries to a control daemon within a deadline, their locks, and its process and user."""
 
+import ctypes
 import os
+import pwd
+import shlex
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +16,19 @@ import structlog
 
 from exporter.clock import SystemClock
 from exporter.collectors import child
-from exporter.collectors.control_client import ATTEMPTS, ControlClient, SessionLock
+from exporter.collectors import child as collectors_child
+from exporter.collectors.child import NOGROUP, OWN_USER, User, keep_capabilities_from_children, user
+from exporter.collectors.control_client import ATTEMPTS, LOCKS, ControlClient, SessionLock
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.thread import Reading
+from exporter.collectors.without_capabilities import CAPSET_VERSION
 from exporter.model.observation import ControlReply
 from exporter.model.reason import Reason, ReasonCode, command_failed
 from exporter.parse.control_reply import VERSION_FLAG, QueryOutcome, query_outcome
+from exporter.parse.proc import Capability
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn, is_alive
+from tests.tools import not_here
 
 CLIENT = 5_000_000
 SHORT_DEADLINE = 0.5
@@ -32,8 +41,6 @@ Client = Callable[..., ControlClient]
 
 @pytest.fixture
 def client(mps: MpsStandIn) -> Client:
-    """Return a function that creates a client of the stand-in's daemon."""
-
     def make(**options: object) -> ControlClient:
         options = {
             "executable": "nvidia-cuda-mps-control",
@@ -49,8 +56,6 @@ def client(mps: MpsStandIn) -> Client:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[[str], str]:
-    """Return a function that writes a shell script to replace nvidia-cuda-mps-control."""
-
     def write(script: str) -> str:
         path = tmp_path / "program"
         path.write_text(f"#!/bin/sh\n{script}\n")
@@ -61,12 +66,10 @@ def program(tmp_path: Path) -> Callable[[str], str]:
 
 
 def received(mps: MpsStandIn) -> list[str]:
-    """Return the commands that reached the daemon."""
     return [line.partition("Cmd:")[2] for line in mps.control_log.splitlines() if "Cmd:" in line]
 
 
 def replies(reading: Reading) -> list[ControlReply]:
-    """Return the replies of the daemon."""
     return [seen for seen in reading.observations if isinstance(seen, ControlReply)]
 
 
@@ -390,3 +393,228 @@ def test_the_child_inherits_no_descriptors(client: Client, program: Callable[[st
         reply = client(executable=program("exec ls -l /proc/self/fd")).send("get_server_list")
 
     assert "secret" not in reply.stdout
+
+
+# -- SessionLock -----------------------------------------------------------------------------------------------------
+
+
+PIPE = (42, 4711)
+
+
+def lock(directory: Path, deadline: float = 30.0) -> SessionLock:
+    return SessionLock(directory, SystemClock(), deadline=deadline)
+
+
+def test_has_one_holder_at_a_time(tmp_path: Path) -> None:
+    inside: list[int] = []
+    most = 0
+
+    def hold() -> None:
+        nonlocal most
+        for _ in range(20):
+            with lock(tmp_path).held(PIPE) as problem:
+                assert problem is None
+                inside.append(1)
+                most = max(most, len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=hold) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert most == 1
+
+
+def test_gives_up_after_the_deadline(tmp_path: Path) -> None:
+    with lock(tmp_path).held(PIPE), lock(tmp_path, deadline=0.05).held(PIPE) as problem:
+        assert problem is not None
+        assert problem.endswith("another exporter holds it")
+    with lock(tmp_path, deadline=0.05).held(PIPE) as problem:
+        assert problem is None
+
+
+def test_locks_of_two_daemons_are_independent(tmp_path: Path) -> None:
+    with lock(tmp_path).held(PIPE), lock(tmp_path, deadline=0.0).held((42, 4712)) as problem:
+        assert problem is None
+
+
+def test_other_users_cannot_open_the_lock_file(tmp_path: Path) -> None:
+    with lock(tmp_path).held(PIPE):
+        (file,) = tmp_path.iterdir()
+
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/etc/passwd", path)])
+def test_tolerates_any_file_in_place_of_the_lock_file(tmp_path: Path, make: object) -> None:
+    assert callable(make)
+    with lock(tmp_path).held(PIPE):
+        (file,) = tmp_path.iterdir()
+    file.unlink()
+    make(file)
+
+    with lock(tmp_path, deadline=0.0).held(PIPE):
+        pass
+
+
+def test_holds_no_lock_without_runtime_directory_or_daemon(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+
+    with lock(tmp_path / "nowhere").held(PIPE) as problem:
+        assert problem is None
+    with lock(tmp_path).held(None) as problem:
+        assert problem is None
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_limits_the_number_of_lock_files(tmp_path: Path) -> None:
+    for inode in range(10 * LOCKS):
+        with lock(tmp_path).held((42, inode)):
+            pass
+
+    assert len(list(tmp_path.iterdir())) == LOCKS
+
+
+# -- A child runs as the intended user -------------------------------------------------------------------------------
+
+
+TENANT, OTHER, UNKNOWN = 65534, 65533, 3_000_000_000
+PR_SET_KEEPCAPS = 8
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 47, 2
+BOTH = 1 << Capability.SETGID | 1 << Capability.SETUID
+SHOW_STATUS = ("grep", "-E", "^(Uid|NoNewPrivs|Cap(Inh|Prm|Eff|Amb)):", "/proc/self/status")
+
+
+@pytest.fixture
+def _root() -> None:
+    if os.geteuid() != 0:
+        not_here("only root can switch to another user")
+
+
+@pytest.mark.usefixtures("_root")
+def test_children_get_no_ambient_capabilities() -> None:
+    def status_later() -> str:
+        assert keep_capabilities_from_children()
+        return child_status()
+
+    before, after = as_user_with_both_capabilities(child_status), as_user_with_both_capabilities(status_later)
+
+    assert set(capabilities_of(before).values()) == {BOTH}
+    assert set(capabilities_of(after).values()) == {0}
+
+
+def test_no_uid_and_the_own_uid_are_the_own_user() -> None:
+    assert user(None) is OWN_USER
+    assert user(os.geteuid()) is OWN_USER
+
+
+@pytest.mark.usefixtures("_root")
+def test_a_user_has_the_groups_of_the_password_database() -> None:
+    known = pwd.getpwuid(TENANT)
+
+    assert user(TENANT) == User(TENANT, known.pw_gid, tuple(os.getgrouplist(known.pw_name, known.pw_gid)))
+
+
+@pytest.mark.usefixtures("_root")
+def test_an_unknown_user_has_no_group_of_the_exporter() -> None:
+    assert user(UNKNOWN) == User(UNKNOWN, NOGROUP, (NOGROUP,))
+
+
+def test_names_the_missing_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectors_child, "_STATUS", Path(os.devnull))
+
+    with pytest.raises(PermissionError, match=r"it takes CAP_SETUID and CAP_SETGID to start a process as UID \d+"):
+        user(os.geteuid() + 1)
+
+
+@pytest.mark.usefixtures("_root")
+def test_can_switch_the_user_with_both_capabilities_and_without_root() -> None:
+    assert as_user_with_both_capabilities(lambda: str(user(OTHER).uid)) == str(OTHER)
+
+
+@pytest.mark.parametrize("uid", [0, OTHER])
+def test_a_program_of_another_user_has_none_of_the_exporters_capabilities(everybodys: Path, uid: int) -> None:
+    program = everybodys / "control"
+    program.write_text(f"#!/bin/sh\nexec {shlex.join(SHOW_STATUS)}\n")
+    program.chmod(0o755)
+
+    def status() -> str:
+        assert keep_capabilities_from_children()
+        return reply_as(uid, program).stdout
+
+    output = as_user_with_both_capabilities(status)
+
+    assert set(fields_of(output)["Uid"].split()) == {str(uid)}
+    assert set(capabilities_of(output).values()) == {0}
+    assert uid != 0 or fields_of(output)["NoNewPrivs"] == "1"
+
+
+def test_a_program_of_root_ignores_no_signals(everybodys: Path) -> None:
+    program = everybodys / "control"
+    program.write_text("#!/bin/sh\nexec grep SigIgn /proc/self/status\n")
+    program.chmod(0o755)
+
+    ignored = int(fields_of(as_user_with_both_capabilities(lambda: reply_as(0, program).stdout))["SigIgn"], 16)
+
+    assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
+
+
+def test_a_missing_program_of_root_is_reported_as_that_of_any_user(everybodys: Path) -> None:
+    missing = everybodys / "missing"
+
+    def reply(uid: int) -> str:
+        reply = reply_as(uid, missing)
+        return f"{reply.exit_code}: {reply.stderr}"
+
+    for uid in (0, OTHER):
+        text = as_user_with_both_capabilities(lambda uid=uid: reply(uid))
+        assert text == f"127: {missing}: No such file or directory"
+
+
+def child_status() -> str:
+    return subprocess.run(SHOW_STATUS, capture_output=True, text=True, check=True).stdout
+
+
+def capabilities_of(status: str) -> dict[str, int]:
+    return {name: int(value, 16) for name, value in fields_of(status).items() if name.startswith("Cap")}
+
+
+def fields_of(status: str) -> dict[str, str]:
+    return dict(line.split(":\t") for line in status.splitlines())
+
+
+def reply_as(uid: int, program: Path) -> ControlReply:
+    nowhere = on_host("node", Path("/nowhere"), Path("/nowhere"))
+    client = ControlClient(nowhere, executable=str(program), deadline=20.0, clock=SystemClock(), user=user(uid))
+    return client.send("get_server_list")
+
+
+def as_user_with_both_capabilities(function: Callable[[], str]) -> str:
+    """Return the result of a function that runs as an ordinary user with CAP_SETUID and CAP_SETGID."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            _switch_user_and_keep_both_capabilities()
+            os.write(writer, function().encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with open(reader) as pipe:
+        return pipe.read()
+
+
+def _switch_user_and_keep_both_capabilities() -> None:
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    os.setgroups([])
+    os.setresgid(TENANT, TENANT, TENANT)
+    os.setresuid(TENANT, TENANT, TENANT)
+    header, masks = (ctypes.c_uint32 * 2)(CAPSET_VERSION, 0), (ctypes.c_uint32 * 6)(BOTH, BOTH, BOTH)
+    assert libc.capset(header, masks) == 0
+    for capability in (Capability.SETGID, Capability.SETUID):
+        assert libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0) == 0

@@ -1,5 +1,6 @@
-"""Tests of Discovery: it finds running daemons in all namespaces, and is not deceived by imitations."""
+"""Discovery of daemons: in all namespaces, declared by an installation, by name, not deceived by imitations."""
 
+import json
 import os
 import socket
 import subprocess
@@ -12,12 +13,14 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.collectors import discovery
 from exporter.collectors.daemon_processes import ControlDaemons
-from exporter.collectors.discovery import Discovery
+from exporter.collectors.declarations import STARTUP_LOG, Declarations
+from exporter.collectors.discovery import LONGEST_NAME, Discovery, is_nameable, is_path
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.proc import Proc
 from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.observation import DaemonFound
 from exporter.model.reason import Reason, ReasonCode
+from exporter.parse.printable import LONGEST_TEXT, printable
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.containers import Container
@@ -45,14 +48,12 @@ class LocalDiscovery:
         self._directory = str(directory)
 
     def collect(self) -> list[DaemonFound]:
-        """Collect, and return new and changed locations."""
         self.clock.time += 10
         seen = self.discovery.collect().observations
         return [each for each in seen if isinstance(each, DaemonFound) and self._directory in each.pipe_directory]
 
     @property
     def locations(self) -> dict[str, DaemonLocation]:
-        """The locations of the daemons."""
         return {
             name: location
             for name, location in self.discovery.locations.items()
@@ -234,7 +235,6 @@ def test_reports_whether_stdout_is_the_log_file(start: Starter, tmp_path: Path, 
 
 
 def imitation(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a shell that has the name of a control daemon and waits for input."""
     return ["nvidia-cuda-mps-control", "-c", "printf nvidia-cuda-mps > /proc/$$/comm; read _", *arguments]
 
 
@@ -322,7 +322,6 @@ def test_locates_a_daemon_with_unreadable_environment_by_its_pid_file(
 
 
 def pids_of(problem: Reason | None) -> list[int | None]:
-    """Return the PIDs of a problem."""
     return [] if problem is None else [each.parameters.get("pid") for each in problem.each]
 
 
@@ -410,7 +409,6 @@ def test_finds_the_daemons_of_root_although_other_users_have_too_many(
 
 
 def bound(path: Path) -> socket.socket:
-    """Return a listening socket at this path."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     descriptor = os.open(path.parent, os.O_PATH)
     listener.bind(f"/proc/self/fd/{descriptor}/{path.name}")
@@ -538,3 +536,155 @@ def test_names_a_directory_shared_with_a_container_by_its_path_on_the_host(creat
         assert location.pipe.root is None
         assert location.namespace is not None
         assert location.log.root is not None
+
+
+# -- Paths that can be names of daemons ------------------------------------------------------------------------------
+
+
+CONTAINER, NAMESPACE = "0123456789ab", str(2**32)
+
+
+@pytest.mark.parametrize("where", [CONTAINER, NAMESPACE])
+def test_a_name_is_never_longer_than_a_label(where: str) -> None:
+    """Otherwise two daemons have the same series, and Prometheus rejects both."""
+    longest = f"/{'n' * (LONGEST_NAME - 1)}@{where}"
+
+    assert is_nameable(longest.partition("@")[0])
+    assert not is_nameable(f"/{'n' * LONGEST_NAME}")
+    assert len(longest) <= LONGEST_TEXT
+    assert printable(longest) == longest
+
+
+def test_a_log_directory_can_be_longer_than_a_name() -> None:
+    assert is_path(f"/{'n' * LONGEST_NAME}")
+    assert not is_path("relative")
+    assert not is_path("/new\nline")
+
+
+# -- Daemons that the node's MPS installation declares ---------------------------------------------------------------
+
+
+CLAIM = "0b4a3c5e-7f1d-4d0c-9a53-2f6b1c8e9d10"
+BOOTED_AT = 1_700_000_000
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Callable[[], Declarations]:
+    (tmp_path / "stat").write_text(f"cpu 1 2 3\nbtime {BOOTED_AT}\nprocesses 7\n")
+
+    def matches() -> list[DaemonLocation]:
+        return [on_host(str(each), each, each) for each in sorted(tmp_path.glob("mps/**/pipe"))]
+
+    return lambda: Declarations(matches, procfs=tmp_path, gke_config=tmp_path / "gpu_config.json")
+
+
+def names(declarations: Declarations) -> list[tuple[str, str]]:
+    return [(by, Path(name).parent.name) for name, (by, _) in declarations.read()[0].items()]
+
+
+def claim(tmp_path: Path, *, started_at: float | None = BOOTED_AT + 60.0, uid: str = CLAIM) -> Path:
+    """Create the directories of a claim as the DRA driver does, and the file of its pod after the daemon's start."""
+    directory = tmp_path / "mps" / f"{uid}-0a1b2"
+    for name in ("pipe", "log", "shm"):
+        (directory / name).mkdir(parents=True)
+    if started_at is not None:
+        (directory / STARTUP_LOG).write_text("startup complete\n")
+        os.utime(directory / STARTUP_LOG, (started_at, started_at))
+    return directory
+
+
+def test_several_resources_of_the_device_plugin_are_declared(node: Callable[[], Declarations], tmp_path: Path) -> None:
+    """A node with a renamed and another resource, of which one is not shared by MPS."""
+    for resource, started in (("gpu.shared", True), ("mig-1g.10gb.shared", True), ("gpu", False)):
+        directory = tmp_path / "mps" / "nvidia.com" / resource
+        (directory / "pipe").mkdir(parents=True)
+        if started:
+            (directory / ".started").touch()
+    (tmp_path / "mps" / ".ready").touch()
+    assert names(node()) == [("device_plugin", "gpu.shared"), ("device_plugin", "mig-1g.10gb.shared")]
+
+
+@pytest.mark.parametrize("resource", ["gpu", "nvidia.com/gpu"])
+def test_a_daemon_that_the_device_plugin_could_not_stop_is_withdrawn(
+    node: Callable[[], Declarations], tmp_path: Path, resource: str
+) -> None:
+    """The plugin leaves `.started` if the daemon was dead, but always removes `.ready`, and creates it again later."""
+    (tmp_path / "mps" / resource / "pipe").mkdir(parents=True)
+    (tmp_path / "mps" / resource / ".started").touch()
+    ready = tmp_path / "mps" / ".ready"
+    ready.touch()
+    declarations = node()
+    assert names(declarations) == [("device_plugin", "gpu")]
+
+    ready.unlink()
+    declared, withdrawn = declarations.read()
+    assert (dict(declared), [by for by, _ in withdrawn.values()]) == ({}, [NamedBy.DEVICE_PLUGIN])
+    assert names(node()) == []
+
+    ready.touch()
+    assert names(declarations) == [("device_plugin", "gpu")]
+
+
+def test_a_claim_is_declared_from_the_start_of_its_daemon_to_its_end(
+    node: Callable[[], Declarations], tmp_path: Path
+) -> None:
+    """A new container of the pod removes the file, and may then fail."""
+    declarations = node()
+    directory = claim(tmp_path, started_at=None)
+    assert names(declarations) == []
+
+    (directory / STARTUP_LOG).write_text("startup complete\n")
+    assert names(declarations) == [("dra", directory.name)]
+
+    (directory / STARTUP_LOG).unlink()
+    assert names(declarations) == [("dra", directory.name)]
+
+    for name in ("pipe", "log", "shm"):
+        (directory / name).rmdir()
+    declared, withdrawn = declarations.read()
+    assert (dict(declared), [by for by, _ in withdrawn.values()]) == ({}, [NamedBy.DRA])
+
+
+def test_a_claim_from_before_the_boot_is_not_declared(node: Callable[[], Declarations], tmp_path: Path) -> None:
+    """Its pod has not started again yet."""
+    claim(tmp_path, started_at=BOOTED_AT - 60.0)
+    assert names(node()) == []
+
+
+def test_other_directories_below_the_plugin_are_no_claims(node: Callable[[], Declarations], tmp_path: Path) -> None:
+    claim(tmp_path, uid="not-a-uid")
+    assert names(node()) == []
+
+
+def test_another_user_cannot_declare_a_claim(node: Callable[[], Declarations], tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        not_here("this needs two users")
+    os.chown(claim(tmp_path) / STARTUP_LOG, NOBODY, NOBODY)
+    assert names(node()) == []
+
+
+@pytest.mark.parametrize(
+    ("configuration", "declared"),
+    [
+        ({"GPUSharingConfig": {"GPUSharingStrategy": "mps", "MaxSharedClientsPerGPU": 48}}, True),
+        ({"GPUSharingConfig": {"GPUSharingStrategy": "time-sharing", "MaxSharedClientsPerGPU": 48}}, False),
+        ({"GPUPartitionSize": "1g.5gb"}, False),
+        ({"GPUSharingConfig": None}, False),
+        ([], False),
+        (None, False),
+    ],
+)
+def test_gke_declares_the_default_directory_if_it_shares_gpus_with_mps(
+    node: Callable[[], Declarations], tmp_path: Path, configuration: object, declared: bool
+) -> None:
+    """Whether or not the directory exists."""
+    if configuration is not None:
+        (tmp_path / "gpu_config.json").write_text(json.dumps(configuration))
+    expected = [(NamedBy.GKE, "/tmp/nvidia-mps", "/var/log/nvidia-mps")] if declared else []
+    found = node().read()[0].values()
+    assert [(by, str(each.pipe.path), str(each.log.path)) for by, each in found] == expected
+
+
+def test_a_broken_configuration_of_gke_declares_nothing(node: Callable[[], Declarations], tmp_path: Path) -> None:
+    (tmp_path / "gpu_config.json").write_text("[" * 60_000)
+    assert names(node()) == []

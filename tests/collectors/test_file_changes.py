@@ -20,13 +20,11 @@ from tests.eventually import PATIENCE_SECONDS, eventually
 
 @pytest.fixture
 def changed() -> threading.Event:
-    """An event that a notification sets."""
     return threading.Event()
 
 
 @pytest.fixture
 def changes() -> Iterator[FileChanges]:
-    """File changes as inotify reports them."""
     changes = FileChanges()
     yield changes
     changes.close()
@@ -34,7 +32,6 @@ def changes() -> Iterator[FileChanges]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A log with one line."""
     file = tmp_path / "control.log"
     file.write_text("old\n")
     return file
@@ -134,7 +131,6 @@ class SilentFileChanges(FileChanges):
     """A file system that reports no changes."""
 
     def was_notified(self, _watch: int, _changed: object) -> bool:
-        """Return False, as if inotify had reported nothing."""
         return False
 
 

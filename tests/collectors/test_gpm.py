@@ -28,7 +28,6 @@ class FakeDriver(Driver):
         self.callbacks: list[Callable[[], None]] = []
 
     def before_closing(self, callback: Callable[[], None]) -> None:
-        """Remember a function to call before the driver is closed."""
         self.callbacks.append(callback)
 
     @contextlib.contextmanager
@@ -88,7 +87,6 @@ class Nvml:
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
-    """Two GPUs that have GPM."""
     return Nvml(monkeypatch)
 
 

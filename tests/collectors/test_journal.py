@@ -38,7 +38,6 @@ class FollowedJournal:
     lost: int = 0
 
     def collect(self) -> Reading:
-        """Collect once and store the observations."""
         reading = self.journal.collect()
         for each in reading.observations:
             assert isinstance(each, LogLine | LogFile | LogGap)
@@ -52,8 +51,6 @@ class FollowedJournal:
         return reading
 
     def until(self, *lines: str, lost: int = 0) -> None:
-        """Collect until exactly these lines, in this order, have been observed."""
-
         def check() -> None:
             self.collect()
             assert (self.lines, self.lost) == (list(lines), lost)
@@ -63,8 +60,6 @@ class FollowedJournal:
         self.lost = 0
 
     def until_states(self, *states: Reason | None) -> None:
-        """Collect until exactly these states of the journal itself have been observed."""
-
         def check() -> None:
             self.collect()
             assert self.states == list(states)
@@ -98,7 +93,6 @@ class FakeJournalctl:
 
     @property
     def path(self) -> Path:
-        """Return the path of the command."""
         return self.directory / "journalctl"
 
     def set(self, **parts: str | bytes) -> None:
@@ -110,12 +104,10 @@ class FakeJournalctl:
 
     @property
     def calls(self) -> list[str]:
-        """Return the arguments of every call."""
         return (self.directory / "calls").read_text().splitlines()
 
 
 def entries(*messages: object, start: int = 1, **changed: object) -> str:
-    """Return journal entries of the daemon as journalctl prints them, with cursors c1, c2 and so on."""
     fields = {
         "_TRANSPORT": "stdout",
         "_SYSTEMD_UNIT": UNIT,
@@ -135,7 +127,6 @@ def journalctl(tmp_path: Path) -> FakeJournalctl:
 
 @pytest.fixture
 def log(journalctl: FakeJournalctl) -> Iterator[FollowedJournal]:
-    """The unit's journal, followed through the fake journalctl."""
     clock = HandClock()
     with contextlib.closing(Journal(clock, executable=str(journalctl.path))) as journal:
         journal.follow({"node": UNIT})
@@ -337,7 +328,6 @@ def test_reads_nothing_after_close(journalctl: FakeJournalctl, log: FollowedJour
 
 @pytest.fixture
 def journald(tmp_path: Path) -> Iterator[Journald]:
-    """A real journald in its own mount namespace."""
     if os.geteuid() != 0:
         not_here("only root can make a mount namespace")
     journald = Journald(tmp_path)
@@ -348,7 +338,6 @@ def journald(tmp_path: Path) -> Iterator[Journald]:
 
 @pytest.fixture
 def followed(journald: Journald) -> Iterator[FollowedJournal]:
-    """The journal of the real journald, followed from its end."""
     clock = HandClock()
     with contextlib.closing(Journal(clock, executable=str(journald.journalctl))) as journal:
         journal.follow({"node": journald.unit})

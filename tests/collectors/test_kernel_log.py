@@ -37,20 +37,17 @@ class Kernel:
     end: socket.socket | None = None
 
     def open(self, _path: Path) -> int:
-        """Return a new descriptor of the log."""
         self.opened += 1
         self.end, reader = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reader.setblocking(False)
         return reader.detach()
 
     def write(self, text: str, prefix: int = 4) -> None:
-        """Add a record to the log."""
         assert self.end is not None
         self.sequence += 1
         self.end.send(f"{prefix},{self.sequence},27859548,c;{text}\n".encode())
 
     def close_log(self) -> None:
-        """Close the log, so that the reader gets an end of file."""
         assert self.end is not None
         self.end.close()
 
@@ -74,7 +71,6 @@ def log(kernel: Kernel) -> Iterator[KernelLog]:
 
 
 def messages(reading: Reading) -> list[str]:
-    """Return the messages of one collection."""
     records = reading.observations
     return [each.record.partition(";")[2] for each in records if isinstance(each, KernelRecord)]
 

@@ -49,7 +49,6 @@ def locate(
     stdout_in_file: bool | None = False,
     stdout_in_journal: bool | None = None,
 ) -> DaemonLocation:
-    """Return the location of a daemon of this unit."""
     runtime = replace(
         DAEMON.runtime,
         unit=unit,

@@ -41,27 +41,22 @@ class FollowedLog:
         self.follower = LogFollower(on_host("node", self.path.parent, self.path.parent), self.path.name, self.clock)
 
     def write(self, text: str | bytes) -> None:
-        """Append to the file."""
         with self.path.open("ab") as file:
             file.write(text.encode() if isinstance(text, str) else text)
 
     def collect(self) -> list[str]:
-        """Collect late enough for a check of the path, and return the lines."""
         observations = self.observe()
         for each in observations:
             self.problem = each.problem if isinstance(each, LogFile) else self.problem
         return [each.line for each in observations if isinstance(each, LogLine)]
 
     def states(self) -> list[Reason | None]:
-        """Collect once and return the states of the file itself."""
         return [each.problem for each in self.observe() if isinstance(each, LogFile)]
 
     def lost(self) -> list[int]:
-        """Collect once and return the numbers of lost lines."""
         return [each.lines for each in self.observe() if isinstance(each, LogGap)]
 
     def observe(self) -> Sequence[Observation]:
-        """Collect late enough for a check of the path, and return the observations."""
         self.clock.time += PATH_CHECK_SECONDS
         return self.follower.collect().observations
 
@@ -78,7 +73,6 @@ def log(tmp_path: Path) -> Iterator[FollowedLog]:
 
 @pytest.fixture
 def opened(log: FollowedLog) -> FollowedLog:
-    """An empty control.log that has been read once."""
     log.write("")
     assert log.collect() == []
     return log
@@ -191,12 +185,10 @@ def test_reads_a_long_line_alike_at_once_and_in_pieces(tmp_path: Path) -> None:
 
 
 def known(number: int) -> str:
-    """Return a line that a parser rule matches."""
     return f"[2026-11-20 15:08:45.147 Server   599] Client process {number} disconnected"
 
 
 def lines_of(numbers: range) -> str:
-    """Return the known lines of these numbers."""
     return "".join(f"{known(number)}\n" for number in numbers)
 
 
@@ -485,7 +477,6 @@ def test_reports_an_absent_log_without_a_failure_of_the_collector(log: FollowedL
 
 
 def sizes(log: FollowedLog) -> list[int | None]:
-    """Collect once and return the reported sizes."""
     return [each.size for each in log.observe() if isinstance(each, LogFile)]
 
 

@@ -45,16 +45,13 @@ class Log:
         self.unread: list[int | None] = []
 
     def write(self, line: Callable[[int], str], count: int) -> None:
-        """Append `count` lines."""
         self.add("".join(f"{line(number)}\n" for number in range(count)))
 
     def add(self, text: str) -> None:
-        """Append a text."""
         with self.path.open("a") as file:
             file.write(text)
 
     def collect(self) -> bool:
-        """Collect once and return whether text remains unread."""
         reading = self.follower.collect()
         for each in reading.observations:
             match each:
@@ -69,14 +66,12 @@ class Log:
         return reading.more
 
     def read(self) -> int:
-        """Collect until everything is read and return the number of collections."""
         collections = 1
         while self.collect():
             collections += 1
         return collections
 
     def exhaust(self) -> None:
-        """Use up the budget for known lines."""
         self.write(known, int(LINES_PER_SECOND * BURST_SECONDS))
         self.read()
         self.lines.clear()

@@ -260,12 +260,10 @@ def test_reads_an_unknown_compute_mode_as_none(nvml: NvmlStandIn, nvml_program: 
 
 
 def ratios(reading: dict[str, Any]) -> list[tuple[float | None, float | None]]:
-    """Return the SM utilization and DRAM bandwidth of each GPU."""
     return [(gpu["sm_utilization"], gpu["dram_bandwidth"]) for gpu in reading["observations"]]
 
 
 def collect_later(program: NvmlProgram) -> dict[str, Any]:
-    """Collect after the minimum time between two GPM samples."""
     time.sleep(MIN_SAMPLE_SECONDS * 1.5)
     return program.collect()
 
@@ -327,7 +325,6 @@ ESSENTIAL = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex", "nvm
 
 
 def called_functions() -> list[str]:
-    """Return the functions of NVML that the collector calls for a GPU."""
     folder = Path(nvml_package.__file__).parent
     text = "".join((folder / name).read_text() for name in ("gpu.py", "collector.py"))
     names = set(re.findall(r'pynvml\.(nvml(?:Device|System)\w+)|"(nvmlDevice\w+)"', text))

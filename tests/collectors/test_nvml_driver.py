@@ -1,17 +1,22 @@
-"""Driver that is loaded, unloaded, upgraded or hangs: the next collection detects it."""
+"""Driver."""
 
 from pathlib import Path
 
-from tests.collectors.nvml_program import Start, assert_closed, built
+import pytest
+
+from tests.collectors.nvml_program import NvmlProgram, Start, assert_closed, built
+from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import wait_until
 from tests.standin.nvml import (
     DRIVER,
     DRIVER_NOT_LOADED,
     LIBRARY_NAME,
+    UNKNOWN,
     Device,
     NvmlStandIn,
     fails,
     hangs,
+    slow,
 )
 
 GPU = Device(readings={"sm_utilization": 50})
@@ -147,3 +152,159 @@ def test_does_not_close_a_lost_driver_during_a_hanging_call(nvml: NvmlStandIn, n
 
 def test_reads_the_driver_version(nvml: NvmlStandIn, nvml_program: Start) -> None:
     assert nvml_program(nvml).call("driver_version") == DRIVER
+
+
+# -- Pause -----------------------------------------------------------------------------------------------------------
+
+
+OTHER = Device(index=1, uuid="GPU-055a5b27-613d-8c97-6fb4-99d75c28b520", bus_id="0000:00:07.0")
+SOON = 0.5
+
+
+def assert_reads(program: NvmlProgram) -> None:
+    assert program.collect()["problem"] is None
+
+
+def test_a_pause_closes_everything(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.collect()
+    program.call("collect_xids")
+    assert program.descriptors() > 1
+
+    assert program.call("pause", PATIENCE_SECONDS) is True
+    assert_closed(program)
+
+
+@pytest.mark.parametrize("collect", ["collect", "collect_xids"])
+def test_a_collection_during_a_pause_opens_nothing(nvml: NvmlStandIn, nvml_program: Start, collect: str) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.collect()
+    program.call("pause", PATIENCE_SECONDS)
+
+    assert program.call(collect) == {"problem": "paused", "observations": []}
+    assert program.call("driver_version") is None
+    assert_closed(program)
+
+
+def test_a_pause_before_the_first_collection_is_effective(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    program = nvml_program(nvml)
+
+    assert program.call("pause", PATIENCE_SECONDS) is True
+    assert program.collect()["problem"] == "paused"
+
+
+def test_the_first_collection_after_a_pause_reads_the_gpus(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.collect()
+    program.call("pause", PATIENCE_SECONDS)
+    program.call("resume")
+
+    assert [gpu["gpu"] for gpu in program.collect()["observations"]] == [GPU.uuid]
+
+
+def test_the_driver_can_be_upgraded_during_a_pause(nvml_program: Start, tmp_path: Path) -> None:
+    before, after = (built(tmp_path, version=version) for version in (DRIVER, NEXT_DRIVER))
+    installed = tmp_path / "lib" / LIBRARY_NAME
+    installed.parent.mkdir()
+    installed.symlink_to(before.library)
+    before.write([GPU])
+    program = nvml_program(before, LD_LIBRARY_PATH=str(installed.parent))
+    program.collect()
+    program.call("pause", PATIENCE_SECONDS)
+    before.install_driver(NEXT_DRIVER)
+    installed.unlink()
+    installed.symlink_to(after.library)
+    program.call("resume")
+
+    assert program.collect()["problem"] is None
+
+
+def test_a_pause_does_not_wait_for_a_hanging_call(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    """The driver is closed after the hanging call, unless the pause has ended by then."""
+    nvml.write([GPU, OTHER], [hangs("nvmlDeviceGetMemoryInfo")])
+    program = nvml_program(nvml)
+    collect = program.ask("collect")
+    wait_until(nvml.a_call_hangs)
+    assert not program.has_answered(collect, within=0)
+
+    assert program.call("pause", SOON) is False
+    nvml.write([GPU, OTHER])
+    assert program.answer(collect) == {"problem": "paused", "observations": []}
+    eventually(lambda: assert_closed(program))
+    assert program.call("pause", PATIENCE_SECONDS) is True
+
+
+def test_a_pause_does_not_wait_for_a_driver_that_hangs_in_open(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU], [hangs("nvmlInit")])
+    program = nvml_program(nvml)
+    collect = program.ask("collect")
+    wait_until(nvml.a_call_hangs)
+    assert not program.has_answered(collect, within=0)
+
+    assert program.call("pause", SOON) is False
+    nvml.write([GPU])
+    assert program.answer(collect)["problem"] == "paused"
+    eventually(lambda: assert_closed(program))
+
+
+def test_a_pause_does_not_wait_for_a_driver_that_hangs_in_close(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.collect()
+    nvml.write([GPU], [hangs("nvmlShutdown")])
+
+    assert program.call("pause", SOON) is False
+    program.call("resume")
+    assert program.collect()["problem"] == "driver_hangs"
+    nvml.write([GPU])
+    eventually(lambda: assert_reads(program))
+
+
+def test_a_pause_closes_a_driver_that_fails_in_close(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.collect()
+    program.call("collect_xids")
+    nvml.write([GPU], [fails("*", UNKNOWN)])
+
+    assert program.call("pause", PATIENCE_SECONDS) is True
+    assert_closed(program)
+
+
+def test_many_quick_pauses_and_resumes_leave_a_working_driver(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU], [slow("nvmlDeviceGetMemoryInfo", 30)])
+    program = nvml_program(nvml)
+    for _ in range(8):
+        # As in the service, each collector runs in one thread at a time. Otherwise each thread creates an event set.
+        requests = [program.ask(*call) for call in (("collect",), ("collect_xids",), ("pause", 0.0), ("resume",))]
+        for each in requests:
+            program.answer(each)
+
+    program.call("resume")
+    assert program.collect()["problem"] is None
+    assert program.call("pause", PATIENCE_SECONDS) is True
+    assert_closed(program)
+
+
+def test_a_closed_driver_is_not_opened_again(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.collect()
+    program.call("close")
+
+    assert program.collect()["observations"] == []
+    assert_closed(program)
+
+
+def test_a_pause_does_not_unload_the_library_from_another_user(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.collect()
+    program.call("other_collect")
+
+    assert program.call("pause", PATIENCE_SECONDS) is True
+    assert program.call("mapped") is True
+    assert program.call("other_collect")["problem"] is None

@@ -29,12 +29,10 @@ CLOCK = SystemClock()
 
 
 def location_of(mps: MpsStandIn) -> DaemonLocation:
-    """Return the location of a stand-in daemon."""
     return on_host("node", mps.pipe_directory, mps.log_directory)
 
 
 def found_pid(mps: MpsStandIn) -> int | None:
-    """Return the PID of the daemon that is found there."""
     (found,) = PidFile(Proc(Path("/proc"), CLOCK), CLOCK).changed(location_of(mps))
     return found.pid
 
@@ -75,7 +73,6 @@ class FoundProcesses(WorkloadProcesses):
     found: tuple[WorkloadProcess, ...] = ()
 
     def of(self, daemon: DaemonProcess) -> tuple[WorkloadProcess, ...]:
-        """Return what is found for a running daemon."""
         return () if daemon.pid is None else self.found
 
 
@@ -116,7 +113,6 @@ def foreign(mps: MpsStandIn) -> DaemonLocation:
 
 
 def client_of(location: DaemonLocation) -> ControlClient:
-    """Return a client of the daemon there, with a query requested."""
     client = ControlClient(
         location,
         executable="nvidia-cuda-mps-control",
@@ -153,7 +149,6 @@ def test_queries_the_daemon_of_the_configured_user(foreign: DaemonLocation) -> N
 
 
 def start_problem(location: DaemonLocation, uid: int | None) -> Reason | None:
-    """Return why a command that starts a daemon there as this user was refused or failed."""
     tools = Tools(clock=CLOCK, proc=Proc(Path("/proc"), CLOCK), client=lambda *_: client_of(location), path=os.defpath)
     step = RunCommand(arguments=("true",), uid=uid)
     action = Action(daemon="node", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=(step,))

@@ -1,9 +1,9 @@
-"""Tests of PidNamespace: PIDs of a daemon in another PID namespace."""
+"""Daemons in other namespaces."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,11 +11,34 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors import pipe_dir
-from exporter.collectors.pipe_dir import IGNORED_SECONDS, MOST_REMEMBERED, REMEMBERED_SECONDS, PidNamespace
+from exporter.collectors.control_client import ControlClient, SessionLock
+from exporter.collectors.daemon_directory import DaemonDirectory
+from exporter.collectors.daemon_processes import Identities
+from exporter.collectors.discovery import Discovery
+from exporter.collectors.logs import DaemonLogs
+from exporter.collectors.pipe_dir import (
+    IGNORED_SECONDS,
+    MOST_REMEMBERED,
+    REMEMBERED_SECONDS,
+    DaemonLocation,
+    Directory,
+    PidNamespace,
+    Root,
+)
 from exporter.collectors.proc import Proc
+from exporter.collectors.processes import Processes
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.node import Node
+from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
+from exporter.model.server import ServerState
+from exporter.parse.control_reply import QueryOutcome, query_outcome
+from exporter.reducer import reduce
+from exporter.state import poll_schedule
+from tests.builders import denied
 from tests.clocks import HandClock
 from tests.containers import Container
-from tests.standin.mps import is_alive, wait_until
+from tests.eventually import eventually
+from tests.standin.mps import MpsStandIn, is_alive, wait_until
 
 DAEMON = 500
 
@@ -35,13 +58,11 @@ class FakeProc:
         (folder / "status").write_text("Name:\tx\nNSpid:\t" + "\t".join(map(str, pids)) + "\nVmPeak:\t1 kB\n")
 
     def remove(self, pid: int) -> None:
-        """Remove a process."""
         for name in ("stat", "status"):
             (self.root / str(pid) / name).unlink()
         (self.root / str(pid)).rmdir()
 
     def namespace(self) -> PidNamespace:
-        """Return the daemon's namespace."""
         return PidNamespace(_FakeKernel(self.root, self.clock), DAEMON, self.clock)
 
 
@@ -49,7 +70,6 @@ class _FakeKernel(Proc):
     """Knows the processes that the fake /proc has."""
 
     def is_unused(self, pid: int) -> bool:
-        """Return whether there is no such process."""
         return pid not in self.pids()
 
 
@@ -226,3 +246,240 @@ def test_does_not_scan_for_known_pids(certain: FakeProc, monkeypatch: pytest.Mon
     namespace.update([7])
 
     assert namespace.outer([7]) == {7: DAEMON}
+
+
+# -- Daemons in other mount and PID namespaces can be found ----------------------------------------------------------
+
+
+NAMESPACES = [(True, True), (True, False), (False, True)]
+every_namespace = pytest.mark.parametrize(
+    ("own_files", "own_pids"), NAMESPACES, ids=["files and pids", "files", "pids"]
+)
+
+
+@pytest.fixture
+def contained(tmp_path: Path, own_files: bool, own_pids: bool) -> Iterator[Container]:
+    with Container(tmp_path / "c", own_files=own_files, own_pids=own_pids) as made:
+        yield made
+
+
+def location_of(container: Container, pid: int) -> DaemonLocation:
+    discovery = Discovery(patterns=(), proc=Path("/proc"), clock=SystemClock())
+
+    def found() -> DaemonLocation:
+        discovery.collect()
+        (location,) = [each for each in discovery.locations.values() if each.process and each.process[0] == pid]
+        return location
+
+    assert container.directory
+    return eventually(found)
+
+
+def control(location: DaemonLocation, runtime_directory: Path) -> ControlClient:
+    return ControlClient(
+        location,
+        executable="nvidia-cuda-mps-control",
+        deadline=30.0,
+        clock=SystemClock(),
+        path=MpsStandIn(Path("/nowhere")).environment()["PATH"],
+        lock=SessionLock(runtime_directory, SystemClock()),
+    )
+
+
+def reply_to(location: DaemonLocation, runtime_directory: Path, command: str) -> ControlReply:
+    """Send a command until it is answered. An exporter of another test may hold the session of the daemon."""
+
+    def answered() -> ControlReply:
+        reply = control(location, runtime_directory).send(command)
+        assert query_outcome(reply) is QueryOutcome.ANSWERED
+        return reply
+
+    return eventually(answered)
+
+
+def test_identifies_a_directory_of_the_host(tmp_path: Path) -> None:
+    found = tmp_path.stat()
+
+    assert Directory(tmp_path).identity() == (found.st_dev, found.st_ino)
+    assert Directory(tmp_path / "nowhere").identity() is None
+
+
+@every_namespace
+def test_translates_pids_of_commands_and_replies(contained: Container, tmp_path: Path) -> None:
+    location = location_of(contained, contained.start())
+    inner, client = contained.client()
+    contained.mps.connect_and_wait(inner)
+    server = contained.outside(int(reply_to(location, tmp_path, "get_server_list").stdout))
+
+    listed = reply_to(location, tmp_path, "get_server_list")
+    state = reply_to(location, tmp_path, f"get_server_status {server}")
+    clients = reply_to(location, tmp_path, f"get_client_list {server}")
+
+    assert (state.exit_code, state.stdout, state.command) == (0, "ACTIVE\n", f"get_server_status {server}")
+    if location.namespace is None:
+        assert (listed.pids, clients.pids) == (None, None)
+        assert clients.stdout.split() == [str(client)]
+    else:
+        assert listed.pids == {int(listed.stdout): server}
+        assert clients.pids == {inner: client}
+    assert [path for path in tmp_path.iterdir() if path.name.startswith("pipe-")] == []
+
+
+@every_namespace
+def test_translates_pids_of_log_lines(contained: Container) -> None:
+    location = location_of(contained, contained.start())
+    logs = DaemonLogs(location, SystemClock())
+    assert [each.problem for each in logs.collect().observations if isinstance(each, LogFile)][-1] is None
+    inner, client = contained.client()
+    contained.mps.connect_and_wait(inner)
+
+    def reported() -> LogLine:
+        seen.extend(logs.collect().observations)
+        lines = [each for each in seen if isinstance(each, LogLine) and "is ACTIVE" in each.line]
+        assert lines
+        return lines[0]
+
+    seen: list[Observation] = []
+    line = eventually(reported)
+    logs.close()
+
+    assert line.daemon == location.name
+    assert f"PID: {inner}," in line.line
+    if location.namespace is None:
+        assert line.pids is None
+    else:
+        assert line.pids is not None
+        assert line.pids[inner] == client
+
+
+@pytest.mark.parametrize(("own_files", "own_pids"), NAMESPACES[:1])
+def test_reads_the_rest_of_a_log_after_its_directory_became_unreachable(contained: Container) -> None:
+    pid = contained.start()
+    location = location_of(contained, pid)
+    logs = DaemonLogs(location, SystemClock())
+    logs.collect()
+    contained.mps.say("control", "Server 99 exited with status 0")
+    os.kill(pid, 9)
+    eventually(lambda: _assert(location.log.identity() is None))
+
+    lines = [each.line for each in logs.collect().observations if isinstance(each, LogLine)]
+    logs.close()
+
+    assert any("Server 99 exited" in line for line in lines)
+
+
+def _assert(condition: object) -> None:
+    assert condition
+
+
+@every_namespace
+def test_reports_a_daemons_process_and_its_end(contained: Container) -> None:
+    pid = contained.start()
+    location = location_of(contained, pid)
+    directory = DaemonDirectory(location, Proc(Path("/proc"), SystemClock()), SystemClock(), Identities())
+
+    def reported(wanted: int | None) -> Callable[[], DaemonProcess]:
+        def collect() -> DaemonProcess:
+            seen.extend(each for each in directory.collect().observations if isinstance(each, DaemonProcess))
+            assert seen
+            assert seen[-1].pid == wanted
+            return seen[-1]
+
+        return collect
+
+    seen: list[DaemonProcess] = []
+    daemon = eventually(reported(pid))
+    assert (daemon.daemon, daemon.protocol, daemon.foreground) == (location.name, 2, False)
+
+    os.kill(pid, 9)
+    eventually(reported(None))
+
+
+@every_namespace
+def test_reduces_all_observations_to_pids_of_this_namespace(contained: Container, tmp_path: Path) -> None:
+    """The result of discovery, queries, logs and processes is the same as for a daemon of the host."""
+    daemon_pid = contained.start()
+    location = location_of(contained, daemon_pid)
+    logs = DaemonLogs(location, SystemClock())
+    processes = Processes(proc=Path("/proc"), clock=SystemClock(), wait=0.02)
+    directory = DaemonDirectory(location, Proc(Path("/proc"), SystemClock()), SystemClock(), Identities())
+    client = control(location, tmp_path)
+    present = Node()
+
+    def collect(*commands: str) -> Daemon:
+        nonlocal present
+        client.request(commands)
+        for collector in (logs.collect, directory.collect, processes.collect, client.collect):
+            for seen in sorted(collector().observations, key=lambda each: each.at):
+                present, _ = reduce(present, seen)
+        processes.watch(poll_schedule.processes_wanted(present))
+        return present.daemons[location.name]
+
+    def until(expected: Callable[[Daemon], bool], *commands: str) -> Daemon:
+        def check() -> Daemon:
+            daemon = collect(*commands)
+            assert expected(daemon)
+            return daemon
+
+        return eventually(check)
+
+    until(lambda daemon: daemon.runtime.process is not None, "get_server_list")
+    clients = [contained.client() for _ in range(2)]
+    for inner, _ in clients:
+        contained.mps.connect_and_wait(inner)
+
+    daemon = until(lambda daemon: len(daemon.clients) == 2, "get_server_list")
+    (server,) = daemon.servers
+    collect(f"get_server_status {server}", f"get_client_list {server}")
+    daemon = collect()
+    assert set(daemon.clients) == {outer for _, outer in clients}
+    assert daemon.servers[server].state is ServerState.ACTIVE
+    assert (daemon.totals.connected, set(daemon.totals.disconnected.values())) == (2, {0})
+    assert {pid for pid in (server, *daemon.clients) if pid in present.processes} == {server, *daemon.clients}
+
+    os.kill(clients[0][1], 9)
+    daemon = until(lambda daemon: len(daemon.clients) == 1)
+    assert daemon.totals.disconnected["exit"] == 1
+
+    os.kill(daemon_pid, 9)
+    daemon = until(lambda daemon: daemon.state is DaemonState.ABSENT)
+    assert (daemon.servers, daemon.clients) == ({}, {})
+    logs.close()
+    processes.close()
+
+
+@pytest.mark.parametrize(("own_files", "own_pids"), NAMESPACES[:1])
+def test_a_link_does_not_lead_out_of_its_root(contained: Container, tmp_path: Path) -> None:
+    inside = Path(f"/proc/{contained.init}/root{contained.directory}")
+    (tmp_path / "outside").mkdir()
+    (inside / "here").mkdir()
+    (inside / "absolute").symlink_to(contained.directory / "here")
+    (inside / "climbing").symlink_to("../" * 20 + str(tmp_path / "outside"))
+    (inside / "magic").symlink_to("/proc/self/cwd")
+    proc = Proc(Path("/proc"), SystemClock())
+    ticks = proc.start_ticks(contained.init)
+    assert ticks is not None
+    root = Root(proc, contained.init, ticks)
+
+    def identity(name: str) -> object:
+        return Directory(contained.directory / name, root).identity()
+
+    found = (inside / "here").stat()
+    assert identity("absolute") == identity("here") == (found.st_dev, found.st_ino)
+    assert identity("climbing") == Directory(tmp_path / "outside", root).identity()
+    assert identity("magic") is None
+    assert Directory(Path("/"), Root(proc, contained.init, ticks + 1)).identity() is None
+
+
+def test_reports_a_root_that_cannot_be_opened(tmp_path: Path) -> None:
+    class Closed(Proc):
+        def open_root(self, _pid: int, _start_ticks: int) -> int:
+            raise PermissionError(13, "Permission denied")
+
+    root = Root(Closed(tmp_path, SystemClock()), 1, 1)
+    location = DaemonLocation(name="x", pipe=Directory(tmp_path, root), log=Directory(tmp_path, root))
+    logs = DaemonLogs(location, SystemClock())
+
+    problem = logs.collect().problem
+    assert problem is not None
+    assert denied(f"/proc/1/root{tmp_path}/control.log") in problem.each

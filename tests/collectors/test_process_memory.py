@@ -23,7 +23,6 @@ def _has_arguments(pid: int) -> None:
 
 @pytest.fixture
 def process() -> Iterator[int]:
-    """A process of root with a secret in its environment."""
     with subprocess.Popen(["/bin/sleep", "100"], env={"CUDA_VISIBLE_DEVICES": "1", "SECRET": "x"}) as started:
         # execve(2) lets the parent continue before the child has its arguments and environment (Linux 6.18).
         eventually(lambda: _has_arguments(started.pid))

@@ -42,7 +42,6 @@ def inbox() -> Inbox:
 
 @pytest.fixture
 def start(inbox: Inbox) -> Iterator[Start]:
-    """Return a function that starts a thread and triggers it."""
     started: list[CollectorThread] = []
 
     def start_(collect: Callable[[], Reading], **options: object) -> CollectorThread:
@@ -57,7 +56,6 @@ def start(inbox: Inbox) -> Iterator[Start]:
 
 
 def reported(inbox: Inbox) -> tuple[tuple[Observation, ...], SourceReading]:
-    """Return the observations and the report of the next reading in the inbox."""
     *seen, report = inbox.get(timeout=PATIENCE_SECONDS)
     assert isinstance(report, SourceReading)
     return tuple(seen), report

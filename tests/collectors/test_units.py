@@ -25,7 +25,6 @@ class FakeSystemctl:
         self._directory = directory
 
     def says(self, shown: str = "", *, then: str = "exit 0") -> None:
-        """Set the output, and the shell commands after it."""
         (self._directory / "shown").write_text(shown)
         self.path.write_text(
             f'#!/bin/sh\ncd {self._directory}\necho "$@" >arguments\nenv >environment\ncat shown\n{then}\n'
@@ -33,20 +32,16 @@ class FakeSystemctl:
         self.path.chmod(0o755)
 
     def requested(self, unit: str) -> bool:
-        """Return whether the last call had this unit."""
         arguments = self._directory / "arguments"
         return arguments.exists() and unit in arguments.read_text().split()
 
     def collect(self, deadline: float = 30.0) -> Reading:
-        """Collect with Units."""
         return Units(self.systemctl(SystemClock(), deadline), SystemClock()).collect()
 
     def systemctl(self, clock: Clock, deadline: float = 30.0) -> Systemctl:
-        """Return what runs this program."""
         return Systemctl(clock, executable=str(self.path), deadline=deadline)
 
     def found(self, *units: str) -> dict[str, tuple[str, str | None]]:
-        """Return the log directory and unit of each daemon, by its pipe directory."""
         self.says("\n".join(units))
         reading = self.collect()
         assert reading.problem is None

@@ -35,13 +35,11 @@ class Processes:
         (self._root / str(pid) / "cgroup").write_text(f"0::{cgroup}\n")
 
     def end(self, pid: int) -> None:
-        """Remove a process."""
         for each in (self._root / str(pid)).iterdir():
             each.unlink()
         (self._root / str(pid)).rmdir()
 
     def found(self, cgroup: str) -> list[tuple[int, WorkloadRole]]:
-        """Return what is found for the daemon in this cgroup."""
         daemon = DaemonProcess(at=1.0, daemon="x", pid=DAEMON, start_ticks=9000, cgroup=f"0::{cgroup}\n")
         found = self.collector.of(daemon)
         assert all(each.start_ticks == each.pid * 100 for each in found)

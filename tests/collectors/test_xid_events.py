@@ -11,14 +11,12 @@ XID = 8
 
 
 def listening(program: NvmlProgram) -> NvmlProgram:
-    """Open the driver, wait for events once, and return the program."""
     assert program.collect()["problem"] is None
     assert program.call("collect_xids") == {"problem": None, "observations": []}
     return program
 
 
 def events(reading: Reading) -> list[tuple[int, int, str]]:
-    """Return the type, number and GPU of each event."""
     return [(each["type"], each["xid"], each["gpu"]) for each in reading["observations"]]
 
 
@@ -153,5 +151,4 @@ def test_closes_a_lost_driver_after_the_wait_for_xids(nvml: NvmlStandIn, nvml_pr
 
 
 def assert_no_descriptor(program: NvmlProgram) -> None:
-    """Assert that the program has closed the driver."""
     assert program.descriptors() == 0

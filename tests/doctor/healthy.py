@@ -38,7 +38,6 @@ ALL_RIGHTS = sum(1 << each for each in Capability)
 
 
 def node() -> Node:
-    """Return a node with one GPU, a daemon that answers, and one client."""
     reading = gpu_reading(
         [CLIENT],
         compute_mode="exclusive_process",
@@ -54,7 +53,6 @@ def node() -> Node:
 
 
 def process(pid: int = CLIENT, **changes: Any) -> ProcessFacts:
-    """Return a client with these changes."""
     facts: dict[str, Any] = {
         "uid": 1001,
         "user": "alice",
@@ -68,7 +66,6 @@ def process(pid: int = CLIENT, **changes: Any) -> ProcessFacts:
 
 
 def daemon(**changes: Any) -> DaemonFacts:
-    """Return the control daemon with these changes of it or of its process."""
     of_process = {name: changes.pop(name) for name in tuple(changes) if name in ProcessFacts.__slots__}
     own = of_process.pop("variables", {})
     variables = None if own is None else {PIPE_DIRECTORY: DAEMON, LOG_DIRECTORY: LOGS} | own
@@ -81,12 +78,10 @@ def daemon(**changes: Any) -> DaemonFacts:
 
 
 def directory(**changes: Any) -> DirectoryFacts:
-    """Return the daemon's pipe directory with these changes."""
     return DirectoryFacts(**{"path": DAEMON, "pid": CONTROL, "pid_file_mode": 0o644} | changes)
 
 
 def exporter_process(**changes: Any) -> ExporterProcess:
-    """Return the service's process, with all rights that it can use and these changes."""
     usual: dict[str, Any] = {
         "pid": 900,
         "uid": 990,
@@ -98,7 +93,6 @@ def exporter_process(**changes: Any) -> ExporterProcess:
 
 
 def configured(**changes: Any) -> Config:
-    """Return a configuration that names the daemon."""
     of_daemon = {name: changes.pop(name) for name in ("unit", "pinned_memory_limits") if name in changes}
     daemon_config = DaemonConfig(
         **{"pipe_directory": Path(DAEMON), "log_directory": Path(LOGS), "unit": UNIT} | of_daemon
@@ -122,19 +116,16 @@ def healthy(**changes: Any) -> Facts:
 
 
 def with_gpu(facts: Facts, **changes: Any) -> Facts:
-    """Return the facts with another reading of the GPU."""
     gpu = facts.node.gpus[GPU]
     return _with(facts, replace(gpu, reading=replace(gpu.reading, **changes)))
 
 
 def with_daemon(facts: Facts, **changes: Any) -> Facts:
-    """Return the facts with a changed daemon in the node."""
     changed = with_fields(facts.node.daemons[DAEMON], **changes)
     return replace(facts, node=replace(facts.node, daemons={DAEMON: changed}))
 
 
 def with_bypassing(facts: Facts, *processes: ProcessFacts) -> Facts:
-    """Return the facts with these bypassing processes."""
     bypassing = {each.pid: BypassingProcess(first_seen=AT, confirmed=True) for each in processes}
     facts = _with(facts, replace(facts.node.gpus[GPU], bypassing_processes=bypassing, bypassing_known=True))
     return replace(facts, processes={**facts.processes, **{each.pid: each for each in processes}})

@@ -73,7 +73,6 @@ class Preflight:
     def set_processes(
         self, *processes: Process, device: Device = CORRECT, behaviours: tuple[Behaviour, ...] = ()
     ) -> None:
-        """Let NVML report these processes, and the server of the daemon if it has one."""
         server = self.mps.server_pid if self.mps.is_running() else None
         serving = [] if server is None else [Process(server, 66 * MEBIBYTE, in_mps_list=False)]
         self.nvml.write([replace(device, processes=(*serving, *processes))], behaviours)
@@ -88,14 +87,12 @@ class Preflight:
         return code, output
 
     def report(self, *arguments: str, **environment: str) -> Report:
-        """Run `doctor --json`, and return its report."""
         code, output = self.run("--json", *arguments, **environment)
         report: Report = json.loads(output)
         assert code == report["exit_code"]
         return report
 
     def close(self) -> None:
-        """End all processes."""
         self._process.kill()
         self._process.communicate()
         self.mps.close()
@@ -117,7 +114,6 @@ def preflight(libraries: Path) -> Iterator[Preflight]:
 
 
 def by_id(report: Report) -> Mapping[str, list[Report]]:
-    """Return the findings by check."""
     found: dict[str, list[Report]] = {}
     for finding in report["findings"]:
         found.setdefault(finding["id"], []).append(finding)

@@ -58,12 +58,10 @@ LOST = Reason(ReasonCode.GPU_LOST, detail="GPU is lost")
 
 
 def of_directory(**changes: Any) -> Facts:
-    """Return facts with a changed pipe directory."""
     return healthy(directories={DAEMON: directory(**changes)})
 
 
 def of_daemon(**changes: Any) -> Facts:
-    """Return facts with a changed control daemon."""
     return healthy(daemons=(daemon(**changes),))
 
 
@@ -79,12 +77,10 @@ def without_server_log() -> Facts:
 
 
 def of_exporter(**changes: Any) -> Facts:
-    """Return facts with a changed process of the service."""
     return healthy(exporter=exporter_process(**changes))
 
 
 def of_programs(**changes: Any) -> Facts:
-    """Return facts with changed programs."""
     return healthy(programs=Programs(**{"control": "/c", "server": "/s", "version": "13000"} | changes))
 
 
@@ -96,12 +92,10 @@ def without_nvml(code: ReasonCode) -> Facts:
 
 
 def bypassing(**changes: Any) -> Facts:
-    """Return facts with a bypassing process."""
     return with_bypassing(healthy(), process(BYPASSING, **changes))
 
 
 def client(**variables: str) -> Facts:
-    """Return facts with these variables of the client."""
     return healthy(processes={CLIENT: process(variables={PIPE_DIRECTORY: DAEMON} | variables)})
 
 
@@ -120,7 +114,6 @@ def crash_loop(facts: Facts, ago: float = 30) -> Facts:
 
 
 def ended(**changes: Any) -> Facts:
-    """Return facts of a daemon that has ended."""
     facts = with_daemon(
         healthy(daemons=(), **changes), state=DaemonState.ABSENT, runtime__process=None, clients={}, servers={}
     )
@@ -128,7 +121,6 @@ def ended(**changes: Any) -> Facts:
 
 
 def in_tmp() -> Facts:
-    """Return facts of a daemon in /tmp."""
     facts = with_daemon(healthy(), pipe_directory=TMP)
     own = daemon(variables={PIPE_DIRECTORY: TMP})
     return replace(facts, daemons=(own,), directories={DAEMON: directory(path=TMP)})
@@ -156,14 +148,12 @@ def waits_with_another_shm() -> Facts:
 
 
 def log_to_a_pipe() -> Facts:
-    """Return facts of a daemon whose log goes to a pipe of its container."""
     runtime = {"runtime__foreground": True, "runtime__stdout_in_file": False, "runtime__unit": None}
     problem = Reason(ReasonCode.LOG_TO_STDOUT)
     return with_daemon(healthy(), log__problems={"stdout.log": problem}, **runtime)
 
 
 def with_attribution(exporter: ExporterProcess | None = None, **changes: Any) -> Facts:
-    """Return facts of a node where launches are counted."""
     probes = LibcudaProbesFacts(**{"libraries": (LIBCUDA,)} | changes)
     process = exporter_process() if exporter is None else exporter
     return healthy(config=configured(attribution=Attribution.BPF), libcuda_probes=probes, exporter=process)

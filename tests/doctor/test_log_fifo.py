@@ -55,7 +55,6 @@ def fifo(directory: Path) -> Path:
 
 
 def mode(path: Path) -> int:
-    """Return the permissions of a file."""
     return stat.S_IMODE(path.stat().st_mode)
 
 
@@ -95,7 +94,6 @@ PROC = Proc(Path("/proc"), SystemClock())
 
 
 def read(path: Path, name: str = "d") -> object:
-    """Return the facts of a pipe directory."""
     return read_directory(Daemon(name=name, pipe_directory=str(path), log_directory=""), None, PROC)
 
 
@@ -122,7 +120,6 @@ def test_returns_a_problem_if_the_fifo_cannot_be_read(tmp_path: Path, monkeypatc
 
 
 def findings(**changes: object) -> list[tuple[Severity, str, tuple[str, ...]]]:
-    """Return severity, fix and commands of the findings for the fifo."""
     report = examine(healthy(**changes))
     return [(f.severity, f.fix, f.commands) for f in report.findings if f.check.id == "log-fifo-open"]
 

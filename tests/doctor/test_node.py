@@ -43,7 +43,6 @@ def node(nvml_libraries: Path) -> Iterator[Preflight]:
 
 @pytest.fixture(scope="module")
 def correct(node: Preflight) -> Report:
-    """The report on the correct node with one client."""
     with client(node) as pid:
         node.set_processes(Process(pid))
         return node.report()
@@ -57,7 +56,6 @@ def _no_processes(node: Preflight, correct: Report) -> None:
 
 @contextlib.contextmanager
 def running(*command: str, **options: object) -> Iterator[int]:
-    """Run a process, and yield its PID."""
     child = subprocess.Popen(command or ("sleep", "600"), **options)  # type: ignore[call-overload]
     try:
         yield child.pid
@@ -68,7 +66,6 @@ def running(*command: str, **options: object) -> Iterator[int]:
 
 @contextlib.contextmanager
 def client(node: Preflight, *, uid: int = 0, **variables: str) -> Iterator[int]:
-    """Run a client of the daemon with these variables too, and yield its PID."""
     own = {"CUDA_MPS_PIPE_DIRECTORY": str(node.mps.pipe_directory)}
     with running(env=os.environ | own | variables) as pid:
         node.mps.connect_and_wait(pid, uid)
@@ -369,7 +366,6 @@ def test_reports_servers_that_exit_before_they_are_ready(node: Preflight, correc
 def another(
     node: Preflight, variables: dict[str, str], gpus: tuple[str, ...] = (CORRECT.uuid,)
 ) -> Iterator[tuple[MpsStandIn, dict[str, str]]]:
-    """Start another daemon, and yield it with the variables that select it."""
     directory = node.directory / "another"
     directory.mkdir()
     try:

@@ -17,7 +17,6 @@ from .standin import StandInCuda
 
 @pytest.fixture(scope="session")
 def cuda(tmp_path_factory: pytest.TempPathFactory) -> StandInCuda:
-    """The library and its programs."""
     return StandInCuda(tmp_path_factory.mktemp("cuda"))
 
 

@@ -14,7 +14,6 @@ _BY_ID = {"prog": 13, "map": 14, "link": 30}
 
 
 def bpf_objects_of(pid: int) -> set[tuple[str, int]]:
-    """Return the kind and ID of the programs, maps and links that a process has open."""
     found = set()
     for file in Path(f"/proc/{pid}/fdinfo").iterdir():
         ids = re.findall(r"^(prog|map|link)_id:\s+(\d+)$", file.read_text(), re.MULTILINE)
@@ -24,7 +23,6 @@ def bpf_objects_of(pid: int) -> set[tuple[str, int]]:
 
 
 def exists(kind: str, number: int) -> bool:
-    """Return whether the object exists, in any process."""
     asked = struct.pack("<III", number, 0, 0)
     answer = ctypes.CDLL(None, use_errno=True).syscall(BPF[platform.machine()], _BY_ID[kind], asked, len(asked))
     if answer >= 0:

@@ -35,23 +35,18 @@ class MappingProcess:
 
     @property
     def pid(self) -> int:
-        """Its PID."""
         return self._process.pid
 
     def dlopen(self, path: Path) -> None:
-        """Make the process load a library."""
         self._send("dlopen", path)
 
     def map(self, path: Path) -> None:
-        """Make the process map a file as code."""
         self._send("map", path)
 
     def chroot(self, path: Path) -> None:
-        """Change the root of the process."""
         self._send("chroot", path)
 
     def end(self) -> None:
-        """End it."""
         self._process.kill()
         self._process.communicate()
 

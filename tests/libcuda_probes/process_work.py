@@ -15,7 +15,6 @@ def boot_ns() -> int:
 
 
 def work_of(probes: LibcudaProbes, pid: int) -> ProcessWork:
-    """Return the work of a process, with zero counts if the probes have none."""
     found = [work for work in probes.read() if work.pid == pid]
     assert len(found) <= 1
     return found[0] if found else ProcessWork(pid=pid, first_ns=0)

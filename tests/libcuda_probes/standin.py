@@ -51,7 +51,6 @@ class Work:
     nanoseconds: int = 100_000
 
     def words(self) -> tuple[str, ...]:
-        """Return the arguments of the program."""
         names = ("mode", "count", "launch", "synchronise", "launches", "each", "blocks", "nanoseconds")
         return tuple(str(getattr(self, name)) for name in names)
 
@@ -72,7 +71,6 @@ class Program:
             self._lines.append(line)
 
     def go(self) -> None:
-        """Let the program continue."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()

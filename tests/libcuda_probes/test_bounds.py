@@ -29,7 +29,6 @@ class TimedCollector:
     clock: HandClock
 
     def read(self) -> tuple[ProcessWork, ...]:
-        """Return the work of all processes."""
         (reading,) = self.collector.collect().observations
         assert isinstance(reading, WorkReading)
         return reading.processes

@@ -27,13 +27,11 @@ REGISTERS = {
 
 @pytest.fixture(params=MACHINES)
 def machine(request: pytest.FixtureRequest) -> str:
-    """Each machine."""
     return str(request.param)
 
 
 @pytest.fixture
 def checked_in(machine: str) -> BpfObject:
-    """The object in this checkout."""
     return parse_object(object_path(machine).read_bytes())
 
 

@@ -82,12 +82,10 @@ def start_collector(kernel: Kernel, cuda: StandInCuda) -> Iterator[Callable[...,
 
 
 def of(reading: WorkReading, pid: int) -> ProcessWork:
-    """Return the work of a process."""
     return next((work for work in reading.processes if work.pid == pid), ProcessWork(pid=pid, first_ns=0))
 
 
 def probed(target: Program, cuda: StandInCuda) -> bool:
-    """Return whether the launch function has a probe in this program."""
     offset = cuda.offsets()[LAUNCH]
     return code_at(target.pid, cuda.library, offset) != cuda.library.read_bytes()[offset : offset + 1]
 

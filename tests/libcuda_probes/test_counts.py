@@ -16,14 +16,12 @@ TWINS = ("_ptsz", "_ptds")
 
 
 def counted(probes: LibcudaProbes, truth: Truth) -> bool:
-    """Check that the probes counted everything."""
     work = work_of(probes, truth.pid)
     assert (work.kernels, work.graphs, work.spans) == (truth.kernels, truth.graphs, truth.spans)
     return True
 
 
 def run(cuda: StandInCuda, work: Work) -> Truth:
-    """Run a program with one process and return its counts."""
     status, (truth,) = cuda.run(work)
     assert status == 0
     return truth

@@ -16,7 +16,6 @@ TWO = Work(mode="devices", launches=9, each=4, nanoseconds=0)
 
 @pytest.fixture
 def probes(kernel: Kernel, cuda: StandInCuda) -> Iterator[LibcudaProbes]:
-    """Attach the probes of a node with several GPUs."""
     probes = LibcudaProbes(kernel, boot_ns, SMS, several_gpus=True)
     try:
         probes.attach(str(cuda.library), cuda.offsets())
@@ -27,7 +26,6 @@ def probes(kernel: Kernel, cuda: StandInCuda) -> Iterator[LibcudaProbes]:
 
 
 def parts_of(probes: LibcudaProbes, program: Program) -> dict[int, ProcessWork]:
-    """Return the work of a program by device."""
     return {work.device: work for work in probes.read() if work.pid == program.pid}
 
 

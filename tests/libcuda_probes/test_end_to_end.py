@@ -37,7 +37,6 @@ Serve = Callable[..., Exporter]
 
 @pytest.fixture
 def environment(mps: MpsStandIn, nvml: NvmlStandIn, tmp_path: Path) -> dict[str, str]:
-    """Return the variables with which the program finds the stand-ins."""
     own = {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path / "state")}
     return mps.environment() | nvml.environment() | own
 
@@ -82,7 +81,6 @@ def clients(cuda: StandInCuda, mps: MpsStandIn, nvml: NvmlStandIn) -> Iterator[C
 
 
 def write_gpu(nvml: NvmlStandIn, mps: MpsStandIn, programs: list[Program], joules: int) -> None:
-    """Write a GPU that is busy with these clients and has used `joules`."""
     assert mps.server_pid is not None
     server = Process(mps.server_pid, 66 * MEBIBYTE, in_mps_list=False, sm_percent=BUSY)
     device = Device(
@@ -107,15 +105,12 @@ def grown(exporter: Exporter, name: str, over: float, **labels: str) -> float:
 
 
 def shares(exporter: Exporter) -> dict[int, tuple[str, float]]:
-    """Return the method and the SM utilization of each client, by PID."""
     who = {labels["client"]: int(labels["pid"]) for labels, _ in exporter.samples("cuda_mps_client_info")}
     used = exporter.samples("cuda_mps_client_sm_utilization_ratio", gpu=GPU)
     return {who[labels["client"]]: (labels["method"], value) for labels, value in used if labels["client"] in who}
 
 
 def shared_by(exporter: Exporter, method: str, programs: list[Program]) -> dict[int, float]:
-    """Wait until all programs have a value by this method, and return the values."""
-
     def reported() -> dict[int, float]:
         found = shares(exporter)
         assert {pid: how for pid, (how, _) in found.items()} == {program.pid: method for program in programs}
@@ -219,7 +214,6 @@ def test_reports_refused_bpf_and_all_other_metrics(
 
 
 def without_rights() -> Sequence[str]:
-    """Return the command prefix that removes all capabilities, if the test runs as root."""
     return (needed("setpriv"), "--bounding-set", "-all", "--inh-caps", "-all") if os.geteuid() == 0 else ()
 
 

@@ -40,7 +40,6 @@ def unprobed(cuda: StandInCuda, tmp_path_factory: pytest.TempPathFactory) -> Sta
 
 
 def outcome(cuda: StandInCuda, work: Work, **environment: str) -> tuple[int, list[tuple[int, ...]]]:
-    """Return the exit status and the counts that are the same in every run."""
     with cuda.started(work, TARGET_STATUS="9", **environment) as program:
         for _ in range(work.mode == "exec"):
             program.go()

@@ -15,7 +15,6 @@ ROOM = 4
 
 @pytest.fixture
 def small(kernel: Kernel, cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch) -> Iterator[LibcudaProbes]:
-    """Probes whose maps have few entries."""
     monkeypatch.setattr("exporter.libcuda_probes.probes.MAX_PROCESSES", ROOM)
     probes = LibcudaProbes(kernel, boot_ns, SMS)
     probes.attach(str(cuda.library), {name: at for name, at in cuda.offsets().items() if name in (LAUNCH, SYNCHRONISE)})

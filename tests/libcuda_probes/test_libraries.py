@@ -37,7 +37,6 @@ class CountingProc(Proc):
     reads: list[int]
 
     def mappings(self, pid: int, about: bytes) -> list[bytes] | None:
-        """Record the PID and read its mappings."""
         self.reads.append(pid)
         return super().mappings(pid, about)
 
@@ -52,7 +51,6 @@ class Node:
         self.libraries = Libraries(self.proc, self.clock, MACHINE, (own,))
 
     def collect(self, *processes: MappingProcess, after: float = 0.0) -> Found:
-        """Advance the clock and return the libraries."""
         self.clock.time += after
         return self.libraries.find([process.pid for process in processes])
 
@@ -189,7 +187,6 @@ def test_one_file_below_two_overlays_is_one_library(node: Node, library: Path, t
 
 
 def overlay(directory: Path, name: str) -> list[str]:
-    """Return a command prefix that mounts an overlay above the image, in memory."""
     (directory / name).mkdir()
     above = directory / f"above-{name}"
     above.mkdir()
@@ -201,7 +198,6 @@ def overlay(directory: Path, name: str) -> list[str]:
 
 
 def apart(script: str) -> list[str]:
-    """Return a command prefix that runs a script in a new mount namespace."""
     if os.system(f"{needed('unshare')} --mount true") != 0:
         not_here("namespaces cannot be created")
     return [needed("unshare"), "--mount", "sh", "-c", script, "sh"]

@@ -34,7 +34,6 @@ class RecordingLibc:
         self._without = without
 
     def syscall(self, number: ctypes.c_long, first: object, *rest: object) -> int:
-        """Forward the call, or fail if the command is unsupported."""
         if number.value == self._bpf and first == self._without:
             ctypes.set_errno(errno.EINVAL)
             return -1
@@ -50,7 +49,6 @@ class FailingLibc:
         self._problem = problem
 
     def syscall(self, *_: object) -> int:
-        """Fail with the errno."""
         ctypes.set_errno(self._problem)
         return -1
 

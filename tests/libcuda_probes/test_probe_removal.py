@@ -22,20 +22,17 @@ FUNCTIONS = ("cuLaunchKernel", "cuCtxSynchronize", "cuStreamSynchronize")
 
 @pytest.fixture
 def offsets(cuda: StandInCuda) -> dict[str, int]:
-    """Return the offsets of some functions."""
     return {name: cuda.offsets()[name] for name in FUNCTIONS}
 
 
 @pytest.fixture
 def target(cuda: StandInCuda) -> Iterator[Program]:
-    """Start a program that runs during the test."""
     with cuda.started(Work()) as program:
         yield program
 
 
 @pytest.fixture
 def exporter(kernel: Kernel, cuda: StandInCuda, offsets: dict[str, int]) -> Iterator["subprocess.Popen[str]"]:
-    """Start another process that attaches probes."""
     command = (sys.executable, "-m", "tests.libcuda_probes.probing_process", str(cuda.library), json.dumps(offsets))
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -100,6 +100,5 @@ def test_attaches_nothing_outside_the_hosts_pid_namespace(cuda: StandInCuda, mon
 
 
 def unprobed(target: Program, cuda: StandInCuda) -> bool:
-    """Return whether all functions in the program's memory are as in the file."""
     code = cuda.library.read_bytes()
     return all(code_at(target.pid, cuda.library, at) == code[at : at + 1] for at in cuda.offsets().values())

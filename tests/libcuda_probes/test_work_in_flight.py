@@ -14,13 +14,11 @@ MILLISECOND = 1_000_000
 
 
 def run(cuda: StandInCuda, work: Work, **environment: str) -> Truth:
-    """Run a program with one process and return its counts."""
     _, (truth,) = cuda.run(work, **environment)
     return truth
 
 
 def assert_waiting(probes: LibcudaProbes, pid: int) -> None:
-    """Assert that the process has started to synchronise."""
     assert work_of(probes, pid).syncs == 1
 
 

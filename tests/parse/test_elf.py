@@ -58,7 +58,6 @@ def without_section_headers(data: bytes) -> bytes:
 
 
 def loaded_offset(path: Path, name: str) -> int:
-    """Return the file offset of the function that the dynamic linker finds."""
     address = ctypes.cast(getattr(ctypes.CDLL(str(path)), name), ctypes.c_void_p).value or 0
     for line in Path("/proc/self/maps").read_text().splitlines():
         start, end, offset = (int(each, 16) for each in (*re.split("[- ]", line)[:2], line.split()[2]))

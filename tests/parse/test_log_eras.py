@@ -106,7 +106,6 @@ MEANING: dict[str, Message] = {
 
 
 def text_of(line: str) -> str:
-    """Return the text after timestamp, role and PID."""
     return line.partition("] ")[2]
 
 

@@ -22,11 +22,9 @@ class Endless(io.RawIOBase):
         self.given = 0
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        """Fill the buffer."""
         assert self.given < 2 * MAX_LINE, "read far beyond the longest line"
         text = HEADER.encode() if not self.given else b"x" * len(buffer)
         buffer[: len(text)] = text

@@ -25,7 +25,6 @@ SAMPLED = RECORDINGS[::20]
 
 
 def written(recording: Path, directory: Path, mask: Mask | None = MASK) -> Path:
-    """Write a recording again, in the present format."""
     file = directory / f"{'masked' if mask else 'plain'}.jsonl.gz"
     with gzip.open(recording, "rt") as stream, gzip.open(file, "wt") as out:
         whole = Recording(stream)
@@ -53,7 +52,6 @@ def replaced(value: Any, replace: Callable[[str], str]) -> Any:
 
 
 def printed(recording: Path) -> Any:
-    """Return the events and the metrics that `replay` prints."""
     found = replay(recording)
     samples = [
         [*json.loads(key), value] for family in found["metrics"].values() for key, value in family["samples"].items()

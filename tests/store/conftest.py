@@ -20,7 +20,6 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def state_file(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
-    """An open state file."""
     made = StateFile(tmp_path, RETENTION, clock)
     made.open()
     yield made

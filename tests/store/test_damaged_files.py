@@ -89,7 +89,6 @@ def test_does_not_follow_a_link(tmp_path: Path, clock: HandClock) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
-    """A state file on a file system of 160 KiB."""
     command = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(tmp_path)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         not_here("no file system can be mounted")

@@ -41,13 +41,11 @@ def node(*expected: str) -> Node:
 
 
 def flood(daemon: str, count: int = FLOOD) -> list[list[Event]]:
-    """Return the cycles of a flood of one daemon's log."""
     events = [Event(at=AT + n, event=EventName.CLIENT_CONNECTED, daemon=daemon, pid=n) for n in range(count)]
     return [events[begin : begin + CYCLE] for begin in range(0, count, CYCLE)]
 
 
 def fakes(count: int) -> list[list[Event]]:
-    """Return the cycles of daemons that all have new names."""
     return [
         [Event(at=AT + n, event=EventName.DAEMON_UP, daemon=f"/tmp/{n}-{number}") for number in range(20)]
         for n in range(count // 20)
@@ -113,7 +111,6 @@ def test_a_flood_displaces_no_event_of_another_daemon_while_the_disk_hangs(
 
     class Slow(StateFile):
         def open(self) -> StoredState:
-            """Hang until the flood is over."""
             answers.wait(PATIENCE_SECONDS)
             return super().open()
 

@@ -23,7 +23,6 @@ class Run:
         self.events: list[Event] = []
 
     def observe(self, *seen: Observation) -> None:
-        """Reduce these observations in one cycle."""
         events: list[Event] = []
         for each in seen:
             self.node, reported = reduce(self.node, each)
@@ -32,12 +31,10 @@ class Run:
         self.events.extend(events)
 
     def end(self) -> Node:
-        """End the run as SIGTERM does."""
         self.writer.close()
         return self.node
 
     def faults(self) -> list[EventName]:
-        """Return the names of the reported fault events."""
         return [each.event for each in self.events if each.incident is not None]
 
 

@@ -122,7 +122,6 @@ def test_a_stopped_daemon_that_answers_is_up(state_file: StateFile) -> None:
 
 @pytest.fixture
 def writers() -> Iterator[list[Writer]]:
-    """Yield a list of writers, and close them."""
     made: list[Writer] = []
     yield made
     for writer in made:
@@ -130,7 +129,6 @@ def writers() -> Iterator[list[Writer]]:
 
 
 def started(directory: Path, writers: list[Writer], disk: Disk | None = None) -> Writer:
-    """Start an exporter's writer."""
     writers.append(Writer(disk or Disk(directory, HandClock(AT)), HandClock(AT), retry=0.01))
     writers[-1].open()
     return writers[-1]
@@ -160,7 +158,6 @@ def states_of(disk: Disk) -> list[tuple[str, WatchdogState]]:
 
 @pytest.fixture
 def state(tmp_path: Path, patience: None) -> Path:
-    """A state directory that has the state of a daemon with an open circuit."""
     disk = Disk(tmp_path, HandClock(AT))
     disk.open()
     disk.write(rows({DAEMON: BROKEN}))

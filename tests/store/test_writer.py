@@ -40,13 +40,10 @@ class RunningWriter:
         self.writer = Writer(self.disk, self.clock, retry=SOON)
 
     def add(self, *incidents: Incident, events: Iterable[Event] = ()) -> None:
-        """Add the result of a cycle."""
         by_id = {incident.id: incident for incident in incidents}
         self.writer.add(Node(incidents=by_id, watches=STATES), tuple(events))
 
     def wait_for(self, *incidents: Incident, events: int = 0) -> None:
-        """Wait until the file has these incidents, in the order of their ids, and this number of events."""
-
         def written() -> None:
             try:
                 stored, reported = read_history(self.directory)
@@ -58,7 +55,6 @@ class RunningWriter:
         eventually(written)
 
     def wait_until_writable(self, *, writable: bool, events_dropped: int = 0) -> None:
-        """Wait until the writer reports this."""
         wanted = HistoryStatus(writable=writable, events_dropped=events_dropped)
         eventually(lambda: assert_equal(self.writer.status, wanted))
 
@@ -102,7 +98,6 @@ def test_close_writes_what_waits(running: RunningWriter) -> None:
 
 
 def hang(running: RunningWriter) -> None:
-    """Let the disk hang during a write."""
     running.writer.open()
     running.disk.answers.clear()
     running.disk.asked.clear()

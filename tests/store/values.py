@@ -77,14 +77,12 @@ def fault(name: str = "one", *, at: float = AT, ended: float | None = None, **kn
 
 
 def rich(name: str = "one") -> Incident:
-    """Return an incident with many values, all of them hostile."""
     client = ClientDetails(pid=600, client="600-a", user=HOSTILE, command=HOSTILE, memory_bytes={HOSTILE: 1})
     suspect = Suspect(client=client, confidence=0.5, indications=(Reason(ReasonCode.UNSPECIFIED, text=HOSTILE),))
     return fault(name, daemon=HOSTILE, affected=(600,), client_details={600: client}, suspects=(suspect,))
 
 
 def event(at: float = AT, **known: Any) -> Event:
-    """Return an event."""
     return Event(at=at, **{"event": EventName.CLIENT_CONNECTED, "daemon": DAEMON, **known})
 
 
@@ -138,7 +136,6 @@ def assert_equal(value: object, wanted: object) -> None:
 
 
 def rows(states: Mapping[str, WatchdogState]) -> list[WatchdogRow]:
-    """Return watchdog states as they are written."""
     return [WatchdogRow(daemon=name, state=state) for name, state in states.items()]
 
 
