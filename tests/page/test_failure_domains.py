@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from exporter.page.gpus import failure_domains
+from exporter.page.cards import failure_domains
 from exporter.report.status_view import status_view
 from tests.page.scenes import busy, full, status_input
 
