@@ -98,12 +98,13 @@ class Mask:
         # The name of a GPU is its model, that of a collector its own.
         has_public_name = "gpu" in values or "uuid" in values or values.get("source") == "source"
         public = _PUBLIC_FIELDS | {"name"} if has_public_name else _PUBLIC_FIELDS
-        return {
-            key: value
-            if key in public and isinstance(value, str)
-            else self._value(_with_keys(value, self.text) if key in _WITH_NAMES_AS_KEYS else value)
-            for key, value in values.items()
-        }
+        masked = {}
+        for key, value in values.items():
+            if key in _WITH_NAMES_AS_KEYS:
+                masked[key] = self._value({self.text(name): each for name, each in value.items()})
+            else:
+                masked[key] = value if key in public and isinstance(value, str) else self._value(value)
+        return masked
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -117,14 +118,18 @@ class Mask:
             return found[0]
         if found["word"]:
             word = found[0]
-            return word if len(word) == 1 or word.casefold() in self._words else self._substituted(word, _letters_of)
-        return (found["gpu"] or "") + self._substituted((found["part"] or found["id"]).lower(), _hexadecimal)
+            known = len(word) == 1 or word.casefold() in self._words
+            return word if known else self._substituted(word)
+        digits = (found["part"] or found["id"]).lower()
+        return (found["gpu"] or "") + self._substituted(digits, hexadecimal=True)
 
-    def _substituted(self, word: str, alphabet_of: Callable[[str], str]) -> str:
+    def _substituted(self, word: str, *, hexadecimal: bool = False) -> str:
         """Replace each character that has an alphabet, by those before it. Separators stay, and do not count."""
         before, replaced = "", []
         for each in word:
-            alphabet = alphabet_of(each)
+            alphabet = ascii_uppercase if each in ascii_uppercase else ascii_lowercase
+            if hexadecimal:
+                alphabet = HEXADECIMAL if each in HEXADECIMAL else ""
             replaced.append(self._letters(before, alphabet).get(each, alphabet[:1]) if alphabet else each)
             before += each if alphabet else ""
         return "".join(replaced)
@@ -134,18 +139,6 @@ class Mask:
             return blake2b(f"{alphabet}{before}\0{letter}".encode(errors="surrogateescape"), key=self._key).digest()
 
         return dict(zip(alphabet, sorted(alphabet, key=rank), strict=True))
-
-
-def _letters_of(character: str) -> str:
-    return ascii_uppercase if character in ascii_uppercase else ascii_lowercase
-
-
-def _hexadecimal(character: str) -> str:
-    return HEXADECIMAL if character in HEXADECIMAL else ""
-
-
-def _with_keys(values: Mapping[str, Any], masked: Callable[[str], str]) -> dict[str, Any]:
-    return {masked(key): value for key, value in values.items()}
 
 
 FORMAT = 2
