@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 
-from exporter.model.action import Action
 from exporter.model.node import Node
 from exporter.model.observation import ActionDone, Observation
 from exporter.model.settings import Mode, Thresholds
@@ -38,13 +37,17 @@ def dry_run(node: Node, observations: Iterable[Observation], policy: Policy) -> 
         for seen in (*done, observation):
             node, events = reduce(node, seen)
             node, evaluated, actions = evaluate(node, policy, at=node.at, chance=CHANCE)
-            pending += [_done(action, node.at) for action in actions]
+            pending += [
+                ActionDone(
+                    at=node.at + ACTION_SECONDS,
+                    daemon=action.daemon,
+                    kind=action.kind,
+                    reason=action.reason,
+                    seconds=ACTION_SECONDS,
+                )
+                for action in actions
+            ]
             yield node, (*events, *evaluated)
     node, events = finish(node)
     node, evaluated, _ = evaluate(node, policy, at=node.at, chance=CHANCE)
     yield node, (*events, *evaluated)
-
-
-def _done(action: Action, at: float) -> ActionDone:
-    at += ACTION_SECONDS
-    return ActionDone(at=at, daemon=action.daemon, kind=action.kind, reason=action.reason, seconds=ACTION_SECONDS)

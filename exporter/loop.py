@@ -1,9 +1,10 @@
-"""The main loop: collect, reduce, evaluate, act, publish."""
+"""The main loop: collect, reduce, evaluate, act, publish. It logs events and problems of collectors."""
 
 import contextlib
 import queue
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -12,8 +13,7 @@ from exporter.actions.locks import ActLocks, Locks
 from exporter.clock import Clock
 from exporter.collectors.pool import CollectorPool, ControlPoller
 from exporter.collectors.thread import Inbox
-from exporter.config.settings import Config
-from exporter.event_log import EventLog
+from exporter.config.settings import LEVELS, Config
 from exporter.history import Store
 from exporter.model.action import Action
 from exporter.model.event import Event
@@ -24,9 +24,73 @@ from exporter.model.settings import Mode, PollIntervals
 from exporter.model.values import replace
 from exporter.policy import policy_of
 from exporter.reducer import reduce
+from exporter.report.reasons import reason_text
 from exporter.state import poll_schedule
 from exporter.watchdog import evaluation
 from exporter.watchdog.context import Policy
+
+MAX_RECORDS = 60
+PERIOD_SECONDS = 60.0
+"""Records of one kind and daemon that are written in one period. The others are counted in one record."""
+
+
+@dataclass(slots=True)
+class _Period:
+    """The number of records of one kind since `began`."""
+
+    began: float
+    count: int = 0
+
+
+class EventLog:
+    """Logs events with their severities and codes, and problems of collectors."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._log = structlog.get_logger()
+        self._periods: dict[tuple[str | None, str], _Period] = {}
+
+    def event(self, event: Event) -> None:
+        """Log an event, unless it is frequent and there are too many records like it."""
+        name = event.event.value
+        if event.event.traits.frequent and not event.urgent and not self._permits(event.daemon, name):
+            return
+        fields = {key: value for key, value in event.as_json().items() if key != "event"}
+        self._log.log(LEVELS[event.severity], name, **fields)
+
+    def source(self, reading: SourceReading, before: Node, after: Node) -> None:
+        """Log that a collector begins or ceases to have a problem, with one daemon or in general."""
+        known, daemon = before.sources.get(reading.name), reading.daemon or ""
+        previous = None if known is None else known.problems.get(daemon)
+        problem = after.sources[reading.name].problems.get(daemon)
+        if (problem is None) == (previous is None):
+            return
+        name = "source_recovered" if problem is None else "source_problem"
+        if not self._permits(reading.daemon, f"{name} {reading.name}"):
+            return
+        fields = {} if reading.daemon is None else {"daemon": reading.daemon}
+        if problem is None:
+            self._log.info(name, source=reading.name, **fields)
+        else:
+            codes = ",".join(dict.fromkeys(each.code for each in problem.each))
+            text = reason_text(problem, reading.name)
+            self._log.warning(name, source=reading.name, problem=codes, text=text, **fields)
+
+    def summarize(self, *, force: bool = False) -> None:
+        """Log how many records were left out in each period that has ended, or in all periods (`force`)."""
+        now = self._clock.monotonic()
+        ended = [key for key, each in self._periods.items() if force or now - each.began >= PERIOD_SECONDS]
+        for daemon, name in ended:
+            count = self._periods.pop((daemon, name)).count - MAX_RECORDS
+            if count > 0:
+                self._log.warning("records_left_out", daemon=daemon, name=name, count=count, seconds=PERIOD_SECONDS)
+
+    def _permits(self, daemon: str | None, name: str) -> bool:
+        """Count a record, and return whether it is written."""
+        period = self._periods.setdefault((daemon, name), _Period(self._clock.monotonic()))
+        period.count += 1
+        return period.count <= MAX_RECORDS
+
 
 MIN_INTERVAL_SECONDS = 0.1
 """Least time between two publications."""

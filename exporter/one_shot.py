@@ -60,7 +60,11 @@ class OneShot:
     def collect_each(self, name: str, collectors: Mapping[str, Callable[[], Reading]]) -> None:
         """Run the collectors of these daemons at the same time."""
         began = self._clock.monotonic()
-        for daemon, reading in self._readings(collectors).items():
+        if self.seconds_left > 0:
+            readings = collect_each(min(self._deadline, self.seconds_left), collectors)
+        else:
+            readings = dict.fromkeys(collectors, Reading(problem=Reason(ReasonCode.NOT_TRIED, seconds=MOST_SECONDS)))
+        for daemon, reading in readings.items():
             collected = SourceReading(
                 at=self._clock.now(),
                 name=name,
@@ -75,11 +79,6 @@ class OneShot:
     def seconds_left(self) -> float:
         """How long collections may still begin."""
         return self._ends - self._clock.monotonic()
-
-    def _readings(self, collectors: Mapping[str, Callable[[], Reading]]) -> Mapping[str, Reading]:
-        if self.seconds_left > 0:
-            return collect_each(min(self._deadline, self.seconds_left), collectors)
-        return dict.fromkeys(collectors, Reading(problem=Reason(ReasonCode.NOT_TRIED, seconds=MOST_SECONDS)))
 
     def collect_processes(self, processes: Processes) -> None:
         """Read the pipe directories, and the processes that the node refers to."""
@@ -101,18 +100,18 @@ class OneShot:
                 if commands:
                     self.query(client, commands)
         # One query without a reply, or one refusal, proves nothing. A second one does.
-        silent = [client for client in clients if self._needs_second_probe(client.daemon)]
+        silent = [
+            client
+            for client, commands in ((client, self.node.daemons[client.daemon].commands) for client in clients)
+            if client.daemon not in self._probed
+            and not (commands.unanswered_since is None and commands.refused_since is None)
+        ]
         if silent:
             self._probed.update(client.daemon for client in silent)
             self._wait(max(SECOND_PROBE_SECONDS, HELD_AFTER_SECONDS))
             for client in silent:
                 self.query(client, (poll_schedule.probe(self.node.daemons[client.daemon]),))
             self.collect_processes(processes)
-
-    def _needs_second_probe(self, name: str) -> bool:
-        commands = self.node.daemons[name].commands
-        has_answer = commands.unanswered_since is None and commands.refused_since is None
-        return not has_answer and name not in self._probed
 
     def query(self, client: ControlClient, commands: tuple[str, ...]) -> None:
         """Query one daemon."""

@@ -1,19 +1,30 @@
-"""Recordings: observations on disk, as JSON Lines."""
+"""Recordings: observations on disk, as JSON Lines, with masked names if wanted.
+
+A mask replaces names of users, workloads, machines and GPUs by other letters, the same everywhere.
+
+Each word that is not one of `WORDS` is replaced, letter by letter. The replacement depends on a random key and on the
+letters before it, so that equal words stay equal and a shortened name stays the beginning of the whole one. Case and
+length stay. Numbers stay, PIDs, UIDs, times and jobs of Slurm among them. All hexadecimal digits of identifiers of
+GPUs, pods and containers are replaced.
+"""
 
 import contextlib
 import gzip
 import io
 import json
+import re
 import reprlib
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Literal, TextIO, cast
 
 from exporter.config.settings import Config
 from exporter.errors import FULL, RecordingError
-from exporter.masking import Mask
 from exporter.model import observation as kinds
 from exporter.model.daemon import Daemon, DaemonRuntime, Declaration
 from exporter.model.identity import PodResourcesReading
@@ -21,6 +32,114 @@ from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.model.values import build, plain
+
+WORDS = """
+    accept accepting access action active again agent all allocating allowed already anonymous applications are
+    associated assuming at attributes backoff be been belonging besteffort between bin binary board burstable bus bytes
+    cannot cgroup changed channel chunk chunks ci claim client clients closed cmd com command connect connected
+    connecting connection container containerd context contexts control copyright corporation count create created
+    creating credentials cri crio csv cuda current daemon default deleted destroy device devices did directory dis
+    disabled disconnected display docker dockerd down driver due ecs ecstasks en enabled encountered engine enough env
+    error exception execute exists exit exited exiting expected failed fallen fatal fault faulted files find finish
+    following for force format found free from gcc get gpc gpcclient gpu gpus graphics groups handling has have id ids
+    in inactive include information initialization initializing installed insufficient intr invalid io is issued job
+    kill killed kubelet kubepods level lib libpod limit linux list local log lspart lxc maws max maximum mem memory
+    microk mig mmu most mount mps ms name named namespace nerdctl new no nobody nomad not notified ns number nvidia nvrm
+    of off on only oom open ordinal other out parent partition payload pci pde pending percentage pid pinned pipe pod
+    priority privilege privileges process progress ps push qnx query quit reached read ready rece receive received
+    recevie recovery refusing region remainder reply request requesting reserve reserved reset rke root run scontroller
+    scope segment send serial server servers service session set share shared shm shut shutdown shutting slice sluid
+    slurm slurmstepd sm sms snap socket start started starting startup status stdout step sticky succeeded supported
+    swap sworker system systemd task teardown terminate termination the there this thread threads timeout tmp to torn
+    total trigging try type ui uid unable unallocated unix unknown used user using usr uuid valid var version vgpu virt
+    visible volta waiting was will with worker write xid yes
+"""
+"""Words that identify nothing: those of the texts of MPS, of the kernel and of cgroups that the exporter reads."""
+
+_PUBLIC_FIELDS = frozenset(
+    (
+        *("recording", "source", "driver", "driver_version", "cuda_version", "compute_capability", "compute_mode"),
+        *("state", "load", "active", "sub", "result", "restart", "wait_channel"),
+        *("by", "kind", "code", "reason", "profile"),
+    )
+)
+"""Fields with words of systemd, of the kernel, of NVML, or of the exporter itself."""
+
+_WITH_NAMES_AS_KEYS = frozenset({"allocatable"})
+"""The fields whose keys are names: resources of Kubernetes."""
+
+HEXADECIMAL = "0123456789abcdef"
+_UUID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"
+_HEX = r"(?=[0-9]*[a-f])[0-9a-f]{12,}"
+_SLURM_JOB = r"(?-i:\bs[0-9A-HJKMNP-TV-Z]{13}\b)"
+_PCI_ADDRESS = r"\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9])?\b"
+_TOKEN = re.compile(
+    rf"(?P<public>{_SLURM_JOB}|0x[0-9a-f]+|\\x[0-9a-f]{{2}}|{_PCI_ADDRESS})"
+    rf"|(?P<gpu>(?:GPU|MIG)-)(?P<part>[0-9a-f][0-9a-f-]*)|(?P<id>{_UUID}|{_HEX})"
+    rf"|(?P<word>(?:(?!{_UUID}|{_HEX})[^\W\d_])+)",
+    re.IGNORECASE,
+)
+
+
+class Mask:
+    """Replaces names by a random `key`. With the same key, equal texts become equal ones."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._words = frozenset(WORDS.split())
+        self._letters: Callable[[str, str], Mapping[str, str]] = lru_cache(maxsize=1 << 16)(self._permutation)
+
+    def text(self, text: str) -> str:
+        """Return a text with all names replaced."""
+        return _TOKEN.sub(self._replace, text)
+
+    def values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON values of an observation or a header with all names replaced."""
+        # The name of a GPU is its model, that of a collector its own.
+        has_public_name = "gpu" in values or "uuid" in values or values.get("source") == "source"
+        public = _PUBLIC_FIELDS | {"name"} if has_public_name else _PUBLIC_FIELDS
+        masked = {}
+        for key, value in values.items():
+            if key in _WITH_NAMES_AS_KEYS:
+                masked[key] = self._value({self.text(name): each for name, each in value.items()})
+            else:
+                masked[key] = value if key in public and isinstance(value, str) else self._value(value)
+        return masked
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return self.values(value)
+        return [self._value(each) for each in value] if isinstance(value, list | tuple) else value
+
+    def _replace(self, found: "re.Match[str]") -> str:
+        if found["public"]:
+            return found[0]
+        if found["word"]:
+            word = found[0]
+            known = len(word) == 1 or word.casefold() in self._words
+            return word if known else self._substituted(word)
+        digits = (found["part"] or found["id"]).lower()
+        return (found["gpu"] or "") + self._substituted(digits, hexadecimal=True)
+
+    def _substituted(self, word: str, *, hexadecimal: bool = False) -> str:
+        """Replace each character that has an alphabet, by those before it. Separators stay, and do not count."""
+        before, replaced = "", []
+        for each in word:
+            alphabet = ascii_uppercase if each in ascii_uppercase else ascii_lowercase
+            if hexadecimal:
+                alphabet = HEXADECIMAL if each in HEXADECIMAL else ""
+            replaced.append(self._letters(before, alphabet).get(each, alphabet[:1]) if alphabet else each)
+            before += each if alphabet else ""
+        return "".join(replaced)
+
+    def _permutation(self, before: str, alphabet: str) -> Mapping[str, str]:
+        def rank(letter: str) -> bytes:
+            return blake2b(f"{alphabet}{before}\0{letter}".encode(errors="surrogateescape"), key=self._key).digest()
+
+        return dict(zip(alphabet, sorted(alphabet, key=rank), strict=True))
+
 
 FORMAT = 2
 """The format that is written and read."""

@@ -63,17 +63,15 @@ PACKAGES: Mapping[str, str] = {
     "libcuda_probes": "clock collectors model parse",
     "actions": "clock collectors model parse",
     "config": "collectors errors model parse",
-    "masking": "",
-    "recording": "config errors masking model",
+    "recording": "config errors model",
     "log": "config parse report",
-    "event_log": "clock config model report",
     "accept_failures": "",
     "status_client": "errors model parse report",
     "remote_client": "collectors errors parse status_client",
     "service_socket": "accept_failures status_client",
     "terminal": "parse report",
     "web": "__version__ accept_failures errors history metrics model page parse report",
-    "loop": "actions clock collectors config event_log history model policy reducer state watchdog",
+    "loop": "actions clock collectors config history model policy reducer report state watchdog",
     "service": "accept_failures actions clock collectors config history log loop metrics model parse report"
     " service_socket view web",
     "app": "actions clock collectors config libcuda_probes model parse report state usage",
@@ -81,9 +79,9 @@ PACKAGES: Mapping[str, str] = {
     "doctor": "__version__ clock collectors config errors libcuda_probes model parse policy report state"
     " status_client web",
     "demo": "clock collectors config dry_run errors model reducer report watchdog",
-    "commands": "actions app clock collectors config demo doctor dry_run errors history log loop masking"
-    " metrics model one_shot policy recording reducer remote_client report service status_client store terminal"
-    " view watchdog web",
+    "commands": "actions app clock collectors config demo doctor dry_run errors history log loop metrics"
+    " model one_shot policy recording reducer remote_client report service status_client store"
+    " terminal view watchdog web",
     "cli": "__version__ commands config errors",
     "__main__": "cli",
     "policy": "config watchdog",
@@ -153,7 +151,7 @@ HOMES = {
     "jinja2": ("page/page.py",),
     "ssl": ("web/web_config.py", "actions/steps.py", "remote_client.py"),
     "yaml": ("web/web_config.py",),
-    "bcrypt": ("web/auth.py",),
+    "bcrypt": ("web/web_config.py",),
     "argparse": ("config/", "commands/", "cli.py"),
     "exporter.cli": ("__main__.py",),
     "exporter.terminal": ("terminal.py", "commands/"),

@@ -14,10 +14,9 @@ from exporter.config.checks import checked, duration
 from exporter.config.settings import Config
 from exporter.errors import ConfigError
 from exporter.loop import Loop
-from exporter.masking import Mask
 from exporter.model.node import CollectorName
 from exporter.model.observation import GpuReading
-from exporter.recording import Header, RecordedGpu, header_of, open_recording, write_header, write_observation
+from exporter.recording import Header, Mask, RecordedGpu, header_of, open_recording, write_header, write_observation
 from exporter.service import handle_signals
 
 

@@ -48,6 +48,12 @@ def gather(
     unusable.
     """
     proc, limit = Proc(config.constants.procfs, clock), TimeLimit(clock)
+    web_problem = None
+    try:
+        if config.web_config_file is not None:
+            WebSecurity(config.web_config_file)
+    except ConfigError as error:
+        web_problem = str(error)
     programs = read_programs(config, path, clock)
     node = collect(config)
     known = node.daemons.values()
@@ -80,7 +86,7 @@ def gather(
         config=config,
         node=node,
         config_problem=config_problem,
-        web_problem=_web_problem(config),
+        web_problem=web_problem,
         programs=programs,
         daemons=daemons,
         configured_logs=limit.read(Area.DIRECTORIES, configured_logs) or {},
@@ -150,12 +156,3 @@ def not_examined(facts: Facts) -> Iterator[NotExamined]:
 
 def _needs_root(area: Area, reason: str) -> NotExamined:
     return NotExamined(area=area, reason=reason, commands=AS_ROOT)
-
-
-def _web_problem(config: Config) -> str | None:
-    try:
-        if config.web_config_file is not None:
-            WebSecurity(config.web_config_file)
-    except ConfigError as error:
-        return str(error)
-    return None

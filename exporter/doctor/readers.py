@@ -286,7 +286,9 @@ def read_exporter(config: Config, proc: Proc, clock: Clock) -> ExporterProcess:
     if is_service and uid != 0:
         kernel_log = None if capabilities >> Capability.SYSLOG & 1 else "it lacks CAP_SYSLOG"
     else:
-        kernel_log = _kernel_log(config, clock)
+        with contextlib.closing(KernelLog(config.constants.kmsg, clock)) as log:
+            unread = log.open()
+            kernel_log = None if unread is None else reason_text(unread, CollectorName.KERNEL)
     reads_journal = uid == 0
     with contextlib.suppress(KeyError):
         reads_journal |= grp.getgrnam(_JOURNAL_GROUP).gr_gid in groups
@@ -317,15 +319,6 @@ def _service(runtime_directory: Path) -> tuple[int | None, str | None]:
             return None, None
     pid, _, _ = _CREDENTIALS.unpack(credentials)
     return int(pid) or None, None
-
-
-def _kernel_log(config: Config, clock: Clock) -> str | None:
-    log = KernelLog(config.constants.kmsg, clock)
-    try:
-        problem = log.open()
-        return None if problem is None else reason_text(problem, CollectorName.KERNEL)
-    finally:
-        log.close()
 
 
 def _state_problem(directory: Path, uid: int, groups: frozenset[int], *, is_service: bool) -> str | None:

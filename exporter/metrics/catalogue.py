@@ -1,14 +1,118 @@
-"""The catalogue: all metric families, and the collector that reads them from a view of the node."""
+"""The catalogue: all metric families, and the collector that reads them from a view of the node.
 
+The families of the exporter itself are defined here: its sources, the logs that it reads, its history and its
+configuration.
+"""
+
+import platform
 from collections.abc import Iterable
 from typing import Any
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import clients, daemons, exporter_health, gpus
-from exporter.metrics.family import Family, Group
-from exporter.view import View
+from exporter import __version__
+from exporter.metrics import clients, daemons, gpus
+from exporter.metrics.daemons import DAEMON
+from exporter.metrics.family import NODE, Choice, Family, Group, Scope, Series, group, info
+from exporter.model.node import CollectorState
+from exporter.model.reason_code import COLLECTOR_CODES
+from exporter.view import HistoryStatus, View
+
+_SOURCE: Scope[CollectorState] = Scope(
+    ("source",), lambda view: (((name,), each) for name, each in view.node.sources.items())
+)
+_HISTORY: Scope[HistoryStatus] = Scope((), lambda view: [] if view.history is None else [((), view.history)])
+
+
+EXPORTER = group(
+    "The exporter",
+    "sources that the exporter cannot collect",
+    "cuda_mps_exporter_source_up == 0",
+    Series(
+        "cuda_mps_exporter_build_info", ("version", "python"), lambda _: [((__version__, platform.python_version()), 1)]
+    ).help("Versions of the exporter and of Python, always 1."),
+    NODE.time("cuda_mps_exporter_snapshot_timestamp_seconds", lambda view: view.node.at or None).help(
+        "Unix time of this snapshot's latest observation."
+    ),
+    NODE.value("cuda_mps_exporter_simulated", lambda view: view.node.simulated or None).help(
+        "1 for the simulated node of the demo. Absent for a real node."
+    ),
+    NODE.value("cuda_mps_exporter_paused", lambda view: view.paused).help(
+        "Whether `pause` released the NVIDIA driver, so that GPUs are not read until `resume`."
+    ),
+    _SOURCE.value("cuda_mps_exporter_source_up", lambda each: each.last.problem is None).help(
+        "Whether the most recent collection succeeded (1) or not (0)."
+    ),
+    info(
+        "cuda_mps_exporter_source_problem_info",
+        ("source", Choice("problem", COLLECTOR_CODES)),
+        lambda view: dict.fromkeys(
+            (name, each.code)
+            for name, source in view.node.sources.items()
+            for problem in source.problems.values()
+            for each in problem.each
+        ),
+    ).help("Why the source could not be collected, always 1. Absent if the most recent collection succeeded."),
+    _SOURCE.value("cuda_mps_exporter_source_duration_seconds", lambda each: each.last.seconds).help(
+        "Duration of the most recent collection. If it hangs, its duration so far."
+    ),
+    _SOURCE.time("cuda_mps_exporter_source_last_success_timestamp_seconds", lambda each: each.last_success).help(
+        "Unix time of the last successful collection."
+    ),
+    _SOURCE.value("cuda_mps_exporter_source_failures_total", lambda each: each.failures).help(
+        "Collections that failed or were incomplete."
+    ),
+    DAEMON.values(
+        "cuda_mps_exporter_log_followed",
+        "file",
+        lambda each: {
+            file: problem is None and each.log.own_commands.blocked_since is None
+            for file, problem in each.log.problems.items()
+        },
+    ).help("Whether the daemon's log file exists, can be read, and is not blocked."),
+    # Unknown before a command was found in the log, or missed.
+    DAEMON.of(lambda _, each: each.log.own_commands)
+    .value(
+        "cuda_mps_daemon_log_blocked",
+        lambda each: None if each.blocked_since is None and each.read_at is None else each.blocked_since is not None,
+    )
+    .help("Whether commands of the exporter that the daemon answered no longer appear in its log. Absent if unknown."),
+    DAEMON.values("cuda_mps_daemon_log_size_bytes", "file", lambda each: each.log.sizes).help(
+        "Size of the daemon's log file, or of a renamed one that is still written, rounded to MiB."
+    ),
+    DAEMON.values(
+        "cuda_mps_daemon_log_unread_bytes", "file", lambda each: each.log.unread if each.log.stuck is None else {}
+    ).help("Bytes of the daemon's log file that the exporter has not read yet. Absent if a read hangs."),
+    DAEMON.values("cuda_mps_exporter_log_lines_total", "file", lambda each: each.totals.log_lines).help(
+        "Lines of the daemon's log that the exporter read or counted."
+    ),
+    DAEMON.values(
+        "cuda_mps_exporter_log_lines_unrecognized_total", "file", lambda each: each.totals.log_lines_unrecognized
+    ).help("Lines of the daemon's log that no parser rule matches."),
+    DAEMON.values("cuda_mps_exporter_log_lines_lost_total", "file", lambda each: each.totals.log_lines_lost).help(
+        "Lines of the daemon's log that were not read: the file was truncated, or a flood exceeded the budget. An "
+        "unknown number counts as 1."
+    ),
+    NODE.values(
+        "cuda_mps_exporter_accept_failures_total",
+        Choice("listener", ("service_socket", "web")),
+        lambda view: view.accept_failures,
+    ).help("Failures of accept() on the exporter's web server or its service socket."),
+    _HISTORY.value("cuda_mps_exporter_history_writable", lambda each: each.writable).help(
+        "Whether incidents and events are stored on disk. If not, a restart loses them."
+    ),
+    _HISTORY.value("cuda_mps_exporter_history_events_dropped_total", lambda each: each.events_dropped).help(
+        "Events that were not stored: the disk could not be written for too long, or a defect made them invalid."
+    ),
+    NODE.value("cuda_mps_exporter_log_records_dropped_total", lambda view: view.log_records_dropped).help(
+        "Records of the exporter's own log that were dropped because the reader of its standard error blocks."
+    ),
+    NODE.value("cuda_mps_exporter_config_last_reload_successful", lambda view: view.config_valid).help(
+        "Whether the configuration was valid when it was last read. If not, the previous one is in effect."
+    ),
+)
+
 
 GROUPS: tuple[Group, ...] = (
     *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS, daemons.PROTOCOL3),
@@ -17,7 +121,7 @@ GROUPS: tuple[Group, ...] = (
     clients.FAULTS,
     daemons.WATCHDOG,
     *(gpus.GPUS, gpus.XIDS),
-    exporter_health.EXPORTER,
+    EXPORTER,
 )
 CATALOGUE: tuple[Family, ...] = tuple(family for group in GROUPS for family in group.families)
 

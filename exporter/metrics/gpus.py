@@ -59,10 +59,6 @@ def _driver(view: View) -> Rows:
     return [] if last is None else [(last.driver_version, last.cuda_version)]
 
 
-def _energy(gpu: Gpu) -> float | None:
-    return None if gpu.reading.energy_millijoules is None or gpu.energy is None else gpu.energy.total / 1000
-
-
 def _bypassing(view: View) -> Rows:
     """Return the identities of the bypassing processes; of too many, those that were seen first."""
     node = view.node
@@ -129,9 +125,12 @@ GPUS = group(
         "cuda_mps_gpu_power_watts",
         lambda each: None if each.power_milliwatts is None else each.power_milliwatts / 1000,
     ).help("Power draw of the board."),
-    _GPU.value("cuda_mps_gpu_energy_joules_total", _energy).help(
-        "Energy that the GPU has used at least since the driver was loaded."
-    ),
+    _GPU.value(
+        "cuda_mps_gpu_energy_joules_total",
+        lambda each: (
+            None if each.reading.energy_millijoules is None or each.energy is None else each.energy.total / 1000
+        ),
+    ).help("Energy that the GPU has used at least since the driver was loaded."),
     _GPU.value("cuda_mps_bypassing_processes", lambda each: len(each.bypassing) if each.bypassing_known else None).help(
         "CUDA processes that bypass MPS on a GPU that a known daemon serves or should serve."
     ),

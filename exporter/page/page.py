@@ -7,8 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from exporter import __version__
-from exporter.page.cards import collectors, daemons, faults, headline, watchdog
-from exporter.page.gpus import failure_domains, gpus
+from exporter.page.cards import collectors, daemons, failure_domains, faults, gpus, headline, watchdog
 from exporter.page.plots import Hour, plots
 from exporter.page.timeline import timeline
 from exporter.report.status_view import StatusInput, status_view

@@ -138,21 +138,18 @@ def _lanes(hour: Hour, groups: Sequence[_Group], rows: Sequence[SimpleNamespace]
 
 def _row(view: StatusView, group: _Group) -> SimpleNamespace:
     event, times = group.last, group.times
+    severity = Severity.UNKNOWN if event is None else _LEVELS[event.severity]
+    if event is not None and (event.event is EventName.FAULT_RECOVERED or event.result == ActionResult.SUCCEEDED):
+        severity = Severity.WELL
     repeated = f"; {len(times)} times since {short_time(times[-1], view.at)}" if len(times) > 1 else ""
     return SimpleNamespace(
         topic=group.topic,
-        severity=Severity.UNKNOWN if event is None else _severity(event),
+        severity=severity,
         when=short_time(times[0], view.at),
         ago=_ago(view, times[0]),
         about="" if event is None else _about(view, event),
         words=_STARTED if event is None else f"{_words(view, event)}{repeated}",
     )
-
-
-def _severity(event: Event) -> Severity:
-    if event.event is EventName.FAULT_RECOVERED or event.result == ActionResult.SUCCEEDED:
-        return Severity.WELL
-    return _LEVELS[event.severity]
 
 
 def _ago(view: StatusView, at: float) -> str:
@@ -193,8 +190,6 @@ def _details(view: StatusView, event: Event) -> Iterable[str]:
             yield f"suspect: {verdict(known)}"
     if event.count is not None:
         yield counted(event.count, "client")
-    yield from (_text(each) for each in (event.result, event.reason, event.problem) if each and each not in _IMPLIED)
-
-
-def _text(each: Reason | str) -> str:
-    return reason_text(each) if isinstance(each, Reason) else _REASONS.get(each, printable(code_text(each)))
+    for each in (event.result, event.reason, event.problem):
+        if each and each not in _IMPLIED:
+            yield reason_text(each) if isinstance(each, Reason) else _REASONS.get(each, printable(code_text(each)))

@@ -126,7 +126,6 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
 
 
 def _lost_gpus(node: Node, at: float) -> Iterable[Finding]:
-    """Yield the lost GPUs."""
     for gpu, problem in lost_gpus(node):
         values = {"gpu": printable(gpu_name(node, gpu)), "problem": reason_text(problem, CollectorName.NVML)}
         action = RESET if problem.code is ReasonCode.GPU_LOST else REBOOT

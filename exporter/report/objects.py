@@ -12,7 +12,7 @@ from exporter.model.observation import ProcessReading
 from exporter.model.settings import Mode
 from exporter.model.usage import Share
 from exporter.model.values import plain
-from exporter.model.watchdog import Diagnosis, WatchdogState
+from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import PrintableText, printable, printable_value
 from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.finding import Finding
@@ -37,11 +37,20 @@ def watchdog_object(watch: WatchdogState | None, mode: Mode | None) -> dict[str,
     """Return the watchdog's state of a daemon; None if there is none. Times are seconds since the epoch."""
     if watch is None:
         return None
-    acting, last, quarantine = watch.acting, watch.last_action, watch.quarantine
+    found, acting, last, quarantine = watch.diagnosis, watch.acting, watch.last_action, watch.quarantine
     return {
         "mode": mode,
         "state": watch.phase,
-        "diagnosis": None if watch.diagnosis is None else _diagnosis(watch.diagnosis),
+        "diagnosis": None
+        if found is None
+        else {
+            "condition": found.condition,
+            "since": found.since,
+            "indications": [reason_object(each) for each in found.indications],
+            "culprit": None if found.process is None else found.process.pid,
+            "server": found.server,
+            "incident": found.incident,
+        },
         "acting": None
         if acting is None
         else {
@@ -72,17 +81,6 @@ def watchdog_object(watch: WatchdogState | None, mode: Mode | None) -> dict[str,
         "reason": None if watch.reason is None else reason_object(watch.reason),
         "last_action": None if last is None else {"action": last.kind, "reason": last.reason, "begun": last.begun},
         "problem": None if watch.problem is None else reason_object(watch.problem),
-    }
-
-
-def _diagnosis(found: Diagnosis) -> dict[str, Any]:
-    return {
-        "condition": found.condition,
-        "since": found.since,
-        "indications": [reason_object(each) for each in found.indications],
-        "culprit": None if found.process is None else found.process.pid,
-        "server": found.server,
-        "incident": found.incident,
     }
 
 

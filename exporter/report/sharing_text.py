@@ -9,7 +9,7 @@ from exporter.parse.printable import printable
 from exporter.report.status_view import process_label
 from exporter.report.text import Line, counted, line_of, listed, mebibytes, percent, pid_text, warning
 from exporter.usage.allocation import AllocatedShares
-from exporter.usage.capacity import BandwidthContention, Bound, ClientUsage, GpuSharing
+from exporter.usage.capacity import BandwidthContention, Bound, GpuSharing
 
 MOST_NAMED = 4
 """At most so many processes are named in one sentence."""
@@ -58,20 +58,16 @@ def _clients(found: GpuSharing) -> str:
     held, total = found.memory_held, found.memory_total_bytes
     verb = "holds" if len(found.clients) == 1 else "hold"
     memory = f" {verb} {percent(held / total)} of its memory" if held and total else ""
-    use = f"{' and' if memory else ''} used {_used(found)}" if found.shares else f"; {_busy(found)}"
+    if found.shares:
+        methods, unattributed = listed([METHODS[method] for method in found.methods]), found.recent.unattributed
+        unknown = f"; another {percent(unattributed)} is unattributed" if unattributed >= LEAST_SHOWN else ""
+        used = f"{percent(found.sm_used or 0.0)} of its SMs {_recently(found)} ({methods}{unknown})"
+        use = f"{' and' if memory else ''} used {used}"
+    elif found.recent.sm is not None:
+        use = f"; its SMs were {percent(found.recent.sm)} busy {_recently(found)}"
+    else:
+        use = "; its SM time is unknown"
     return f"{counted(len(found.clients), 'client')}{memory}{use}"
-
-
-def _used(found: GpuSharing) -> str:
-    methods, unattributed = listed([METHODS[method] for method in found.methods]), found.recent.unattributed
-    unknown = f"; another {percent(unattributed)} is unattributed" if unattributed >= LEAST_SHOWN else ""
-    return f"{percent(found.sm_used or 0.0)} of its SMs {_recently(found)} ({methods}{unknown})"
-
-
-def _busy(found: GpuSharing) -> str:
-    if found.recent.sm is not None:
-        return f"its SMs were {percent(found.recent.sm)} busy {_recently(found)}"
-    return "its SM time is unknown"
 
 
 def _recently(found: GpuSharing) -> str:
@@ -117,12 +113,12 @@ def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
         count = counted(len(found.idle), "client holds", "clients hold")
         yield f"idle: {count} {held}, and used under 1 % of its SMs {_recently(found)}"
     if found.over_limit:
-        uses = [f"{_process(node, each.client.pid)} holds {_allowed(each)}" for each in found.over_limit]
+        uses = [
+            f"{_process(node, each.client.pid)} holds {mebibytes(each.memory or 0)}"
+            f" of the {mebibytes(each.memory_limit or 0)} allowed"
+            for each in found.over_limit
+        ]
         yield f"over the memory limit: {_first(uses)}"
-
-
-def _allowed(usage: ClientUsage) -> str:
-    return f"{mebibytes(usage.memory or 0)} of the {mebibytes(usage.memory_limit or 0)} allowed"
 
 
 def _contention(node: Node, found: BandwidthContention, shares: Mapping[int, Share]) -> str:

@@ -121,17 +121,19 @@ def render_status(node: Node, policy: Policy | None = None, width: int | None = 
 
 def _render(view: StatusView, width: int | None) -> StatusText:
     # The watchdog's diagnoses depend on the collectors, so collection errors come first.
-    problems = (
-        *(line_of(warning(text)) for text in _collection_errors(view)),
-        *summary_lines(view.node),
-        *_open_faults(view),
-    )
+    problems = [*(line_of(warning(text)) for text in _collection_errors(view)), *summary_lines(view.node)]
+    past: list[Line] = []
+    for incident in view.incidents:
+        if incident.open:
+            problems += [line_of(), *details(incident, view.at, address_of(view.node, incident.daemon, view.policy))]
+        else:
+            past.insert(0, line_of(dim(brief(incident, view.at))))
     return StatusText(
         at=view.at,
         headline=tuple(headline(view)),
         table=(*_simulated(view.node), *_table(view, width), *_joined_domains(view.node, view.domains)),
         problems=(*problems, *_remedies(view, problems)),
-        past_faults=tuple(_past_faults(view)),
+        past_faults=(line_of(), line_of("Faults of the last hour:"), *past) if past else (),
         sharing=tuple(_sharing(view, width)),
     )
 
@@ -263,17 +265,12 @@ def _joined_domains(node: Node, domains: Sequence[NamedDomain]) -> Iterable[Line
                 f" of one ends {'all, or only some' if each.domain.upper_bound else 'all'}"
             )
             found = gpus_of_clients(node, each.daemon, sorted(clients))
-            bridges = [
-                f"{_pid_and_command(node, pid)} on {gpus_text(node, on)}" for pid, on in found.items() if len(on) > 1
-            ]
+            labels = {pid: process_label(node, pid).command for pid, on in found.items() if len(on) > 1}
+            names = {pid: f"{pid} ({command})" if command else str(pid) for pid, command in labels.items()}
+            bridges = [f"{name} on {gpus_text(node, found[pid])}" for pid, name in names.items()]
             more = [f"{len(bridges) - MOST_BRIDGES} more"] if len(bridges) > MOST_BRIDGES else []
             joined = listed([*bridges[:MOST_BRIDGES], *more])
             yield line_of(f"  joined by {joined}; a daemon for each GPU separates them; a client then has one GPU")
-
-
-def _pid_and_command(node: Node, pid: int) -> str:
-    command = process_label(node, pid).command
-    return f"{pid} ({command})" if command else str(pid)
 
 
 def _sharing(view: StatusView, width: int | None) -> Iterable[Line]:
@@ -287,13 +284,19 @@ def _sharing(view: StatusView, width: int | None) -> Iterable[Line]:
         if uuid in found:
             yield from _clients_table(node, found[uuid], width)
     if found and not any(each.shares for each in found.values()):
-        yield line_of(dim(f"SM time by client is not known{_why_unknown(node)}"))
+        probes, why = node.sources.get(CollectorName.LIBCUDA_PROBES), ": start the exporter with --attribution=bpf"
+        if probes is not None and probes.last.problem is not None:
+            why = f": {source_text(CollectorName.LIBCUDA_PROBES, probes)}"
+        elif probes is not None or node.work is not None:
+            why = " yet"
+        yield line_of(dim(f"SM time by client is not known{why}"))
 
 
 def _clients_table(node: Node, found: GpuSharing, width: int | None) -> Iterable[Line]:
     if not found.shares:
         return
-    order = sorted(found.clients, key=_most_use_first)
+    used = {each.client.pid: 0.0 if each.share is None else each.share.sm for each in found.clients}
+    order = sorted(found.clients, key=lambda each: (-used[each.client.pid], -(each.memory or 0), each.client.pid))
     rows = [_sharing_row(node, each) for each in order[:MOST_ROWS]]
     dropped = ["METHOD"] if len(found.methods) == 1 else []
     if all(row[_WORKLOAD].text == "-" for row in rows):
@@ -302,15 +305,8 @@ def _clients_table(node: Node, found: GpuSharing, width: int | None) -> Iterable
     rest = order[MOST_ROWS:]
     if rest:
         held = mebibytes(sum(each.memory or 0 for each in rest))
-        used = percent(sum(each.share.sm for each in rest if each.share is not None))
-        yield line_of(dim(f"and {len(rest)} more, which together hold {held} and used {used}"))
-
-
-def _why_unknown(node: Node) -> str:
-    probes = node.sources.get(CollectorName.LIBCUDA_PROBES)
-    if probes is not None and probes.last.problem is not None:
-        return f": {source_text(CollectorName.LIBCUDA_PROBES, probes)}"
-    return " yet" if probes is not None or node.work is not None else ": start the exporter with --attribution=bpf"
+        share = percent(sum(used[each.client.pid] for each in rest))
+        yield line_of(dim(f"and {len(rest)} more, which together hold {held} and used {share}"))
 
 
 def _sharing_row(node: Node, usage: ClientUsage) -> Row:
@@ -328,11 +324,6 @@ def _sharing_row(node: Node, usage: ClientUsage) -> Row:
         " ".join(duration_text(max(0.0, node.at - usage.client.connected_at)).split()[:2]),
     )
     return [cell(text or "-") for text in texts]
-
-
-def _most_use_first(usage: ClientUsage) -> tuple[float, int, int]:
-    used = 0.0 if usage.share is None else usage.share.sm
-    return -used, -(usage.memory or 0), usage.client.pid
 
 
 def _fault(node: Node, daemon: Daemon, server: Server) -> str:
@@ -367,20 +358,6 @@ def _remedies(view: StatusView, above: Sequence[Line]) -> Iterable[Line]:
         for number, step in enumerate(finding.steps, start=1):
             yield line_of(dim(f"  {number}. "), step.text, indent=5)
             yield from (line_of(" " * 5, shell_command(command), indent=5) for command in step.commands)
-
-
-def _open_faults(view: StatusView) -> Iterable[Line]:
-    for incident in view.incidents:
-        if incident.open:
-            yield from (line_of(), *details(incident, view.at, address_of(view.node, incident.daemon, view.policy)))
-
-
-def _past_faults(view: StatusView) -> Iterable[Line]:
-    """Yield the last faults that are over, the latest first."""
-    past = [incident for incident in view.incidents if not incident.open][::-1]
-    if past:
-        yield from (line_of(), line_of("Faults of the last hour:"))
-        yield from (line_of(dim(brief(each, view.at))) for each in past)
 
 
 def _collection_errors(view: StatusView) -> Iterable[str]:

@@ -7,7 +7,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.settings import Mode
-from exporter.model.watchdog import HARMLESS, Condition, Diagnosis, OngoingAction, WatchdogPhase, WatchdogState
+from exporter.model.watchdog import HARMLESS, Condition, Diagnosis, WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode
@@ -174,10 +174,19 @@ def _phase_text(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
         case WatchdogPhase.IDLE:
             return None
         case WatchdogPhase.ACTING:
-            return "acts" if watch.acting is None else _acting(watch.acting, node.at)
+            acting = watch.acting
+            if acting is None:
+                return "acts"
+            action = f"{code_text(acting.kind)} ({code_text(acting.reason)})"
+            if acting.done_at is None:
+                return f"{action}: in progress for {duration_text(node.at - acting.began_at)}"
+            return f"{action}: done {duration_text(node.at - acting.done_at)} ago, effect not verified yet"
         case WatchdogPhase.BACKOFF:
             tried = f"restarted {counted(len(watch.restarts), 'time')} without success"
-            return tried if watch.not_before is None else f"{tried}; {_next_restart(watch.not_before - node.at)}"
+            if watch.not_before is None:
+                return tried
+            left = watch.not_before - node.at
+            return f"{tried}; next restart {'now' if left <= 0 else f'in {duration_text(left)} or later'}"
         case WatchdogPhase.DEFERRED_TO_SYSTEMD:
             return "leaves the restart to systemd: the unit has a Restart= that applies"
         case WatchdogPhase.CIRCUIT_OPEN:
@@ -194,14 +203,3 @@ def _phase_text(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
 
 def _for(since: float | None, now: float) -> str:
     return "" if since is None else f" for {duration_text(now - since)}"
-
-
-def _acting(acting: OngoingAction, now: float) -> str:
-    action = f"{code_text(acting.kind)} ({code_text(acting.reason)})"
-    if acting.done_at is None:
-        return f"{action}: in progress for {duration_text(now - acting.began_at)}"
-    return f"{action}: done {duration_text(now - acting.done_at)} ago, effect not verified yet"
-
-
-def _next_restart(seconds: float) -> str:
-    return "next restart now" if seconds <= 0 else f"next restart in {duration_text(seconds)} or later"

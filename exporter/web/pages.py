@@ -112,7 +112,8 @@ class Site:
 
     def answer(self, request: Request) -> Answer:
         """Answer a GET request."""
-        route = self._route(request.page)
+        path = request.page
+        route = self._routes.get(path) or self._routes.get(f"{path.rpartition('/')[0]}/*")
         if route is None:
             return plain(HTTPStatus.NOT_FOUND, f"not found; the metrics are at {self._telemetry_path}")
         if route.private and not request.may_see_private:
@@ -121,9 +122,6 @@ class Site:
             return route.respond(request)
         except BadRequestError as error:
             return route.problem(HTTPStatus.BAD_REQUEST, str(error))
-
-    def _route(self, path: str) -> Route | None:
-        return self._routes.get(path) or self._routes.get(f"{path.rpartition('/')[0]}/*")
 
     def _metrics(self, request: Request) -> Answer:
         encoded = self._exposition.get(request.accept, gzipped=_accepts_gzip(request.accept_encoding))

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.model.settings import Mode
-from exporter.page.cards import MOST_PAST, collectors, faults, headline, watchdog
-from exporter.page.gpus import failure_domains
+from exporter.page.cards import MOST_PAST, collectors, failure_domains, faults, headline, watchdog
 from exporter.page.page import Page
 from exporter.report.problem import Severity
 from exporter.report.status_view import status_view

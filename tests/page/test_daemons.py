@@ -5,8 +5,7 @@ import pytest
 from exporter.model.daemon import DaemonState
 from exporter.model.values import replace
 from exporter.model.watchdog import WatchdogPhase
-from exporter.page.cards import daemons, headline, watchdog
-from exporter.page.gpus import gpus
+from exporter.page.cards import daemons, gpus, headline, watchdog
 from exporter.page.page import Page
 from exporter.report.problem import Severity
 from exporter.report.status_text import counts_text

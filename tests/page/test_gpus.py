@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from exporter.model.observation import GpuReading
-from exporter.page.gpus import MOST_SEGMENTS, Part, gpus
+from exporter.page.cards import MOST_SEGMENTS, Part, gpus
 from exporter.report.status_view import status_view
 from tests.builders import AT, GPU, failure, gpu_reading, idle, mig, reduced
 from tests.page.inputs import attributed, busy, full, no_daemon, status_input

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from exporter.masking import WORDS, Mask
 from exporter.parse import cgroup, control_reply, kernel_log, log_message, protocol3
-from exporter.recording import Recording, write_header, write_observation
+from exporter.recording import WORDS, Mask, Recording, write_header, write_observation
 from tests.baseline.replayed import RECORDINGS, name_of, replay
 from tests.builders import GPU, OTHER_GPU
 

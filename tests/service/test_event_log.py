@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import structlog
 
-from exporter.event_log import MAX_RECORDS, PERIOD_SECONDS, EventLog
+from exporter.loop import MAX_RECORDS, PERIOD_SECONDS, EventLog
 from exporter.model.action import ActionResult
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName

@@ -12,7 +12,7 @@ from exporter import log
 from exporter.clock import SystemClock
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import Simulation, advance
-from exporter.event_log import EventLog
+from exporter.loop import EventLog
 from exporter.model.server import ServerState
 from exporter.model.settings import Mode
 from exporter.watchdog.context import Policy

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.errors import ConfigError
-from exporter.web.auth import BasicAuth
 from exporter.web.handler import Request
-from exporter.web.web_config import WebSecurity
+from exporter.web.web_config import BasicAuth, WebSecurity
 from tests.ports import LOCALHOST
 from tests.web.test_authentication import ALICE
 

@@ -8,7 +8,7 @@ from http import HTTPStatus
 import bcrypt
 import pytest
 
-from exporter.web.auth import MAX_CACHED_LOGINS, MAX_PENDING_CHECKS, BasicAuth, bcrypt_check
+from exporter.web.web_config import MAX_CACHED_LOGINS, MAX_PENDING_CHECKS, BasicAuth, bcrypt_check
 from tests.eventually import PATIENCE_SECONDS, eventually
 
 ALICE = bcrypt.hashpw(b"wonderland", b"$2b$04$abcdefghijklmnopqrstuu").decode()

@@ -153,7 +153,9 @@ def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
 
     Make it possible, or set --attribution=off.
     """
-    missing, probes = _missing_for_bpf(facts.exporter), facts.libcuda_probes
+    exporter, probes = facts.exporter, facts.libcuda_probes
+    # CAP_SYS_ADMIN includes the other two.
+    missing = exporter.lacks(Capability.SYS_ADMIN) and exporter.lacks(Capability.BPF, Capability.PERFMON)
     if facts.config.attribution is Attribution.BPF and missing:
         is_service = facts.exporter.is_service
         yield Occurrence(
@@ -175,8 +177,3 @@ def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
         )
     for problem in probes.problems if probes is not None else ():
         yield Occurrence((shown(problem),), fix="Restart processes with a replaced library.")
-
-
-def _missing_for_bpf(exporter: ExporterProcess) -> str:
-    """Return what the exporter lacks; CAP_SYS_ADMIN includes the other two."""
-    return exporter.lacks(Capability.SYS_ADMIN) and exporter.lacks(Capability.BPF, Capability.PERFMON)
