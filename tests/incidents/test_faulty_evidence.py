@@ -135,7 +135,6 @@ LESS = {
 
 
 def test_one_incident_with_less_evidence(subtests: pytest.Subtests) -> None:
-    """The other sources replace what is missing."""
     for recorded, less in product(FAULTS, LESS.values()):
         with subtests.test(recorded=recorded, less=less):
             (incident,) = incidents(less(observed(recorded)))

@@ -48,25 +48,21 @@ class TestDetails:
     """All that is known, and what to do."""
 
     def test_open_incident(self) -> None:
-        """To the character."""
         assert text_of(details(blocked(), NOW, ADDRESS)) == f"{IN_WORDS}\n"
 
     def test_styles_the_state_and_the_commands(self) -> None:
-        """By their tones."""
         shown = details(blocked(), NOW, ADDRESS)
         assert [line.text for line in shown if line.has(Style.COMMAND)] == ["               kill -KILL 601"]
         assert [line for line in shown if line.has(Style.ERROR)] == shown[:1]
         assert not any(line.has(Style.ERROR) for line in details(ended(), NOW, ADDRESS))
 
     def test_ended_incident_has_no_commands(self) -> None:
-        """Past blockers are still shown."""
         over = ended(blocking={601: RecoveryDelay(since=AT, until=AT + 4)})
         shown = text_of(details(over, NOW, ADDRESS))
         assert "  Blocked by PID 601 (train.py of alice), for 4.0 s" in shown
         assert "kill" not in shown
 
     def test_hardware_fault_has_no_suspects(self) -> None:
-        """Whatever else is known."""
         xid = IncidentXid(at=AT, number=48, gpu=GPU)
         shown = text_of(details(ended(kind=FaultKind.HARDWARE, xids=(xid,), suspects=(suspect(600, 0.9),)), NOW, None))
         assert "  Suspect    none: the hardware failed" in shown
@@ -80,7 +76,6 @@ class TestDetails:
         assert shown == ["unknown", "none reported", "no client known", "unknown: no indication of a cause"]
 
     def test_shows_work_in_flight_if_it_is_known(self) -> None:
-        """Also of those who are not suspected."""
         in_flight_work = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
         shown = text_of(
             details(incident(affected=(600, 601, 602), clues=Clues(in_flight_work=in_flight_work)), NOW, None)
@@ -90,7 +85,6 @@ class TestDetails:
         assert "PID 602\n" in shown
 
     def test_marks_an_inferred_list_of_affected_clients(self) -> None:
-        """The log's own is better evidence."""
         shown = text_of(details(incident(affected_confirmed=False), NOW, None))
         assert "2 clients, inferred from the GPUs that clients share" in shown
 
@@ -105,7 +99,6 @@ class TestDetails:
         assert "kill" not in shown
 
     def test_xid_without_a_catalogue_entry(self) -> None:
-        """Its number is all there is."""
         assert "  Xids       999" in text_of(details(incident(xids=(IncidentXid(at=AT, number=999),)), NOW, None))
 
     def test_counts_many_clients(self) -> None:
@@ -141,7 +134,6 @@ class TestBrief:
         ids=("open", "recovered"),
     )
     def test_shows_the_state(self, fault: Incident, line: str) -> None:
-        """It also shows the suspect."""
         assert brief(fault, NOW) == line
 
 
@@ -149,7 +141,6 @@ class TestTable:
     """One row for each."""
 
     def test_lists_incidents(self) -> None:
-        """To the character."""
         suspects = (suspect(600, 0.35), suspect(601, 0.35), suspect(602, 0.3))
         faults = (
             blocked(),
@@ -160,7 +151,6 @@ class TestTable:
         assert text_of(incidents_table(faults, NOW)) == TABLE
 
     def test_a_terminal_shows_ages_and_the_command_for_details(self) -> None:
-        """One that is open, rather than the newest."""
         header, newest, older, hint = text_of(incidents_table([ended(id="b"), blocked()], NOW, 160)).splitlines()
         assert header.split()[1:4] == ["WHEN", "AGO", "DAEMON"]
         assert (f"{short_time(AT, NOW)}  3 min 2 s  " in newest, f"{short_time(AT, NOW)}  3 min 2 s  " in older) == (
@@ -177,10 +167,8 @@ class TestTable:
         assert {"ID", "WHEN", "SUSPECT", "STATE"} <= set(header.text.split())
 
     def test_styles_open_incidents(self) -> None:
-        """By its tone, too."""
         _, first, second = incidents_table([blocked(), ended(id="b")], NOW)
         assert (first.has(Style.ERROR), second.has(Style.ERROR)) == (True, False)
 
     def test_no_incidents(self) -> None:
-        """In words."""
         assert text_of(incidents_table((), NOW)) == "No incidents.\n"

@@ -110,7 +110,6 @@ class TestTable:
         ids=("three clients", "idle", "waiting", "dead"),
     )
     def test_renders_a_small_node(self, scene: Callable[[], Node], table: str) -> None:
-        """To the character."""
         assert status_text.status_table(scene()) == table
 
     def test_shows_a_column_for_workloads(self) -> None:
@@ -142,7 +141,6 @@ class TestTable:
         assert len(rows) == 48
 
     def test_shows_faults_and_unresponsive_daemons_as_states(self) -> None:
-        """The worse of the two, where both have one."""
         faulted = reduced(*at_work(CLIENT), *fault()).node
         assert " fault " in status_text.status_table(faulted)
         hung = reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
@@ -172,7 +170,6 @@ class TestJson:
         assert server["pinned_memory_limit_bytes"] == {OTHER_GPU: 2 << 30}
 
     def test_renders_a_small_node(self) -> None:
-        """Every key there is."""
         used = (1 << 30) + CONTEXT_BYTES
         who = process(ticks=36, cgroup="0::/system.slice/train.service\n")
         present = reduced(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
@@ -250,12 +247,10 @@ class TestJson:
         assert by_pid[607]["workload"] == {"kind": "user", "name": "alice"}
 
     def test_waiting_clients_and_bypassing_processes(self) -> None:
-        """By their PIDs."""
         assert node_object(view_of(waiting()))["daemons"][0]["waiting"] == [601]
         assert [gpu["bypassing"] for gpu in node_object(view_of(three_clients()))["gpus"]] == [[], [801]]
 
     def test_collection_errors(self) -> None:
-        """Null, with the reason."""
         shown_of = node_object(view_of(no_nvml()))
         problem = shown_of["sources"]["nvml"]["problem"]
         assert (problem["code"], problem["detail"]) == ("driver_error", "NVML is not there")

@@ -36,13 +36,11 @@ def test_shows_all_columns_if_there_is_room() -> None:
 
 
 def test_shrinks_the_widest_column_first_and_marks_truncated_text() -> None:
-    """Of a path, its beginning."""
     assert lines(30) == ["PATH          PID  NAME", "…/nvidia-mps    7  a-long-name", "none            -  b"]
     assert lines(22) == ["PATH     PID  NAME", "…ia-mps    7  a-long-…", "none       -  b"]
 
 
 def test_drops_columns_and_names_them() -> None:
-    """The one of least worth first."""
     without_pid = ["PATH     NAME", "…ia-mps  a-long-…", "none     b", "terminal too narrow for: PID"]
     assert lines(17, "PID", "PATH") == without_pid
     assert lines(5, "PID", "PATH") == ["NAME", "a-lo…", "b", "terminal too narrow for: PID, PATH"]
@@ -53,7 +51,6 @@ def test_an_empty_cell_is_dim() -> None:
 
 
 def test_no_row_of_a_node_is_wider_than_the_terminal(subtests: pytest.Subtests) -> None:
-    """State, PID and memory are always shown."""
     for width, scene in product(
         [44, 60, 80, 100, 130], [three_clients, daemon_dead, full, blocked_recovery, idle, owned, circuit_open]
     ):

@@ -67,7 +67,6 @@ def diagnosed(condition: Condition, **known: Any) -> Node:
 
 @pytest.mark.parametrize("condition", [Condition.WELL, Condition.STARTING, Condition.UNKNOWN])
 def test_shows_nothing_if_the_daemon_is_well(condition: Condition) -> None:
-    """The same without a watchdog."""
     assert text_lines(diagnosed(condition)) == text_lines(three_clients()) == []
     assert status_text.status_table(diagnosed(condition)) == status_text.status_table(three_clients())
 

@@ -88,7 +88,6 @@ def exits(pid: int, at: float, *, in_reset: bool = False) -> tuple[Observation, 
 
 
 def xid(number: int = 31, *, at: float = LATER, pid: int | None = None) -> KernelRecord:
-    """Return an Xid in the kernel log."""
     process = "" if pid is None else f"pid={pid}, name=train.py, "
     return KernelRecord(at=at, record=f"4,358,58747868,-;NVRM: Xid (PCI:0000:00:06): {number}, {process}MMU Fault")
 
@@ -361,7 +360,6 @@ def test_after_a_contradiction_no_client_is_likely() -> None:
 
 
 def test_the_unreliable_log_of_an_earlier_run_is_known_after_a_restart() -> None:
-    """The contradiction itself is no longer stored."""
     doubted = reduced(
         *server_log(f"Client process {C} disconnected", at=LATER - 4),
         shown(A, B, C, at=LATER - 1),

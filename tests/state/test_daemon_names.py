@@ -188,7 +188,6 @@ def test_the_end_of_a_claim_is_no_loss_of_its_daemon(seen: tuple[Observation, ..
 
 
 def test_a_crash_of_the_daemon_of_a_claim_is_a_loss() -> None:
-    """It leaves its pid file."""
     crash = (exited(CONTROL, at=AT + 10), daemon_process(None, at=AT + 10.2, left=True), look("log", at=AT + 20))
     story = reduced(*RUNNING, *crash, start=Node())
     assert EventName.DAEMON_LOST in [each.event for each in story.events]

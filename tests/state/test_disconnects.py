@@ -46,7 +46,6 @@ def disconnects(pid: int = CLIENT, *, at: float = AT + 5.015) -> tuple[Observati
 def begins(
     context: int = 1, *, pid: int = CLIENT, gpu: str | None = GPU, at: float = AT + 1
 ) -> tuple[Observation, ...]:
-    """A context is created."""
     device = () if gpu is None else (f"Device NVIDIA H200 (uuid {gpu}) is associated",)
     return server_log(connecting(pid, context), *device, active(pid, context), at=at)
 
@@ -75,7 +74,6 @@ class TestDisconnect:
     """A client disconnects when its last context ends."""
 
     def test_disconnect_has_time_server_and_gpus(self) -> None:
-        """The stamp is the time of the log line."""
         assert left(*ends()) == Disconnect(
             pid=CLIENT,
             server=SERVER,
@@ -86,7 +84,6 @@ class TestDisconnect:
         )
 
     def test_two_end_lines_of_one_context_are_marked(self) -> None:
-        """A server writes this line once for each context."""
         assert left(*ends(how=ASSERTED), *ends(at=AT + 5.1)).logged_twice
         assert not left(*begins(2), *ends(how=ASSERTED), *ends(2, at=AT + 5.1)).logged_twice
 
@@ -118,7 +115,6 @@ class TestDisconnect:
         assert left(*ends(pid=UNKNOWN), pid=UNKNOWN).server == SERVER
 
     def test_process_exit_may_be_observed_before_the_log_is_read(self) -> None:
-        """Two collectors observe them."""
         known = at_server().node
         gone = reduced(exited(at=AT + 4.9), *ends(), *disconnects(), start=known).daemon
         assert CLIENT not in gone.clients
@@ -135,7 +131,6 @@ class TestDisconnect:
         assert found.stamp == "2026-11-20 15:08:50.147"
 
     def test_one_line_ends_context_and_process_up_to_r565(self) -> None:
-        """These versions write one line for both."""
         after = at_server(*server_log(f"Client {{{CLIENT}, 1}} exit", at=AT + 5))
         assert after.daemon.connections.disconnects[CLIENT].stamp == "2026-11-20 15:08:50.147"
         assert CLIENT not in after.daemon.clients
@@ -170,7 +165,6 @@ class TestDisconnect:
         assert at_server(*seen).daemon.connections.disconnects == {}
 
     def test_disconnects_are_removed_after_some_seconds(self) -> None:
-        """Later faults are unrelated."""
         seen = (*ends(), *disconnects())
         assert find_disconnect(*seen, look("log", at=AT + 5 + REMEMBERED_SECONDS)) is not None
         after = at_server(*seen, look("log", at=AT + 5.1 + REMEMBERED_SECONDS)).daemon
@@ -210,7 +204,6 @@ class TestContained:
         return [(event.server, event.pid) for event in at_server(*seen).of(EventName.CLIENT_FAULT_CONTAINED)]
 
     def test_reports_the_client(self) -> None:
-        """The report is immediate, and there is no incident."""
         assert self.contained(*ends(how=ASSERTED), *disconnects()) == [(SERVER, CLIENT)]
         assert at_server(*ends(how=ASSERTED), exited(at=AT + 5.02)).names()[-1] is EventName.CLIENT_FAULT_CONTAINED
         assert EventName.FAULT not in at_server(*ends(how=ASSERTED), look("log", at=AT + 9)).names()

@@ -175,7 +175,6 @@ def test_a_command_in_the_reply_to_ps_does_not_end_the_reply() -> None:
 
 
 def test_reads_the_log_again_after_the_reply_to_ps() -> None:
-    """The end of the session ends the reply."""
     _, after = after_echo()
     assert reduced(*control_log(f"Server {SERVER} exited with status 0"), start=after.node).daemon.log.claims
 
@@ -189,7 +188,6 @@ def test_reads_server_log_during_the_reply_to_ps() -> None:
 
 
 def test_ignores_the_reply_to_an_unknown_command() -> None:
-    """The daemon replies to any text in one line."""
     start = reduced(*at_work(CLIENT))
     echo = control_log(
         "NEW UI",

@@ -16,7 +16,6 @@ FAILED = GpuReading(at=AT, gpu=GPU, problem=failure("GPU is lost"))
 
 
 def gpu(result: Reduced) -> Gpu:
-    """Return the state of the GPU."""
     return result.node.gpus[GPU]
 
 
@@ -41,11 +40,9 @@ class TestCounters:
         assert energies(1000, 1500) == [1000, 1500]
 
     def test_counter_continues_after_a_driver_reset(self) -> None:
-        """The full value after the reset is an increase."""
         assert energies(1000, 200, 300) == [1000, 1200, 1300]
 
     def test_counter_does_not_change_without_a_reading(self) -> None:
-        """The next reading adds the energy used in between."""
         assert energies(1000, None, 1100) == [1000, 1000, 1100]
 
     def test_counters_survive_a_failed_reading(self) -> None:
@@ -58,12 +55,10 @@ class TestGpm:
     """A missing value of GPM is not zero. Without GPM, launches are the only measure."""
 
     def test_failed_reading_does_not_change_whether_there_is_gpm(self) -> None:
-        """A failure shows nothing."""
         assert gpu(reduced(ALL, FAILED)).has_gpm is True
         assert gpu(reduced(FAILED)).has_gpm is None
 
     def test_gpu_without_values_has_no_gpm(self) -> None:
-        """The reading succeeded."""
         bare = GpuReading(at=AT, gpu=GPU)
         assert gpu(reduced(bare, bare)).has_gpm is False
         assert gpu(reduced(replace(ALL, mig_mode=True, sm_utilization=None, dram_bandwidth=None))).has_gpm is False
@@ -100,7 +95,6 @@ class TestMig:
 
     @pytest.mark.parametrize("mig", [False, True])
     def test_no_process_is_bypassing_with_mig(self, mig: bool) -> None:
-        """The same reading without MIG has a bypassing process."""
         seen = [gpu_reading([CLIENT], beside=[BYPASSING], at=AT + passed, mig_mode=mig) for passed in (0, 2, 4)]
         result = reduced(*at_work(CLIENT), *seen)
         assert (len(result.of(EventName.PROCESS_BYPASSING)) == 0) is mig

@@ -145,7 +145,6 @@ def test_connections_before_the_last_answer_do_not_count() -> None:
 
 
 def test_a_process_suspended_after_an_answered_connection_hangs() -> None:
-    """No connection is made then that could confirm it."""
     answered = (silence(at=AT + 10), probe(True, at=AT + 10.1))
     assert state(*answered, standing("T", at=AT + 11), silence(at=AT + 20)) is DaemonState.UNRESPONSIVE
     assert state(standing("D", SERVER, at=AT + 4), *answered, silence(at=AT + 20)) is DaemonState.UP
@@ -229,7 +228,6 @@ def test_a_resumed_daemon_that_answers_is_queried_at_the_usual_interval() -> Non
 
 
 def test_an_unchanged_state_retains_its_first_time() -> None:
-    """A collector that starts again reports the state again."""
     node = reduced(standing("T", at=AT + 5), standing("T", at=AT + 9), start=UNLOGGED).node
     assert node.states[CONTROL].at == AT + 5
     again = reduced(standing("S", at=AT + 10), standing("T", at=AT + 11), start=node).node

@@ -64,7 +64,6 @@ class TestServer:
         assert daemon.servers[700].pinned_memory_limits == {9: 3 << 30, 0: 100 << 30}
 
     def test_a_change_replaces_only_that_limit(self) -> None:
-        """The other limits from the start still apply."""
         assert limits(*server_log(*START_BLOCK), *server_log("Active Threads Percentage set to 60.0")) == (
             60.0,
             {9: 3 << 30, 0: 100 << 30},
@@ -86,7 +85,6 @@ class TestServer:
         assert limits(*asked) == (40.0, {0: 3000 << 20})
 
     def test_defaults_do_not_change_a_running_server(self) -> None:
-        """They apply only to servers that start later."""
         assert limits(reply("get_default_active_thread_percentage", "40.0\n"), reply(DEFAULT_MEMORY, "3G\n")) == (
             None,
             {},
@@ -120,7 +118,6 @@ class TestServer:
                 assert limits(reply(f"get_device_pinned_mem_limit {SERVER} 0", words)) == (None, {})
 
     def test_ignores_an_invalid_device(self, subtests: pytest.Subtests) -> None:
-        """The number of stored devices is limited."""
         for device in ["64", "99999", "-1", "x", "²", "0 0"]:
             with subtests.test(device=device):
                 assert limits(reply(f"get_device_pinned_mem_limit {SERVER} {device}", "3G")) == (None, {})
@@ -129,11 +126,9 @@ class TestServer:
         "asked", [f"get_active_thread_percentage {SERVER}", f"get_device_pinned_mem_limit {SERVER} 0"]
     )
     def test_server_that_the_daemon_does_not_find_has_exited(self, asked: str) -> None:
-        """Other queries have the same effect."""
         assert not reduced(*at_work(CLIENT), reply(asked, f"Server {SERVER} not found\n")).daemon.servers
 
     def test_the_next_server_does_not_inherit_limits(self) -> None:
-        """Its limits are unknown at first."""
         gone = control_log(f"Server {SERVER} exited with status 0", "Starting new server 700 for user 0", at=AT + 1)
         after = reduced(*at_work(CLIENT), *server_log(*START_BLOCK), *gone).daemon
         assert after.servers[700].active_thread_percentage is None
@@ -170,7 +165,6 @@ class TestDefaults:
         assert defaults(*control_log("Cmd:ps", "set_default_device_pinned_mem_limit 0 100G.")) == (None, {})
 
     def test_a_restarted_daemon_has_no_defaults(self) -> None:
-        """The daemon stores them only in memory."""
         asked = (
             daemon_process(),
             reply(DEFAULT_PRIORITY, "1\n"),
@@ -202,26 +196,22 @@ class TestStaleness:
 
     @pytest.mark.parametrize("unanswered", [refusal(at=AT + 1), silence(at=AT + 1)], ids=["refused", "silent"])
     def test_an_unanswered_query_does_not_end_staleness(self, unanswered: Observation) -> None:
-        """The query is repeated when the daemon answers again."""
         assert self.stale(replace(unanswered, command=DEFAULT_MEMORY)) == {DEFAULT_MEMORY}  # type: ignore[call-arg]
 
     @pytest.mark.parametrize("unanswered", [refusal(at=AT + 1), silence(at=AT + 1)], ids=["refused", "silent"])
     def test_an_unanswered_query_makes_its_value_stale(self, unanswered: Observation) -> None:
-        """Other queries have their own schedule."""
         assert reduced(*at_work(), replace(unanswered, command=DEFAULT_PRIORITY)).daemon.default_limits.stale == {  # type: ignore[call-arg]
             DEFAULT_PRIORITY
         }
         assert not reduced(*at_work(), unanswered).daemon.default_limits.stale
 
     def test_number_of_stale_queries_is_limited(self) -> None:
-        """Only existing servers and possible devices count."""
         many = [
             f"Cmd:set_device_pinned_mem_limit {pid} {device} 1G" for pid in range(500, 520) for device in range(200)
         ]
         assert len(self.stale(*control_log(*many))) == 64 + 1
 
     def test_stale_queries_of_an_exited_server_are_removed(self) -> None:
-        """They are removed when another value becomes stale."""
         stale = control_log(f"Cmd:set_active_thread_percentage {SERVER} 1")
         gone = (
             *stale,
@@ -244,7 +234,6 @@ class TestDevices:
         return dict(gpus_by_ordinal(present, daemon))
 
     def test_the_only_gpu_has_ordinal_0(self) -> None:
-        """No other GPU is possible."""
         assert self.ordinals(GPU) == {0: GPU}
 
     def test_ordinals_of_several_gpus_are_unknown(self) -> None:
@@ -269,12 +258,10 @@ class TestDevices:
                 assert self.ordinals(GPU, OTHER_GPU, runtime__visible_devices=visible) == ordinals
 
     def test_the_devices_that_the_daemon_reports_have_precedence(self) -> None:
-        """They have the daemon's own order."""
         reported = {0: OTHER_GPU, 1: GPU}
         assert self.ordinals(GPU, OTHER_GPU, runtime__visible_devices="0,1", runtime__devices=reported) == reported
 
     def after_device_query(self, stdout: str) -> Daemon:
-        """Return the daemon after this reply."""
         return reduced(*at_work(), reply("device_query --csv", stdout)).daemon
 
     def test_reads_rows_of_the_device_query(self) -> None:

@@ -95,6 +95,5 @@ def test_an_impossible_use_is_no_window_of_attribution() -> None:
 
 
 def after(reading: GpuReading) -> Gpu:
-    """Return the GPU after this reading."""
     node, _ = reduce(Node(), reading)
     return node.gpus[GPU]

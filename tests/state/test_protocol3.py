@@ -177,7 +177,6 @@ def test_sets_limits_only_while_the_namespace_has_no_client() -> None:
 
 
 def test_reports_different_memory_limits_of_devices_and_sets_none() -> None:
-    """One command sets the limit of all devices."""
     wanted = Limits(pinned_memory={0: 2 << 30, 1: 1 << 30})
     node, _ = after(reply(3.0, LIST_NAMESPACES, NAMESPACES + "default,training,Ready,2G,100,0,/x\n"))
     checks = check_limits(node.daemons[NAME], wanted, node.at)

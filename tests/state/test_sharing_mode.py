@@ -15,7 +15,6 @@ NO_DAEMON = Node()
 
 
 def mode(result: Reduced) -> SharingMode | None:
-    """Return the sharing mode of the GPU."""
     return sharing_mode(result.node, result.node.gpus[GPU])
 
 

@@ -205,7 +205,6 @@ reports = st.builds(
 @given(st.lists(reports | st.sampled_from(TWO_GPUS), max_size=30))
 @settings(max_examples=100)
 def test_in_any_order_there_are_as_many_events_as_counted_xids(seen: list[Observation]) -> None:
-    """Without a flood and without incidents."""
     present, events = node(), list[Event]()
     for after, new_events in reduce_all(present, (*TWO_GPUS, *seen)):
         present = after

@@ -171,7 +171,6 @@ def test_line_pairs_with_the_event_of_its_gpu_first() -> None:
 
 
 def test_too_many_numbers_count_as_other() -> None:
-    """Well-known numbers always have their own counter."""
     after = counts(*(kernel(number) for number in range(1000, 1200)), kernel(79))
 
     assert after[GPU, "79"] == 1

@@ -39,7 +39,6 @@ class TestUnknown:
     """A client without an estimate used at most the unattributed time."""
 
     def test_a_share_is_the_mean_over_the_time_in_which_it_is_known(self) -> None:
-        """A third of the minute is unknown."""
         split = minute(*40 * [window(0.2, {A: 0.1, B: 0.1})], *20 * [window(0.2, unknown=BOTH)])
         assert split.shares[A].sm == pytest.approx(0.1)
         assert split.unattributed == pytest.approx(0)
@@ -62,7 +61,6 @@ class TestUnknown:
         assert share == Share(method=Method.FLIGHT, sm=pytest.approx(0.05), error=pytest.approx(0.0005))
 
     def test_a_client_that_is_mostly_unknown_has_no_share(self) -> None:
-        """Nor does a client without any estimate."""
         split = minute(*25 * [window(0.1, {B: 0.1})], *35 * [window(0.1, unknown=BOTH)])
         assert split.shares == {}
         assert split.unattributed == pytest.approx(0.1)
@@ -84,7 +82,6 @@ class TestWithheld:
     """An estimate that is too uncertain for one window counts in the minute, with its error."""
 
     def test_estimate_and_error_are_added(self) -> None:
-        """The result is the mean of both."""
         unsure = {A: Share(method=Method.FLIGHT, sm=0.1, error=0.05)}
         share = minute(*30 * [window(0.1, {A: 0.1})], *30 * [window(0.1, withheld=unsure)]).shares[A]
         assert share.sm == pytest.approx(0.1)
@@ -95,7 +92,6 @@ class TestMethods:
     """Methods of the windows of one minute."""
 
     def test_measured_and_estimated_windows_are_an_estimate_together(self) -> None:
-        """In any order."""
         alone = window(0.4, {A: 0.4}, method=Method.MEASURED, error=0.0)
         windows = 30 * [alone] + 30 * [window(0.3, {A: 0.2, B: 0.1})]
         for each in (windows, windows[::-1]):

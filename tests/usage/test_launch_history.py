@@ -32,7 +32,6 @@ class TestCounts:
         assert counted(present) == LaunchCounts(kernels=7, graphs=2, flight_ns=5_500_000_000)
 
     def test_a_probed_client_without_launches_has_zeros(self) -> None:
-        """It is known that it launched nothing."""
         assert launch_counts(reduced(reading(AT + 1, watched=(CLIENT,)), start=UP).node, CLIENT) == LaunchCounts()
 
     def test_a_client_without_probes_has_no_counts(self) -> None:
@@ -116,13 +115,11 @@ class TestReadings:
             assert (again.work, again.launch_history) == (present.work, present.launch_history)
 
     def test_readings_of_a_few_seconds_are_stored(self) -> None:
-        """For any interval."""
         assert 5 <= len(after(*[work(CLIENT)] * 100).launch_history.readings) <= 10
         often = reduced(*(reading(AT + number / 100) for number in range(100)), start=UP).node
         assert len(often.launch_history.readings) == MAX_READINGS
 
     def test_counts_of_exited_clients_are_removed(self) -> None:
-        """They end with the client."""
         left = reduced(reading(AT + 2), start=reduced(exited(CLIENT, at=AT + 1), start=after(work(CLIENT))).node).node
         assert left.launch_history.counts == {}
 

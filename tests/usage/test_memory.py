@@ -38,7 +38,6 @@ def reading(at: float, mib: int = 100, *, pid: int = CLIENT, gpu: str = GPU) -> 
 
 
 def alices(at: float = 0.0, *, pid: int = CLIENT) -> tuple[Observation, ...]:
-    """Return the observations of a new client of Alice."""
     return (*server_log(active(pid), at=AT + at), process(pid, at=AT + at))
 
 

@@ -112,7 +112,6 @@ class TestChange:
         assert largest_error(world.live(60), world.truths()) <= 1
 
     def test_kernels_of_several_seconds_are_attributed(self) -> None:
-        """In most windows, none of them starts or ends."""
         world = World((Worker(pid=ONE, length=3000 * MS, width=64, never=True), long_and_short()[1]))
         assert largest_error(world.live(60), world.truths()) <= 9
         world.reset_truth()

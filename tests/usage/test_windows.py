@@ -23,7 +23,6 @@ def test_two_probed_clients_share_by_their_launches() -> None:
 
 
 def test_the_first_window_is_unattributed() -> None:
-    """Earlier launches are unknown."""
     node = after(present(CLIENT, NEXT), *busy(AT + 1, done(CLIENT, 900), done(NEXT, 300)))
     assert last(node) == {}
     assert posted(node) == {"unattributed": 500}
@@ -35,7 +34,6 @@ def test_without_probes_all_is_unattributed() -> None:
 
 
 def test_a_client_without_probes_has_no_share() -> None:
-    """One of two clients has probes."""
     node = after(
         present(CLIENT, NEXT),
         *second(AT + 1, done(CLIENT, 0), watched=[CLIENT]),
@@ -56,13 +54,11 @@ class TestAlone:
         assert split(node).shares[CLIENT].method is Method.MEASURED
 
     def test_a_new_client_was_maybe_not_alone_in_its_first_window(self) -> None:
-        """Earlier processes are unknown."""
         node = after(present(), *busy(AT + 1))
         node = after(node, clients(CLIENT, at=AT + 1.5), *busy(AT + 2, watched=()))
         assert last(node) == {}
 
     def test_a_client_that_exits_was_alone_until_then(self) -> None:
-        """The time counts for it."""
         node = after(present(CLIENT), *busy(AT + 1), exited(CLIENT, ticks=TICKS, at=AT + 1.5), *busy(AT + 2))
         assert last(node) == {CLIENT: 50}
         assert posted(node)["user-600"] == 500
@@ -81,7 +77,6 @@ class TestComingAndGoing:
         assert posted(node)["user-601"] - before["user-601"] == pytest.approx(70, abs=20)
 
     def test_a_client_that_ran_between_two_readings_counts(self) -> None:
-        """It ran for less than a second."""
         node = after(present(CLIENT), *second(AT + 1, done(CLIENT, 0)), *second(AT + 2, done(CLIENT, 900)))
         brief = (clients(CLIENT, NEXT, at=AT + 2.2), process(NEXT, ticks=TICKS, user="user-601"))
         node = after(node, *brief, exited(NEXT, ticks=TICKS, at=AT + 2.7))
@@ -203,7 +198,6 @@ class TestWithoutGpm:
         assert usage.total == Usage(energy_mj=20_000)
 
     def test_nothing_is_added_for_the_time_after_gpm_was_lost(self) -> None:
-        """The earlier total remains."""
         node = after(present(CLIENT), gpu_reading([CLIENT], at=AT + 10, sm_utilization=0.4, gpm_seconds=10.0))
         assert node.usage_totals.gpus[GPU].total.sm_us == 4_000_000
         node = after(node, *(without_gpm(AT + at) for at in (30, 40, 50)))
@@ -215,7 +209,6 @@ class TestReadings:
     """GPM in full readings and in its own readings."""
 
     def test_a_full_reading_adds_nothing_while_gpm_is_read_by_itself(self) -> None:
-        """Time is posted once."""
         row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40, memory_percent=0)
         node = after(present(CLIENT), *busy(AT + 1), *busy(AT + 2))
         node = after(
@@ -228,14 +221,12 @@ class TestTimes:
     """Late, repeated and wrong times."""
 
     def test_repeated_and_late_readings_add_nothing(self) -> None:
-        """Of the GPU or of launches."""
         node = after(present(CLIENT, NEXT), *BOTH)
         again = after(node, *reversed(BOTH), *BOTH)
         assert again.usage_totals == node.usage_totals
         assert again.attribution[GPU].windows == node.attribution[GPU].windows
 
     def test_old_launch_counts_are_not_used(self) -> None:
-        """The collector of the probes hangs."""
         node = after(present(CLIENT, NEXT), *BOTH, GpuUse(at=AT + 9, gpu=GPU, seconds=6.9, sm_utilization=0.5))
         assert last(node) == {}
 
@@ -316,7 +307,6 @@ def test_under_mig_without_gpm_nothing_is_invented() -> None:
 
 
 def test_unattributed_time_is_posted() -> None:
-    """So the parts add up to the total."""
     node = after(present(CLIENT, NEXT), *BOTH)
     usage = node.usage_totals.gpus[GPU]
     assert sum(used.sm_us for used in usage.by_account.values()) == usage.total.sm_us == 2 * 260_000

@@ -72,7 +72,6 @@ def test_a_connected_user_delays_no_restart_of_a_suspended_daemon() -> None:
 
 
 def test_a_hang_remains_confirmed_when_the_queue_is_full_later() -> None:
-    """The exporter's own connections fill it."""
     post = WatchedDaemon()
     post.observe(*silences(), _connection(DEATH + 80, None))
     post.until(DEATH + 110)

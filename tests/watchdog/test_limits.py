@@ -62,7 +62,6 @@ class TestLimitsInForce:
     """All that is wanted is verified."""
 
     def test_reports_limits_in_force_once(self) -> None:
-        """Not again with every look."""
         enforced = in_force()
         assert enforced.evaluate(AT + 60) == []
         assert [event.event for event in enforced.events] == [EventName.LIMITS_IN_FORCE]
@@ -84,7 +83,6 @@ class TestLimitsInForce:
         assert [event.event for event in enforced.events] == [EventName.LIMITS_IN_FORCE]
 
     def test_reports_nothing_without_wanted_limits(self) -> None:
-        """However a daemon is set."""
         enforced = in_force(Limits())
         assert (enforced.events, enforced.actions, enforced.watch.wanted_limits) == ([], [], None)
 
@@ -129,7 +127,6 @@ class TestNewDaemon:
         assert [action.uid for action in enforced.actions] == [1000]
 
     def test_sends_nothing_to_a_daemon_that_does_not_answer_yet(self) -> None:
-        """Gone, starting, held by a session, or silent."""
         enforced = self.back(ALL)
         assert enforced.observe(no_daemon(at=AT + 11)) == []
         held = in_force()
@@ -146,7 +143,6 @@ class TestNewDaemon:
         assert in_force().observe(silence(at=AT + 10), *less_memory) == []
 
     def test_missing_limits_of_a_new_daemon_are_no_drift(self) -> None:
-        """And once it has, all is well again."""
         enforced = self.back(ALL)
         enforced.observe(*up(at=AT + 11, process=900))
         enforced.observe(*defaults(at=AT + 11.1))
@@ -154,7 +150,6 @@ class TestNewDaemon:
         assert len(enforced.actions) == 1
 
     def test_restores_limits_after_an_unobserved_replacement(self) -> None:
-        """PID and start time identify the process."""
         enforced = in_force(MEMORY)
         assert SET_MEMORY in enforced.observe(*up(at=AT + 11, process=900))
 
@@ -165,7 +160,6 @@ class TestNewDaemon:
         assert enforced.observe(*defaults(memory="2G", at=AT + 12)) == []
 
     def test_queries_an_unknown_daemon_first(self) -> None:
-        """And then set."""
         enforced = LimitedDaemon(MEMORY)
         assert enforced.observe(*up()) == []
         assert enforced.observe(*defaults(memory="")) == [SET_MEMORY]
@@ -179,7 +173,6 @@ class TestNewDaemon:
         assert "get_device_pinned_mem_limit 700 0" in commands_of(enforced.actions[-1])
 
     def test_reports_drift_in_observe_mode_after_the_first_query(self) -> None:
-        """And nothing is done."""
         enforced = self.back(MEMORY, Mode.OBSERVE)
         enforced.observe(*up(at=AT + 11, process=900))
         assert not enforced.of(EventName.LIMITS_DRIFTED)
@@ -240,13 +233,11 @@ class TestDrift:
         assert enforced.events[-1].event is EventName.LIMITS_IN_FORCE
 
     def test_a_server_without_a_logged_priority_has_the_default(self) -> None:
-        """There is no question for it."""
         enforced = LimitedDaemon(Limits(client_priority=1))
         enforced.observe(*up(SERVER), *defaults(priority=1))
         assert [event.event for event in enforced.events] == [EventName.LIMITS_IN_FORCE]
 
     def test_reports_drift_once_and_its_end(self) -> None:
-        """The corrected limit is read from the server."""
         enforced = in_force(MEMORY)
         told_anew = reply(f"get_device_pinned_mem_limit {SERVER} 0", "3G\n", at=AT + 1)
         assert enforced.observe(told_anew) == [OF_SERVER]
@@ -348,18 +339,15 @@ class TestRetries:
         )
 
     def test_repeats_an_effective_command_at_once(self) -> None:
-        """An operator's next command is another matter."""
         enforced = self.unhelped()
         enforced.observe(*defaults(memory="2G", at=AT + 1))
         assert enforced.observe(*defaults(memory="4G", at=AT + 1.5)) == [SET_MEMORY]
 
     def test_an_ineffective_command_delays_no_other(self) -> None:
-        """Each for itself."""
         enforced = self.unhelped()
         assert enforced.observe(*server(SERVER, *start_block(memory=None), at=AT + 1)) == [OF_SERVER]
 
     def test_limits_the_commands_of_one_action(self) -> None:
-        """The rest comes next."""
         many = Limits(pinned_memory=dict.fromkeys(range(64), GIB))
         enforced = LimitedDaemon(many)
         asked = [reply(f"get_default_device_pinned_mem_limit {device}") for device in range(64)]
@@ -407,7 +395,6 @@ class TestBypassedLimits:
         assert not enforced.of(EventName.LIMITS_BYPASSED)
 
     def test_counts_earlier_clients_once(self) -> None:
-        """Though the server's limits are reported again."""
         enforced = self.unlimited_since()
         enforced.observe(TELLS_MEMORY)
         enforced.observe(replace(TELLS_MEMORY, at=AT + 2))

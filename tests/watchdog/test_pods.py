@@ -30,7 +30,6 @@ def cgroup(uid: str) -> str:
 
 
 def in_pod(*, named: bool = True, daemon_policy: DaemonPolicy | None = None, **rules: Any) -> WatchedDaemon:
-    """Return a daemon in a pod."""
     name = (PodFound(at=AT, uid=UID, name="mps-x7k2p", namespace="gpu-operator"),) if named else ()
     seen = (replace(daemon_process(), cgroup=cgroup(UID)), *alive()[1:], *name)
     return WatchedDaemon(*seen, daemon_policy=daemon_policy or DaemonPolicy(), **{"allow": ALLOWED, **rules})

@@ -149,7 +149,6 @@ class Onlooker:
 
 
 def reported_actions(events: Iterable[Event]) -> list[tuple[str | None, str | None, Reason | str | None]]:
-    """Return the reported actions."""
     return [(each.daemon, each.action, each.reason) for each in events if each.event is EventName.WATCHDOG_ACTS]
 
 

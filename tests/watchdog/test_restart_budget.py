@@ -161,7 +161,6 @@ def test_a_second_crash_ends_the_verification() -> None:
 
 
 def test_a_crash_before_the_last_step_ends_the_verification() -> None:
-    """Its limits were still being set."""
     post = WatchedDaemon()
     post.observe(*dies())
     post.observe(daemon_process(NEXT, at=post.at + 0.1))

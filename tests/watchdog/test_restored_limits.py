@@ -34,7 +34,6 @@ class TestObservedLimits:
     """Return limits that an operator set by command."""
 
     def test_restores_limits_after_a_restart(self) -> None:
-        """At once, like what is configured."""
         assert started_again(set_by_command()) == [
             SET_MEMORY,
             "set_default_active_thread_percentage 40",
@@ -48,7 +47,6 @@ class TestObservedLimits:
         assert SET_MEMORY in enforced.observe(*up(at=AT + 11, process=900))
 
     def test_restores_limits_of_running_servers(self) -> None:
-        """They have come without."""
         enforced = set_by_command()
         started_again(enforced)
         commands = enforced.observe(*defaults(at=AT + 11), *server(700, *start_block(100.0, None, 1), at=AT + 11.2))
