@@ -130,17 +130,14 @@ def reply(
 
 
 def servers(*pids: int, at: float = AT, daemon: str = DAEMON) -> ControlReply:
-    """The daemon lists its servers."""
     return reply("get_server_list", _lines(pids), at=at, daemon=daemon)
 
 
 def clients(*pids: int, server: int = SERVER, at: float = AT, daemon: str = DAEMON) -> ControlReply:
-    """The daemon lists a server's clients."""
     return reply(f"get_client_list {server}", _lines(pids), at=at, daemon=daemon)
 
 
 def status(state: str, *, server: int = SERVER, at: float = AT, daemon: str = DAEMON) -> ControlReply:
-    """The daemon reports the state of a server."""
     return reply(f"get_server_status {server}", f"{state}\n", at=at, daemon=daemon)
 
 
@@ -171,7 +168,6 @@ def stamped(text: str, role: str = "Control", pid: int = CONTROL, at: float = AT
 
 
 def control_log(*texts: str, at: float = AT, pid: int = CONTROL, daemon: str = DAEMON) -> tuple[LogLine, ...]:
-    """The control daemon writes log lines."""
     return tuple(
         LogLine(at=at, daemon=daemon, file="control.log", line=stamped(text, "Control", pid, at)) for text in texts
     )
@@ -308,7 +304,6 @@ def absent(path: object) -> Reason:
 
 
 def not_a_file(path: object) -> Reason:
-    """A path that is not a file."""
     return Reason(ReasonCode.WRONG_FILE_TYPE, subject=str(path))
 
 
@@ -347,7 +342,6 @@ def process(
 
 
 def exited(pid: int = CLIENT, *, at: float = AT, ticks: int | None = None) -> ProcessExit:
-    """A process has exited."""
     return ProcessExit(at=at, pid=pid, start_ticks=pid * 100 if ticks is None else ticks)
 
 
@@ -366,12 +360,10 @@ def daemon_process(
 
 
 def standing(state: str, pid: int = CONTROL, *, at: float = AT, ticks: int | None = None) -> ProcessState:
-    """The scheduler state of a process."""
     return ProcessState(at=at, pid=pid, start_ticks=pid * 100 if ticks is None else ticks, state=state)
 
 
 def socket(listening: bool | None, *, at: float = AT, daemon: str = DAEMON) -> ControlSocket:
-    """Whether a process listens on the daemon's socket."""
     return ControlSocket(at=at, daemon=daemon, listening=listening)
 
 
@@ -866,7 +858,6 @@ class Recorded:
 
     @cached_property
     def observations(self) -> tuple[Observation, ...]:
-        """All observations."""
         return tuple(Recording(io.StringIO(self.text)).observations())
 
     def cut(self, at: float) -> str:
@@ -888,7 +879,6 @@ RECORDINGS = _recordings()
 
 
 def scenario(name: str) -> Recorded:
-    """Return the recording of a scenario."""
     return next(each for each in RECORDINGS if each.name == name)
 
 

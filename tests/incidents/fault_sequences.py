@@ -70,7 +70,6 @@ def block(
 
 
 def disconnect(pids: Sequence[int], how: str, server: int) -> tuple[Observation, ...]:
-    """Clients disconnect."""
     return server_log(
         *(
             line
@@ -91,7 +90,6 @@ def refuse(pid: int, server: int) -> tuple[Observation, ...]:
 
 
 def reset(devices: Sequence[int], server: int) -> tuple[Observation, ...]:
-    """A server has recovered on these devices."""
     return server_log(*(f"Destroy server context on device {each} (NVIDIA H200)" for each in devices), server=server)
 
 

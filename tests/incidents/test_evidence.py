@@ -58,7 +58,6 @@ class TestClients:
         assert names(*server_log(connecting(601)), gpu_reading([CLIENT, 601], at=AT + 1)) == []
 
     def test_active_is(self) -> None:
-        """The server accepted a context."""
         assert names(*server_log(active(601))) == [EventName.CLIENT_CONNECTED]
 
     def test_every_further_context_is_the_same_client(self) -> None:
@@ -89,7 +88,6 @@ class TestClients:
 
     @pytest.mark.parametrize(("ticks", "expected"), [(CLIENT * 100, [EventName.CLIENT_DISCONNECTED]), (7, [])])
     def test_an_exit_counts_for_the_process_that_was_known(self, ticks: int, expected: list[EventName]) -> None:
-        """A PID with another start time is another process."""
         assert names(process(CLIENT), exited(CLIENT, ticks=ticks)) == expected
 
     def test_a_pid_with_a_new_start_time_is_another_process(self) -> None:
@@ -158,7 +156,6 @@ class TestWaiting:
         )
 
     def test_a_wait_is_one_event_while_the_other_server_stays(self) -> None:
-        """The daemon logs it repeatedly, with increasing intervals."""
         after = reduced(*control_log(self.QUEUED, self.STAYS, self.STAYS, self.STAYS), start=UP)
         assert after.names() == [EventName.CLIENT_WAITING]
         assert after.daemon.connections.waiting == {601}
@@ -212,7 +209,6 @@ class TestFault:
         ids=("the log's block", "another FAULT", "clients still listed"),
     )
     def test_a_second_source_makes_it_a_fault(self, evidence: tuple[Observation, ...]) -> None:
-        """None of these occurs with a server that exits."""
         after = reduced(status("FAULT", at=AT + 5), *evidence, start=UP)
         assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["fault"]
 
@@ -250,7 +246,6 @@ class TestServers:
     """One empty list ends no server, and late lines bring none back."""
 
     def test_two_empty_lists_count(self) -> None:
-        """A second apart, without another list in between."""
         gone = [EventName.CLIENT_DISCONNECTED, EventName.SERVER_EXITED]
         assert names(servers(at=AT + 5)) == []
         assert names(servers(at=AT + 5), servers(at=AT + 7)) == gone
@@ -277,18 +272,15 @@ class TestDaemon:
     """States of the daemon: ended, hung, held, busy."""
 
     def test_a_collision_proves_nothing(self) -> None:
-        """Another command ran at the same time."""
         assert names(refusal(at=AT + 5), servers(SERVER, at=AT + 5.1)) == []
 
     def test_repeated_refusals_are_an_open_session(self) -> None:
-        """The daemon runs."""
         after = reduced(refusal(at=AT + 5), refusal(at=AT + 8), start=UP)
         assert after.names() == []
         assert after.daemon.state is DaemonState.HELD
         assert reduced(servers(SERVER, at=AT + 9), start=after.node).daemon.state is DaemonState.UP
 
     def test_one_unanswered_query_is_not_a_hang(self) -> None:
-        """A second one is, and any reply ends it."""
         assert names(silence(at=AT + 5)) == []
         assert names(silence(at=AT + 5), silence(at=AT + 5.5)) == []
         assert names(silence(at=AT + 5), silence(at=AT + 10)) == [EventName.DAEMON_UNRESPONSIVE]
@@ -351,7 +343,6 @@ class TestDaemon:
         assert after.daemon.lifecycle.quit_at is None
 
     def test_late_lines_of_the_old_daemon_do_not_end_the_new_one(self) -> None:
-        """They were read late."""
         after = reduced(
             daemon_process(CONTROL + 1, at=AT + 1),
             servers(at=AT + 2),
@@ -398,7 +389,6 @@ class TestDaemon:
         assert reduced(*seen[2:], start=start).daemon.state is DaemonState.HELD
 
     def test_an_absent_daemon_has_neither_servers_nor_clients(self) -> None:
-        """Lines that are read after its end change nothing."""
         late = (
             *control_log("Starting new server 700 for user 0", "NEW SERVER 700: Ready", at=AT + 5.1),
             *server_log(active(701), at=AT + 5.1, server=700),
@@ -417,7 +407,6 @@ class TestBypassing:
     """A bypassing process is reported if it neither connects nor exits."""
 
     def test_needs_two_readings_a_second_apart(self) -> None:
-        """It is reported once."""
         assert names(gpu_reading([CLIENT], beside=[801], at=AT + 5)) == []
         assert (
             names(gpu_reading([CLIENT], beside=[801], at=AT + 5), gpu_reading([CLIENT], beside=[801], at=AT + 5.3))
@@ -436,7 +425,6 @@ class TestBypassing:
         assert EventName.PROCESS_BYPASSING not in names(*looks[:2], servers(801, at=AT + 8), looks[2], start=quietly)
 
     def test_on_two_gpus_it_is_reported_once(self) -> None:
-        """It is one process."""
         seen = [
             gpu_reading(beside=[801], gpu=gpu, index=index, at=AT + second)
             for second in (5, 7)
@@ -455,7 +443,6 @@ class TestBypassing:
         ids=("the server", "a known client", "no MPS list to compare with", "no reading"),
     )
     def test_no_other_process_is_bypassing(self, seen: GpuReading) -> None:
-        """For any number of readings."""
         assert names(*(replace(seen, at=AT + second) for second in (5, 10, 15))) == []
 
     def test_a_disconnected_client_that_nvml_still_lists_is_not_bypassing(self) -> None:
@@ -471,12 +458,10 @@ class TestBypassing:
         assert names(looks[0], other, *looks[1:]) == []
 
     def test_until_the_servers_are_known_no_process_is_bypassing(self) -> None:
-        """A server could be taken for a bypassing process."""
         start = reduced(*control_log("UI closed")).node
         assert names(*(gpu_reading(server=700, at=AT + second) for second in (5, 10, 15)), start=start) == []
 
     def test_a_process_that_starts_after_the_death_of_the_daemon_bypasses_mps(self) -> None:
-        """There is no other sign."""
         start = reduced(gpu_reading([CLIENT]), no_daemon(at=AT + 5), start=UP).node
         looks = (gpu_reading(beside=[801], server=None, at=AT + second) for second in (10, 20))
         assert EventName.PROCESS_BYPASSING in names(*looks, start=start)

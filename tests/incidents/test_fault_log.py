@@ -67,7 +67,6 @@ R515 = (
 
 
 def after(*texts: str, at: float = AT, start: Server | None = None, pids: Pids = None) -> Server:
-    """Return a server after these lines."""
     server = Server(pid=SERVER, started_at=AT - 60) if start is None else start
     for text in texts:
         entry = parse_log_line(stamped(text, "Server", SERVER, at))
@@ -292,7 +291,6 @@ def test_the_server_recovers_when_the_contexts_on_all_devices_are_destroyed(line
 
 
 def test_lines_that_are_read_again_do_not_delay_recovery() -> None:
-    """A device is reset once."""
     half = wrote(*R580, RESET[0])
     assert states([wrote(*R580, RESET[1], start=half)]) == ["active"]
 

@@ -96,7 +96,6 @@ def refused(pid: int, at: float) -> tuple[Observation, ...]:
 
 
 def xid(number: int, at: float, pid: int | None = None, place: str = "0000:00:06") -> KernelRecord:
-    """Return an Xid in the kernel log."""
     process = "" if pid is None else f"pid={pid}, name=train.py, "
     return KernelRecord(at=at, record=f"4,358,58747868,-;NVRM: Xid (PCI:{place}): {number}, {process}MMU Fault")
 
@@ -148,12 +147,10 @@ class TestOne:
         assert opening.as_json()["gpus"] == [GPU]
 
     def test_a_block_that_is_read_twice(self) -> None:
-        """Its time identifies it, also after its end."""
         assert only(over(*block(A, B, C))).ending is IncidentEnd.RECOVERED
         assert only(reduced(*block(A, B, C), *block(A, B, C), start=UP)).affected == (A, B, C)
 
     def test_the_state_and_the_block_are_one_incident(self) -> None:
-        """In any order."""
         story = reduced(
             status("FAULT", at=AT + 4.9),
             *block(A, B),
@@ -164,7 +161,6 @@ class TestOne:
         assert only(story).affected == (A, B)
 
     def test_the_block_replaces_the_inferred_affected_clients(self) -> None:
-        """The log is exact."""
         story = reduced(status("FAULT", at=AT + 4), status("FAULT", at=AT + 4.9), *block(A, B), start=UP)
         assert only(story).affected == (A, B)
 
@@ -206,12 +202,10 @@ class TestOne:
         assert (only(again).block_timestamp, only(again).detected_at) == (None, AT + 9510)
 
     def test_a_fault_of_other_clients_while_the_first_is_open(self) -> None:
-        """On a GPU that the first did not affect."""
         story = reduced(*block(A), *claimed(B, at=AT + 6, devices=(1,)), xid(31, AT + 6, B), start=UP)
         assert [each.affected for each in incidents(story)] == [(A,), (B,)]
 
     def test_a_second_block_that_nothing_else_confirms_is_no_other_fault(self) -> None:
-        """The daemon's FAULT is explained by the first fault."""
         story = reduced(*block(A), *block(B, at=AT + 6, devices=(1,)), time_passes(AT + 17), start=UP)
         assert [each.affected for each in incidents(story)] == [(A,)]
         assert story.daemon.totals.log_contradictions["fault"] == 1
@@ -234,18 +228,15 @@ class TestAffected:
             assert A in incident.affected
 
     def test_without_a_list_they_are_all_clients_of_the_gpu(self) -> None:
-        """The incident states that they are inferred."""
         story = reduced(status("FAULT", at=AT + 4), status("FAULT", at=AT + 5), start=UP)
         assert (set(only(story).affected), only(story).affected_confirmed) == ({A, B, C}, False)
 
     def test_the_details_of_each_client_are_stored(self) -> None:
-        """The clients exit a moment later."""
         story = over(*(exited(pid, at=AT + 6) for pid in (A, B, C)))
         tenant = only(story).client_details[A]
         assert (tenant.user, tenant.command, tenant.memory_bytes.keys()) == ("alice", "train.py", {GPU})
 
     def test_it_counts(self) -> None:
-        """It counts clients, not lines."""
         assert over().daemon.totals.fault_affected == 3
 
     def test_a_client_that_was_inferred_wrongly_is_removed(self) -> None:
@@ -278,7 +269,6 @@ class TestXids:
 
     @pytest.mark.parametrize("at", [AT + 2.9, AT + 7.1])
     def test_one_that_is_further_away_does_not(self, at: float) -> None:
-        """It is an event of its own."""
         seen = sorted(
             (*block(A, B, C), *reset(AT + 5.1), xid(31, at, A), time_passes(AT + 8)), key=lambda each: each.at
         )
@@ -289,7 +279,6 @@ class TestXids:
         assert incidents(reduced(xid(31, AT + 5, A), time_passes(AT + 8), start=UP)) == []
 
     def test_an_xid_of_a_bypassing_process_does_not_count(self) -> None:
-        """Even at the same time on the same GPU."""
         bypassed = reduced(gpu_reading((A, B, C), beside=(801,), at=AT + 1), start=UP).node
         assert only(over(xid(31, AT + 5.2, 801), start=bypassed)).xids == ()
 
@@ -317,12 +306,10 @@ class TestRecovery:
     HELD = reduced(*block(A, B, C), *leaves(A, at=AT + 5.1), time_passes(AT + 6.2), start=UP)
 
     def test_a_client_that_stays_for_a_second_blocks_recovery(self) -> None:
-        """At first, none does."""
         assert set(only(self.HELD).blockers) == {B, C}
         assert not only(reduced(*block(A, B, C), start=UP)).blockers
 
     def test_the_duration_of_each_is_stored(self) -> None:
-        """Also after their exit."""
         left = reduced(*leaves(B, at=AT + 9), *leaves(C, at=AT + 15), *reset(AT + 15), start=self.HELD.node)
         blocking = only(left).blocking
         assert {pid: (stay.since, stay.until) for pid, stay in blocking.items()} == {
@@ -332,7 +319,6 @@ class TestRecovery:
         assert not only(left).blockers
 
     def test_each_change_is_one_event(self) -> None:
-        """Blocking clients, and late evidence."""
         left = reduced(
             time_passes(AT + 7.5), *leaves(B, at=AT + 9), *leaves(C, at=AT + 15), *reset(AT + 15), start=self.HELD.node
         )
@@ -340,7 +326,6 @@ class TestRecovery:
         assert [each.reason for each in changes] == ["blocking", "suspects", "blocking", "blocking"]
 
     def test_new_clients_are_refused_during_the_fault(self) -> None:
-        """The incident lists them."""
         seen = (*refused(LATE, AT + 7), *leaves(B, C, at=AT + 9), *reset(AT + 9), time_passes(AT + 9.5))
         story = reduced(*seen, start=self.HELD.node)
         assert [each.pid for each in only(story).refused] == [LATE]
@@ -354,13 +339,11 @@ class TestRecovery:
         assert len(incident.refused) < 300
 
     def test_the_end_of_the_server_ends_it(self) -> None:
-        """It is no recovery."""
         story = reduced(exited(SERVER, at=AT + 9), servers(at=AT + 10), servers(at=AT + 12), start=self.HELD.node)
         assert only(story).ending is IncidentEnd.SERVER_GONE
         assert story.daemon.totals.fault_recoveries.count == 0
 
     def test_the_end_of_the_daemon_ends_it(self) -> None:
-        """It is no recovery either."""
         story = reduced(exited(441, at=AT + 9), no_daemon(at=AT + 9.1), start=self.HELD.node)
         assert only(story).ending is IncidentEnd.DAEMON_GONE
 
@@ -378,7 +361,6 @@ class TestRecovery:
         assert not only(reduced(*reset(AT + 20), start=late.node)).stuck
 
     def test_its_time_is_counted(self) -> None:
-        """By the clock of the log."""
         recoveries = over().daemon.totals.fault_recoveries
         assert (recoveries.count, recoveries.within[0], recoveries.seconds) == (1, 1, pytest.approx(0.1))
 
@@ -392,7 +374,6 @@ class TestRestart:
         return replace(reduced().node, incidents=before.incidents)
 
     def test_a_fault_that_continues_is_the_same_incident(self) -> None:
-        """It is neither reported nor counted again."""
         seen = (*at_work()[:3], status("FAULT", at=AT + 20), clients(B, C, at=AT + 20), status("FAULT", at=AT + 25))
         story = reduced(*seen, start=self.restarted())
         assert set(only(story).blockers) == {B, C}
@@ -400,7 +381,6 @@ class TestRestart:
         assert story.daemon.totals.faults == 0
 
     def test_a_fault_that_ended_in_between_ends(self) -> None:
-        """The time is unknown."""
         story = reduced(*at_work(), start=self.restarted())
         assert only(story).ending is IncidentEnd.RECOVERED
 
@@ -423,7 +403,6 @@ class TestRestart:
         assert only(well).ending is IncidentEnd.RECOVERED
 
     def test_another_server_with_that_pid_is_another(self) -> None:
-        """It began later."""
         known = reduced(process(SERVER, ticks=1), start=UP).node
         before = reduced(*block(A), start=known).node.incidents
         held = replace(node("main"), incidents=before)
@@ -431,7 +410,6 @@ class TestRestart:
         assert only(reduced(*seen, start=held)).daemon == DAEMON
 
     def test_nothing_ends_before_the_first_collection(self) -> None:
-        """Missing observations prove nothing."""
         assert only(reduced(time_passes(AT + 20), start=self.restarted())).open
 
 
@@ -446,7 +424,6 @@ class TestBounds:
         return here.node
 
     def fault(self, server: int, at: float) -> tuple[Observation, ...]:
-        """A fault of one server of the other daemon."""
         lines = ("Server is handling a fatal GPU error.", "Client {PID: 5, Context ID: 1} on device 0 to be torn down")
         says_so = status("FAULT", server=server, daemon=self.OTHER, at=at)
         return (*server_log(active(5), *lines, server=server, daemon=self.OTHER, at=at), says_so)
@@ -464,14 +441,12 @@ class TestBounds:
         assert len(incidents(story)) == 65
 
     def test_many_ended_incidents_displace_none_of_another_daemon(self) -> None:
-        """The oldest of their own daemon is removed."""
         seen = [each for number in range(80) for each in self.over(9000, AT + 100 + 10 * number)]
         story = reduced(*seen, start=over().node)
         assert [each.affected for each in incidents(story) if each.daemon == DAEMON] == [(A, B, C)]
         assert len(incidents(story)) == 64
 
     def test_the_lists_of_clients_are_bounded(self) -> None:
-        """For any duration and any log lines."""
         forged = [
             line
             for pid in range(100_000, 101_500)
@@ -485,7 +460,6 @@ class TestNoFault:
     """Exits, ended servers and collisions are no incidents."""
 
     def test_nothing(self, subtests: pytest.Subtests) -> None:
-        """None of these affects another client."""
         for seen in [
             leaves(A, B, C, at=AT + 5),
             (status("FAULT", at=AT + 5), status(f"Server {SERVER} not found", at=AT + 5.1)),

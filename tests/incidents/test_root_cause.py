@@ -108,7 +108,6 @@ class TestKilledDuringKernel:
         assert ranking[ALSO_LEFT] < 0.5 < ranking[LEFT] < 0.8
 
     def test_similar_clients_share_the_confidence(self) -> None:
-        """No evidence distinguishes them."""
         two = (early(status=SIGKILL), early(ALSO_LEFT, status=SIGKILL))
         incident = fault(A, B, early_disconnects=two, access=INSTRUCTIONS)
         assert confidences(incident)[LEFT] == confidences(incident)[ALSO_LEFT] < 0.5
@@ -120,13 +119,11 @@ class TestCoincidence:
 
     @pytest.mark.parametrize("status", [None, SIGKILL, 0])
     def test_confidence_stays_below_likely(self, status: int | None) -> None:
-        """An ordinary exit in a trial looks the same."""
         incident = fault(A, B, C, early_disconnects=(early(status=status),), access=None)
         assert incident.suspect is not None
         assert (incident.suspect.client.pid, incident.suspect.confidence < 0.8) == (LEFT, True)
 
     def test_killed_client_ranks_above_unknown_and_normal_exits(self) -> None:
-        """An unknown exit status is between the two."""
         ranking = [
             confidences(fault(A, B, C, early_disconnects=(early(status=each),)))[LEFT] for each in (SIGKILL, None, 0)
         ]
@@ -231,7 +228,6 @@ class TestInFlight:
         assert confidences(incident) == {1000: round(root_cause.ONLY_IN_FLIGHT.confidence, 2)}
 
     def test_work_in_flight_does_not_change_the_rank_of_a_killed_client(self) -> None:
-        """The killed client is not one of the affected clients."""
         without_work = fault(A, B, early_disconnects=(early(status=SIGKILL),), access=INSTRUCTIONS)
         with_work = fault(
             A, B, early_disconnects=(early(status=SIGKILL),), access=INSTRUCTIONS, in_flight_work=(busy(A), idle(B))

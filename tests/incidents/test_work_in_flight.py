@@ -115,7 +115,6 @@ class TestIdle:
         assert in_flight_work(fault(last, after=(last,), watched_after=(B,), exited_pids=(A,))) == {A: False, B: False}
 
     def test_completed_work_after_the_fault_is_no_evidence(self) -> None:
-        """No work completes in a broken context."""
         assert in_flight_work(fault(after=(work(A, launched=LOGGED_AT + 0.2),))) == {B: False}
 
     def test_client_whose_work_begins_after_the_fault_is_idle(self) -> None:
@@ -178,7 +177,6 @@ class TestInFlight:
     """Work that is open after the fault was open at the fault, or began then."""
 
     def test_open_work_with_a_launch_before_the_fault_is_in_flight(self) -> None:
-        """The client at fault looks like this."""
         (in_flight, _) = fault(after=(work(A, launched=LOGGED_AT - 0.3, since=LOGGED_AT - 0.3),)).clues.in_flight_work
         assert in_flight == InFlightWork(pid=A, in_flight=True, seconds_since_launch=0.3)
 
@@ -188,7 +186,6 @@ class TestInFlight:
         assert in_flight_work(fault(busy, after=(work(A, launched=LOGGED_AT + 0.4, since=AT + 4.3),)))[A] is True
 
     def test_exited_client_had_work_in_flight_if_the_last_reading_shows_it(self) -> None:
-        """No later reading contains this client."""
         busy = work(A, launched=AT + 4.4, since=AT + 4.3)
         assert in_flight_work(fault(busy, after=(), watched_after=(B,), exited_pids=(A,))) == {A: True, B: False}
 
@@ -207,7 +204,6 @@ class TestInFlight:
         )
 
     def test_last_reading_is_used_until_the_probes_are_read_again(self) -> None:
-        """It is reported, and corrected by the next reading."""
         busy = work(A, launched=AT + 4.4, since=AT + 4.3)
         assert in_flight_work(fault(busy, after=None)) == {A: True}
         assert in_flight_work(fault(busy, after=(work(A, launched=AT + 4.4),)))[A] is False
@@ -243,7 +239,6 @@ class TestUnknown:
             assert in_flight_work(fault(failed, after=(failed,))) == {B: False}
 
     def test_unknown_for_a_client_whose_probes_were_detached_just_before(self) -> None:
-        """The process is alive and probed again."""
         late = work(A, initialized_ns=0)
         before = reading(AT + 4.5, work(B), watched=(B,), seconds=1.5)
         after = reading(LOGGED_AT + 0.5, late, work(B), watched=(A, B))
@@ -252,7 +247,6 @@ class TestUnknown:
         }
 
     def test_work_of_a_process_that_reuses_the_pid_is_ignored(self) -> None:
-        """The last counts of the exited client are used."""
         busy, reused = (
             work(A, launched=AT + 4.4, since=AT + 4.3),
             work(A, first_ns=boot_ns(LOGGED_AT + 0.3), launched=LOGGED_AT),
@@ -280,7 +274,6 @@ class TestUnknown:
             assert in_flight_work(only(reduced(*seen, start=UP))) == {B: False}
 
     def test_work_of_the_previous_process_with_the_pid_is_ignored(self) -> None:
-        """Its remaining counts are not those of the client."""
         previous = work(A, first_ns=SECOND_NS, launched=LOGGED_AT - 1, since=LOGGED_AT - 1)
         assert in_flight_work(fault(previous, after=(previous,))) == {B: False}
 
@@ -289,7 +282,6 @@ class TestEffect:
     """The incident stores work in flight, and the ranking of suspects uses it."""
 
     def test_client_with_work_in_flight_is_the_suspect(self) -> None:
-        """No other evidence distinguishes the two clients."""
         incident = fault(after=(work(B, launched=LOGGED_AT - 0.3, since=LOGGED_AT - 0.3),))
         assert incident.suspect is not None
         assert incident.suspect.client.pid == B
@@ -297,12 +289,10 @@ class TestEffect:
         assert Reason(ReasonCode.WORK_IN_FLIGHT, seconds=0.3) in incident.suspect.indications
 
     def test_work_in_flight_outlives_the_readings(self) -> None:
-        """The readings are removed after a minute."""
         incident = fault(work(A, launched=AT), after=(work(A, launched=AT),))
         assert in_flight_work(incident) == {A: False, B: False}
 
     def test_work_in_flight_is_stored_and_may_be_missing_in_an_older_file(self) -> None:
-        """All clues are stored with the incident."""
         incident = fault(after=(work(B, launched=LOGGED_AT - 0.3, since=LOGGED_AT - 0.3),))
         stored = plain(incident)
         assert build(Incident, {**stored, "client_details": {}}).clues == incident.clues

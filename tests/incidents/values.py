@@ -33,7 +33,6 @@ def tenant(pid: int = 600, **known: Any) -> ClientDetails:
 
 
 def suspect(pid: int, confidence: float, *indications: Reason) -> Suspect:
-    """Return a suspect with this confidence."""
     named = (Reason(ReasonCode.NAMED_BY_LOG),)
     return Suspect(client=tenant(pid), confidence=confidence, indications=indications or named)
 
@@ -56,7 +55,6 @@ def incident(**known: Any) -> Incident:
 
 
 def ended(ending: IncidentEnd = IncidentEnd.RECOVERED, **known: Any) -> Incident:
-    """Return the same incident, ended after 4.25 s."""
     return incident(**{"ending": ending, "ended_at": AT + 4.25, "settled": True, **known})
 
 

@@ -1,14 +1,17 @@
 """A fault in words: what a person reads at night."""
 
+import json
+
 import pytest
 
 from exporter.model.gpu import IncidentXid
 from exporter.model.incident import Clues, FaultKind, Incident, IncidentEnd, InFlightWork, RecoveryDelay
 from exporter.report.incident_text import brief, details, incidents_table
+from exporter.report.objects import incident_object
 from exporter.report.remedy import Address
 from exporter.report.text import Style, local_time, short_time, text_of
-from tests.builders import AT, DAEMON, GPU, OTHER_GPU, SERVER
-from tests.incidents.values import blocked, crowded, ended, incident, suspect
+from tests.builders import AT, DAEMON, GPU, MIB, OTHER_GPU, SERVER
+from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
 
 LIVING = {client.pid: client.client for client in blocked().client_details.values()}
 ADDRESS = Address(pipe_directory=DAEMON, servers=frozenset({SERVER}), living=LIVING)
@@ -48,25 +51,21 @@ class TestDetails:
     """All that is known, and what to do."""
 
     def test_open_incident(self) -> None:
-        """To the character."""
         assert text_of(details(blocked(), NOW, ADDRESS)) == f"{IN_WORDS}\n"
 
     def test_styles_the_state_and_the_commands(self) -> None:
-        """By their tones."""
         shown = details(blocked(), NOW, ADDRESS)
         assert [line.text for line in shown if line.has(Style.COMMAND)] == ["               kill -KILL 601"]
         assert [line for line in shown if line.has(Style.ERROR)] == shown[:1]
         assert not any(line.has(Style.ERROR) for line in details(ended(), NOW, ADDRESS))
 
     def test_ended_incident_has_no_commands(self) -> None:
-        """Past blockers are still shown."""
         over = ended(blocking={601: RecoveryDelay(since=AT, until=AT + 4)})
         shown = text_of(details(over, NOW, ADDRESS))
         assert "  Blocked by PID 601 (train.py of alice), for 4.0 s" in shown
         assert "kill" not in shown
 
     def test_hardware_fault_has_no_suspects(self) -> None:
-        """Whatever else is known."""
         xid = IncidentXid(at=AT, number=48, gpu=GPU)
         shown = text_of(details(ended(kind=FaultKind.HARDWARE, xids=(xid,), suspects=(suspect(600, 0.9),)), NOW, None))
         assert "  Suspect    none: the hardware failed" in shown
@@ -80,7 +79,6 @@ class TestDetails:
         assert shown == ["unknown", "none reported", "no client known", "unknown: no indication of a cause"]
 
     def test_shows_work_in_flight_if_it_is_known(self) -> None:
-        """Also of those who are not suspected."""
         in_flight_work = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
         shown = text_of(
             details(incident(affected=(600, 601, 602), clues=Clues(in_flight_work=in_flight_work)), NOW, None)
@@ -90,7 +88,6 @@ class TestDetails:
         assert "PID 602\n" in shown
 
     def test_marks_an_inferred_list_of_affected_clients(self) -> None:
-        """The log's own is better evidence."""
         shown = text_of(details(incident(affected_confirmed=False), NOW, None))
         assert "2 clients, inferred from the GPUs that clients share" in shown
 
@@ -105,7 +102,6 @@ class TestDetails:
         assert "kill" not in shown
 
     def test_xid_without_a_catalogue_entry(self) -> None:
-        """Its number is all there is."""
         assert "  Xids       999" in text_of(details(incident(xids=(IncidentXid(at=AT, number=999),)), NOW, None))
 
     def test_counts_many_clients(self) -> None:
@@ -141,7 +137,6 @@ class TestBrief:
         ids=("open", "recovered"),
     )
     def test_shows_the_state(self, fault: Incident, line: str) -> None:
-        """It also shows the suspect."""
         assert brief(fault, NOW) == line
 
 
@@ -149,7 +144,6 @@ class TestTable:
     """One row for each."""
 
     def test_lists_incidents(self) -> None:
-        """To the character."""
         suspects = (suspect(600, 0.35), suspect(601, 0.35), suspect(602, 0.3))
         faults = (
             blocked(),
@@ -160,7 +154,6 @@ class TestTable:
         assert text_of(incidents_table(faults, NOW)) == TABLE
 
     def test_a_terminal_shows_ages_and_the_command_for_details(self) -> None:
-        """One that is open, rather than the newest."""
         header, newest, older, hint = text_of(incidents_table([ended(id="b"), blocked()], NOW, 160)).splitlines()
         assert header.split()[1:4] == ["WHEN", "AGO", "DAEMON"]
         assert (f"{short_time(AT, NOW)}  3 min 2 s  " in newest, f"{short_time(AT, NOW)}  3 min 2 s  " in older) == (
@@ -177,10 +170,134 @@ class TestTable:
         assert {"ID", "WHEN", "SUSPECT", "STATE"} <= set(header.text.split())
 
     def test_styles_open_incidents(self) -> None:
-        """By its tone, too."""
         _, first, second = incidents_table([blocked(), ended(id="b")], NOW)
         assert (first.has(Style.ERROR), second.has(Style.ERROR)) == (True, False)
 
     def test_no_incidents(self) -> None:
-        """In words."""
         assert text_of(incidents_table((), NOW)) == "No incidents.\n"
+
+
+# A fault as an object: every key there is.
+
+
+ADDRESS_OBJECT = Address(pipe_directory=DAEMON, living=LIVING)
+
+ALICE = {
+    "pid": 600,
+    "client": "600-10",
+    "uid": 1001,
+    "user": "alice",
+    "command": "train.py",
+    "unit": None,
+    "container": None,
+    "pod_uid": None,
+    "pod": None,
+    "namespace": None,
+    "slurm_job_id": "42",
+    "workload": {"kind": "slurm_job", "name": "42"},
+    "memory_used_bytes": {GPU: 1540 * MIB},
+}
+BOB = {**ALICE, "pid": 601, "client": "601-10", "uid": 1002, "user": "bob", "command": "vllm"}
+BOB |= {"slurm_job_id": None, "workload": None}
+
+
+def test_open_incident() -> None:
+    shown = json.loads(json.dumps(incident_object(blocked(), now=AT + 182, address=ADDRESS_OBJECT)))
+    suspects = shown.pop("suspects")
+
+    assert shown == {
+        "id": "513-1a",
+        "daemon": DAEMON,
+        "server": 513,
+        "state": "open",
+        "ending": None,
+        "settled": False,
+        "kind": "memory",
+        "gpus": [GPU],
+        "xids": [
+            {
+                "xid": 31,
+                "mnemonic": "FIFO_ERROR_MMU_ERR_FLT",
+                "meaning": "illegal address",
+                "cause": "application",
+                "advice": "RESTART_APP",
+                "gpu": GPU,
+                "pid": 600,
+                "name": "train.py",
+                "at": AT,
+            }
+        ],
+        "started_at": AT,
+        "started": "1970-01-12T13:46:40.000Z",
+        "detected_at": AT + 0.125,
+        "detected": "1970-01-12T13:46:40.125Z",
+        "ended_at": None,
+        "ended": None,
+        "seconds": None,
+        "affected": [{**ALICE, "in_flight": None}, {**BOB, "in_flight": None}],
+        "affected_count": 2,
+        "affected_confirmed": True,
+        "verdict": "very likely PID 600 (train.py of alice)",
+        "hardware_fault": False,
+        "refused": [{"at": AT + 1, "pid": 700}, {"at": AT + 2, "pid": None}],
+        "refused_count": 2,
+        "blocking": [
+            {**ALICE, "since": AT, "until": AT + 2, "seconds": 2.0, "kill_command": []},
+            {**BOB, "since": AT, "until": None, "seconds": 182.0, "kill_command": ["kill -KILL 601"]},
+        ],
+        "blocking_count": 1,
+        "stuck": False,
+        "end_server_command": [],
+    }
+    assert [(each["pid"], each["confidence"], each["likelihood"], each["indications"]) for each in suspects] == [
+        (600, 0.85, "very likely", [{"code": "contexts_ended_before_fault", "seconds": 0.12}]),
+        (601, 0.15, "unlikely", [{"code": "named_by_log"}]),
+    ]
+
+
+def test_ended_incident() -> None:
+    shown = incident_object(ended(IncidentEnd.SERVER_GONE))
+
+    assert (shown["state"], shown["ending"], shown["settled"]) == ("ended", "server_gone", True)
+    assert (shown["ended_at"], shown["ended"], shown["seconds"]) == (AT + 4.25, "1970-01-12T13:46:44.250Z", 4.25)
+
+
+def test_marks_a_hardware_fault() -> None:
+    assert incident_object(incident(kind=FaultKind.HARDWARE))["hardware_fault"] is True
+
+
+def test_affected_clients_have_in_flight_if_it_is_known() -> None:
+    in_flight_work = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
+    shown = incident_object(incident(affected=(600, 601, 602), clues=Clues(in_flight_work=in_flight_work)))["affected"]
+
+    assert [each["in_flight"] for each in shown] == [True, False, None]
+
+
+def test_durations_of_blockers_are_null_without_the_time() -> None:
+    shown = incident_object(blocked(), address=ADDRESS_OBJECT)["blocking"]
+
+    assert [each["seconds"] for each in shown] == [2.0, None]
+    assert shown[1]["kill_command"] == ["kill -KILL 601"]
+
+
+def test_an_unknown_client_has_only_its_pid() -> None:
+    (shown,) = incident_object(incident(affected=(600,), client_details={}))["affected"]
+
+    assert {key for key, value in shown.items() if value} == {"pid"}
+
+
+def test_names_are_short_and_printable(subtests: pytest.Subtests) -> None:
+    for name in HOSTILE:
+        with subtests.test(name=name):
+            text = json.dumps(incident_object(hostile(name)), ensure_ascii=False)
+
+            assert text.isprintable()
+            text.encode()
+            assert len(text) < 20_000
+
+
+def test_size_is_bounded_for_many_clients_with_long_names() -> None:
+    shown = incident_object(crowded(5000, "x" * 10_000))
+
+    assert (shown["affected_count"], len(shown["affected"]), shown["blocking_count"]) == (5000, 512, 5000)
+    assert len(json.dumps(shown)) < 4 << 20

@@ -2,14 +2,24 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from exporter.model.incident import FaultKind
 from exporter.model.node import Node
 from exporter.report import status_text
+from exporter.report.finding import Finding
+from exporter.report.findings import daemon_findings
+from exporter.report.incident_text import leading, likelihood, verdict
 from exporter.report.objects import node_object, sharing_object
+from exporter.report.problem import Severity
+from exporter.report.status_text import MOST_FINDINGS, headline
 from exporter.report.status_view import view_of
+from exporter.report.text import Line, Style
 from exporter.usage.capacity import gpu_sharing
+from exporter.watchdog.context import DaemonPolicy, Policy
+from exporter.watchdog.evaluation import evaluate
 from tests.builders import (
     AT,
     CLIENT,
@@ -25,6 +35,7 @@ from tests.builders import (
     SERVER,
     SLUID,
     at_work,
+    blocked_recovery,
     control_log,
     daemon_dead,
     daemon_process,
@@ -39,11 +50,14 @@ from tests.builders import (
     no_nvml,
     node,
     owned,
+    probe,
     process,
     reduced,
+    servers,
     silence,
     three_clients,
 )
+from tests.incidents.values import incident, suspect
 
 THREE_CLIENTS = """\
 DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY  DOMAIN
@@ -110,7 +124,6 @@ class TestTable:
         ids=("three clients", "idle", "waiting", "dead"),
     )
     def test_renders_a_small_node(self, scene: Callable[[], Node], table: str) -> None:
-        """To the character."""
         assert status_text.status_table(scene()) == table
 
     def test_shows_a_column_for_workloads(self) -> None:
@@ -142,7 +155,6 @@ class TestTable:
         assert len(rows) == 48
 
     def test_shows_faults_and_unresponsive_daemons_as_states(self) -> None:
-        """The worse of the two, where both have one."""
         faulted = reduced(*at_work(CLIENT), *fault()).node
         assert " fault " in status_text.status_table(faulted)
         hung = reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
@@ -172,7 +184,6 @@ class TestJson:
         assert server["pinned_memory_limit_bytes"] == {OTHER_GPU: 2 << 30}
 
     def test_renders_a_small_node(self) -> None:
-        """Every key there is."""
         used = (1 << 30) + CONTEXT_BYTES
         who = process(ticks=36, cgroup="0::/system.slice/train.service\n")
         present = reduced(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
@@ -250,12 +261,10 @@ class TestJson:
         assert by_pid[607]["workload"] == {"kind": "user", "name": "alice"}
 
     def test_waiting_clients_and_bypassing_processes(self) -> None:
-        """By their PIDs."""
         assert node_object(view_of(waiting()))["daemons"][0]["waiting"] == [601]
         assert [gpu["bypassing"] for gpu in node_object(view_of(three_clients()))["gpus"]] == [[], [801]]
 
     def test_collection_errors(self) -> None:
-        """Null, with the reason."""
         shown_of = node_object(view_of(no_nvml()))
         problem = shown_of["sources"]["nvml"]["problem"]
         assert (problem["code"], problem["detail"]) == ("driver_error", "NVML is not there")
@@ -286,3 +295,183 @@ class TestLine:
     def test_renders_one_line(self, present: Node, line: str) -> None:
         """What is up, who is there, and what cannot be seen."""
         assert status_text.summary_line(present) == line
+
+
+# The head of `status`: whether all is well, who is there, and what is the matter.
+
+
+def words(lines: list[Line]) -> list[str]:
+    return [line.text for line in lines]
+
+
+def test_headline_has_the_severity_and_the_numbers() -> None:
+    assert words(list(headline(view_of(idle(), Policy())))) == [
+        "well: 1 of 1 daemons up, 0 clients, 1 GPU; watchdog observes"
+    ]
+    assert words(list(headline(view_of(three_clients())))) == [
+        "warning: 1 of 1 daemons up, 3 clients, 2 GPUs",
+        "  CUDA processes bypass MPS on GPU 1: 1 process",
+        f"  Exporter cannot read a log of MPS daemon {DAEMON}: server.log cannot be read: Permission denied",
+    ]
+    assert words(list(headline(view_of(blocked_recovery()))))[:2] == [
+        "CRITICAL: 1 of 1 daemons up, 3 clients, 2 GPUs; 1 fault in the last hour",
+        f"  MPS server 513 of {DAEMON} has been in FAULT for 0 ms; 1 client blocks recovery; suspect: likely PID 600",
+    ]
+
+
+def test_severity_has_a_word_and_a_style() -> None:
+    first, grave, warned = headline(view_of(daemon_dead()))
+    assert (first.pieces[0].text, first.pieces[0].style) == ("CRITICAL", Style.ERROR)
+    assert (grave.has(Style.ERROR), warned.has(Style.WARNING)) == (True, True)
+    assert headline(view_of(idle()))[0].pieces[0].style is Style.OK
+
+
+def test_counts_findings_that_are_not_shown() -> None:
+    names = [f"/run/{number}" for number in range(20)]
+    lines = words(list(headline(view_of(reduced(look(), start=node(*names)).node))))
+    assert (len(lines), lines[-1]) == (1 + MOST_FINDINGS + 1, f"  and {20 - MOST_FINDINGS} more")
+
+
+# Who may have done it, in words that are no surer than the evidence.
+
+
+def test_a_confidence_has_a_word(subtests: pytest.Subtests) -> None:
+    for confidence, word in [
+        (1.0, "very likely"),
+        (0.8, "very likely"),
+        (0.79, "likely"),
+        (0.5, "likely"),
+        (0.2, "possibly"),
+        (0.1, "unlikely"),
+    ]:
+        with subtests.test(confidence=confidence, word=word):
+            assert likelihood(confidence) == word
+
+
+def test_names_the_leading_suspect() -> None:
+    suspects = (suspect(600, 0.7), suspect(601, 0.15), suspect(602, 0.15))
+
+    assert verdict(incident(suspects=suspects)) == "likely PID 600 (train.py of alice)"
+
+
+def test_names_a_few_equal_leaders() -> None:
+    suspects = (suspect(600, 0.4), suspect(601, 0.4), suspect(602, 0.2))
+
+    assert verdict(incident(suspects=suspects)).startswith("very likely one of PID 600 (")
+    assert [each.client.pid for each in leading(incident(suspects=suspects))] == [600, 601]
+
+
+@pytest.mark.parametrize(
+    "suspects",
+    [
+        (),
+        (suspect(600, 0.1),),
+        (suspect(600, 0.5), suspect(601, 0.5)),
+        (*(suspect(pid, 0.24) for pid in range(600, 604)), suspect(700, 0.04)),
+    ],
+    ids=("no suspects", "hardly", "either", "too many alike"),
+)
+def test_unknown_if_no_suspect_leads(suspects: tuple[object, ...]) -> None:
+    assert verdict(incident(suspects=suspects)).startswith("unknown: ")
+
+
+def test_hardware_fault_has_no_suspect() -> None:
+    suspects = (suspect(600, 0.9),)
+
+    assert verdict(incident(kind=FaultKind.HARDWARE, suspects=suspects)) == "none: the hardware failed"
+    assert not leading(incident(kind=FaultKind.HARDWARE, suspects=suspects))
+
+
+# `status` of one daemon alone.
+
+
+def two_daemons() -> Node:
+    return reduced(*at_work(700, server=514, daemon="/run/other"), start=three_clients()).node
+
+
+def test_shows_one_daemon() -> None:
+    present = replace(two_daemons(), incidents=blocked_recovery().incidents)
+    alone = status_text.status_answer(present, as_json=True, daemon="/run/other")
+    assert [each["name"] for each in alone["node"]["daemons"]] == ["/run/other"]
+    assert (alone["node"]["incidents"], [gpu["bypassing"] for gpu in alone["node"]["gpus"]]) == ([], [[], []])
+    answer = status_text.status_answer(present, as_json=True, daemon=DAEMON)
+    assert len(answer["node"]["incidents"]) == len(present.incidents) > 0
+
+
+def test_exit_code_is_that_of_one_daemon() -> None:
+    present = reduced(
+        start=replace(daemon_dead(), daemons={**two_daemons().daemons, DAEMON: daemon_dead().daemons[DAEMON]})
+    ).node
+    assert status_text.status_answer(present)["exit_code"] == 1
+    assert status_text.status_answer(present, daemon="/run/other")["exit_code"] == 0
+
+
+def test_lists_the_daemons_if_the_name_is_unknown() -> None:
+    assert status_text.status_answer(two_daemons(), daemon="\x1b[2J") == {
+        "problem": f"no daemon \N{REPLACEMENT CHARACTER}[2J is here; there are: {DAEMON}, /run/other"
+    }
+
+
+# `status` with a control program that hangs, and with a blocked log.
+
+
+UNIT = Policy(daemon_policies={DAEMON: DaemonPolicy(unit="nvidia-cuda-mps.service")})
+COMMAND = Policy(daemon_policies={DAEMON: DaemonPolicy(command=("nvidia-cuda-mps-control", "-d"))})
+
+
+def found(node: Node, policy: Policy) -> list[Finding]:
+    judged, _, _ = evaluate(node, policy, at=node.at, chance=0.0)
+    return list(daemon_findings(judged, judged.at, policy))
+
+
+def hung_program() -> Node:
+    seen = (silence(at=AT + 10), probe(True, at=AT + 10.1), silence(at=AT + 20), probe(True, at=AT + 20.1))
+    return reduced(*seen, start=three_clients()).node
+
+
+def blocked() -> Node:
+    seen = (servers(513, at=AT + 10), look("log", at=AT + 16), servers(513, at=AT + 20), look("log", at=AT + 26))
+    return reduced(*seen, start=three_clients()).node
+
+
+HUNG_PROGRAM = "Find out why nvidia-cuda-mps-control hangs: run it by hand. Do not restart the daemon."
+
+
+def test_reports_a_hung_control_program_with_a_command_that_times_out() -> None:
+    (trouble,) = found(hung_program(), UNIT)
+    assert trouble.severity is Severity.WARNING
+    assert trouble.text == (
+        "The control program has not answered for MPS daemon /tmp/nvidia-mps for 10 s, but the daemon accepts "
+        "connections"
+    )
+    assert trouble.remedy == HUNG_PROGRAM
+    assert trouble.commands == (
+        'echo "get_server_list" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps timeout 10 nvidia-cuda-mps-control',
+    )
+
+
+def test_advises_against_a_restart_without_a_command_too() -> None:
+    node = hung_program()
+    unwritable = replace(node.daemons[DAEMON], pipe_directory="/tmp/two\nlines")
+    (trouble,) = found(replace(node, daemons={DAEMON: unwritable}), UNIT)
+    assert trouble.remedy == HUNG_PROGRAM
+    assert trouble.commands == ()
+
+
+def test_repairs_a_blocked_log_through_the_unit() -> None:
+    (trouble,) = found(blocked(), UNIT)
+    assert (trouble.severity, trouble.fails) == (Severity.WARNING, False)
+    assert trouble.text.startswith("MPS daemon /tmp/nvidia-mps has not written its logs for ")
+    assert trouble.commands == ("systemctl restart nvidia-cuda-mps.service",)
+
+
+def test_repairs_a_blocked_log_by_quit_and_start() -> None:
+    (trouble,) = found(blocked(), COMMAND)
+    quits, start = trouble.commands
+    assert quits == 'echo "quit -t 3" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control'
+    assert start.endswith("nvidia-cuda-mps-control -d")
+
+
+def test_ends_with_the_next_command_in_the_log() -> None:
+    logged = control_log("Cmd:get_server_list", at=AT + 40)
+    assert found(reduced(*logged, start=blocked()).node, UNIT) == []

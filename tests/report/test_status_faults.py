@@ -54,11 +54,9 @@ class TestDomains:
     """A letter for those who fall together."""
 
     def test_a_client_on_two_gpus_joins_their_domains(self) -> None:
-        """Bypassing processes have no domain."""
         assert domain_column(three_clients()) == {"600": "A", "601": "A", "602": "A", "801": "-"}
 
     def test_separate_clients_have_different_letters(self) -> None:
-        """Those of another daemon too, on the same GPU."""
         seen = (
             *at_work(600, 601, 602),
             *at_work(700, server=514, daemon="/run/other"),
@@ -74,12 +72,10 @@ class TestDomains:
         assert [domain_column(each) for each in (alone, idle(), no_nvml())] == [None, None, None]
 
     def test_a_client_on_no_gpu_has_no_letter(self) -> None:
-        """The others have theirs."""
         readings = gpu_reading([600, 601]), gpu_reading(gpu=OTHER_GPU, index=1)
         assert domain_column(reduced(*at_work(600, 601, 602), *readings).node) == {"600": "A", "601": "A", "602": "-"}
 
     def test_two_letters_follow_z(self) -> None:
-        """However many domains there are, each is another."""
         gpus = [gpu_reading([1000 + index], gpu=f"GPU-{index}", index=index) for index in range(30)]
         beside = gpu_reading([1000, 1030], gpu="GPU-0")
         domain_names = domain_column(reduced(*at_work(*range(1000, 1031)), *gpus, beside).node)
@@ -87,7 +83,6 @@ class TestDomains:
         assert [domain_names[str(1000 + index)] for index in (0, 25, 26, 27, 30)] == ["A", "Z", "AA", "AB", "A"]
 
     def test_names_the_clients_that_join_gpus(self) -> None:
-        """A domain on one GPU needs no explaining."""
         lines = status_text.status_table(three_clients()).splitlines()
         assert "domain A: 3 clients on GPUs 0 and 1 fail together: a fatal fault of one ends all" in lines
         assert any(
@@ -96,7 +91,6 @@ class TestDomains:
         assert "joined" not in status_text.status_table(full())
 
     def test_names_some_of_many_joining_clients(self) -> None:
-        """The others are counted."""
         pids = range(1000, 1048)
         readings = [gpu_reading(pids, gpu=f"GPU-{index}", index=index) for index in range(8)]
         lines = status_text.status_table(reduced(*at_work(*pids), *readings).node).splitlines()
@@ -105,7 +99,6 @@ class TestDomains:
         assert " and 44 more; " in joined
 
     def test_does_not_warn_of_one_client_on_two_gpus(self) -> None:
-        """It ends no other client."""
         present = reduced(*at_work(600), gpu_reading([600]), gpu_reading([600], gpu=OTHER_GPU, index=1)).node
         assert "domain" not in status_text.status_table(present).lower()
 
@@ -154,7 +147,6 @@ OVER = incident(id="two", ended_at=AT - 59, ending=IncidentEnd.RECOVERED, blocki
 
 
 def with_faults(*incidents: Incident, start: Node | None = None, state: ServerState = ServerState.FAULT) -> Node:
-    """The node, as these had struck it."""
     present = reduced(*at_work(600, 601), gpu_reading([600, 601])).node if start is None else start
     daemon = present.daemons[DAEMON]
     servers = {SERVER: replace(daemon.servers[SERVER], state=state)}
@@ -211,13 +203,11 @@ class TestFaultsThatAreOver:
     """A line each."""
 
     def test_lists_the_latest_fault_first(self) -> None:
-        """After the others, under a title."""
         older = replace(OVER, id="older", started_at=AT - 900, detected_at=AT - 900, ended_at=AT - 890)
         lines = status_text.status_table(with_faults(older, OVER, state=ServerState.ACTIVE)).splitlines()
         assert lines[-4:] == ["", "Faults of the last hour:", brief(OVER, AT), brief(older, AT)]
 
     def test_shows_nothing_without_past_faults(self) -> None:
-        """Nor beside an open one."""
         assert "last hour" not in status_text.status_table(three_clients())
         assert "last hour" not in status_text.status_table(with_faults(incident()))
 
@@ -233,7 +223,6 @@ class TestElsewhere:
         ]
 
     def test_line_for_the_service_manager(self, subtests: pytest.Subtests) -> None:
-        """It names the clients that block recovery."""
         for present, line in [
             (with_faults(incident()), "1 of 1 daemons up, 2 clients; FAULT of server 513, blocked by 600"),
             (with_faults(incident(blocking={})), "1 of 1 daemons up, 2 clients; FAULT of server 513"),
@@ -248,13 +237,11 @@ class TestElsewhere:
                 assert status_text.summary_line(present) == line
 
     def test_exit_code(self) -> None:
-        """A fault that is over is none any more."""
         assert status_text.status_answer(with_faults(incident()))["exit_code"] == 1
         assert status_text.status_answer(with_faults(OVER, state=ServerState.ACTIVE))["exit_code"] == 0
 
 
 def test_computes_domains_a_constant_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not once for each."""
     present, asked = full(), []
 
     def counted(present: Node, daemon: Any) -> Any:

@@ -1,22 +1,69 @@
 """Columns as wide as their cells, or as a terminal lets them be."""
 
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from exporter.report.status_text import render_status
-from exporter.report.text import Column, Style, align_table, cell, text_of, text_width, truncate
+from exporter.model.incident import ClientDetails
+from exporter.model.node import Node
+from exporter.model.reason import Reason, ReasonCode
+from exporter.model.values import build, plain
+from exporter.parse.printable import LONGEST_TEXT
+from exporter.report import remedy
+from exporter.report.incident_text import brief, details, incidents_table, verdict
+from exporter.report.remedy import Address
+from exporter.report.status_text import headline, render_status, status_table
+from exporter.report.status_view import process_label, view_of
+from exporter.report.text import (
+    Column,
+    Line,
+    Lines,
+    Piece,
+    Style,
+    align_table,
+    cell,
+    dim,
+    duration_text,
+    error,
+    line_of,
+    local_time,
+    shell_command,
+    short_time,
+    text_of,
+    text_width,
+    truncate,
+    utc_time,
+    warning,
+)
+from exporter.report.watchdog_text import summary_lines
 from tests.builders import (
+    AT,
+    CLIENT,
+    CRASHED,
+    DAEMON,
+    SERVER,
+    at_work,
     blocked_recovery,
     circuit_open,
     daemon_dead,
+    flight,
     full,
     idle,
+    limited,
+    node,
     owned,
     process,
     reduced,
+    split,
     three_clients,
 )
+from tests.incidents.values import HOSTILE, incident, suspect, tenant
+from tests.incidents.values import hostile as hostile_incident
+from tests.page.inputs import hostile
 
 COLUMNS = (
     Column(name="PATH", min_width=6, truncate_start=True),
@@ -36,13 +83,11 @@ def test_shows_all_columns_if_there_is_room() -> None:
 
 
 def test_shrinks_the_widest_column_first_and_marks_truncated_text() -> None:
-    """Of a path, its beginning."""
     assert lines(30) == ["PATH          PID  NAME", "…/nvidia-mps    7  a-long-name", "none            -  b"]
     assert lines(22) == ["PATH     PID  NAME", "…ia-mps    7  a-long-…", "none       -  b"]
 
 
 def test_drops_columns_and_names_them() -> None:
-    """The one of least worth first."""
     without_pid = ["PATH     NAME", "…ia-mps  a-long-…", "none     b", "terminal too narrow for: PID"]
     assert lines(17, "PID", "PATH") == without_pid
     assert lines(5, "PID", "PATH") == ["NAME", "a-lo…", "b", "terminal too narrow for: PID, PATH"]
@@ -53,7 +98,6 @@ def test_an_empty_cell_is_dim() -> None:
 
 
 def test_no_row_of_a_node_is_wider_than_the_terminal(subtests: pytest.Subtests) -> None:
-    """State, PID and memory are always shown."""
     for width, scene in product(
         [44, 60, 80, 100, 130], [three_clients, daemon_dead, full, blocked_recovery, idle, owned, circuit_open]
     ):
@@ -95,3 +139,199 @@ def test_truncates_by_display_width(subtests: pytest.Subtests) -> None:
         with subtests.test(text=text, columns=columns, truncate_start=truncate_start, shown=shown):
             assert truncate(text, columns, truncate_start=truncate_start) == shown
             assert text_width(shown) <= columns
+
+
+# Lines of styled pieces, which can be serialized.
+
+
+def test_joins_adjacent_pieces_of_one_style() -> None:
+    line = line_of("server ", "513: ", error("FA"), error("ULT"), "", dim(""))
+
+    assert line.pieces == (Piece("server 513: "), Piece("FAULT", Style.ERROR))
+    assert line.text == "server 513: FAULT"
+
+
+def test_has_finds_styles() -> None:
+    assert line_of("a", warning("b")).has(Style.ERROR, Style.WARNING)
+    assert not line_of("a", dim("b")).has(Style.ERROR)
+    assert not line_of().has(*Style)
+
+
+def test_text_has_no_styles() -> None:
+    assert (
+        text_of([line_of("a ", error("b")), line_of(), line_of(shell_command("kill -KILL 7"))])
+        == "a b\n\nkill -KILL 7\n"
+    )
+
+
+def test_serializes_styles() -> None:
+    lines = Lines((line_of("a ", error("b"), indent=13), line_of()))
+
+    assert build(Lines, json.loads(json.dumps(plain(lines)))) == lines
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {},
+        {"lines": 7},
+        {"lines": [{"pieces": [{"text": 7}]}]},
+        {"lines": [{"pieces": [{"text": "", "style": "loud"}]}]},
+    ],
+)
+def test_rejects_invalid_lines(sent: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"lines|text|style"):
+        build(Lines, sent)
+
+
+def test_a_line_without_pieces_is_empty() -> None:
+    assert line_of() == Line()
+
+
+# Moments, and how long something took, as they are written.
+
+
+@pytest.fixture
+def in_kathmandu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "NPT-5:45")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_kathmandu")
+def test_utc_and_local_time() -> None:
+    assert utc_time(1_763_733_903.147) == "2025-11-21T14:05:03.147Z"
+    assert local_time(1_763_733_903.147) == "2025-11-21 19:50:03"
+
+
+@pytest.mark.usefixtures("in_kathmandu")
+def test_short_time_has_the_date_only_of_other_days() -> None:
+    assert short_time(1_763_733_903.147, 1_763_740_000.0) == "19:50:03"
+    assert short_time(1_763_733_903.147, 1_763_750_000.0) == "2025-11-21 19:50"
+    assert short_time(1e300, 1_763_750_000.0) == "invalid time"
+
+
+def test_rounds_to_milliseconds() -> None:
+    assert utc_time(0.9999) == "1970-01-01T00:00:01.000Z"
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, 2.0**63])
+def test_formats_invalid_times(at: float) -> None:
+    assert "invalid time" in utc_time(at)
+    assert "invalid time" in local_time(at)
+
+
+def test_formats_durations(subtests: pytest.Subtests) -> None:
+    for seconds, text in [
+        (-3, "0 ms"),
+        (0.0174, "17 ms"),
+        (0.13, "0.1 s"),
+        (9.94, "9.9 s"),
+        (10, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (182, "3 min 2 s"),
+        (7500, "2 h 5 min"),
+        (100 * 3600, "4 d 4 h"),
+    ]:
+        with subtests.test(seconds=seconds, text=text):
+            assert duration_text(seconds) == text
+
+
+# Who a process is, in a few words.
+
+
+def test_has_a_workload_other_than_the_user() -> None:
+    present = owned()
+    assert process_label(present, 600).workload == "pod train-0"
+    assert process_label(present, 602).workload == "job 42"
+    assert (process_label(present, 606).name, process_label(present, 606).workload) == ("train.py", "")
+
+
+def test_an_unknown_process_has_only_a_pid() -> None:
+    assert (process_label(Node(), 7).name, process_label(Node(), 7).pid, process_label(Node(), -7).pid) == (
+        "unknown",
+        "7",
+        "?",
+    )
+
+
+def test_hostile_names_are_short_and_printable() -> None:
+    shown = hostile().node
+    assert all(len(process_label(shown, pid).command) <= 32 for pid in shown.processes)
+    assert all(process_label(shown, pid).command.isprintable() for pid in shown.processes)
+
+
+# A name that a user or a workload chose stays in its line, cell or sentence, is short, and is not markup.
+
+
+NOW = AT + 182
+
+
+def of_status(name: str, start: Node | None = None) -> list[str]:
+    """Lines of a node with one client of this name."""
+    client = process(CLIENT, user=name, command=name)
+    shown = reduced(*(at_work(CLIENT) if start is None else ()), client, start=start).node
+    return status_table(shown).splitlines()
+
+
+def of_faults(name: str) -> list[str]:
+    present = reduced(*at_work(600, 601)).node
+    faults = {
+        fault.id: fault
+        for fault in (hostile_incident(name), replace(hostile_incident(name), id="two", server=SERVER + 1))
+    }
+    return [line for line in status_table(replace(present, incidents=faults)).splitlines() if "PIPE_DIR" not in line]
+
+
+def of_details(name: str) -> list[str]:
+    return texts(details(hostile_incident(name), NOW, Address(pipe_directory=f"/tmp/{name}")))
+
+
+def of_sharing(name: str) -> list[str]:
+    busy = {600: flight(0.48, 0.012), 601: flight(0.004, 0.002)}
+    present = reduced(process(600, user=name, command=name), start=limited()).node
+    return texts(render_status(split(present, busy, dram=0.91)).sharing)
+
+
+def of_daemon(name: str) -> Node:
+    """A node with a daemon of this name, whose circuit is open for this reason."""
+    reason = Reason(ReasonCode.UNSPECIFIED, text=name)
+    known = replace(circuit_open().watches[DAEMON], diagnosis=replace(CRASHED, indications=(reason,)), reason=reason)
+    return replace(reduced(*at_work(daemon=name), start=node(name)).node, watches={name: known})
+
+
+def texts(lines: list[Line] | tuple[Line, ...]) -> list[str]:
+    return [line.text for line in lines]
+
+
+RENDERERS: dict[str, tuple[int, Callable[[str], list[str]]]] = {
+    "table": (300, of_status),
+    "failure domains": (400, lambda name: of_status(name, three_clients())),
+    "faults of status": (900, of_faults),
+    "sharing": (300, of_sharing),
+    "headline": (2 * LONGEST_TEXT, lambda name: texts(headline(view_of(of_daemon(name))))),
+    "watchdog": (900, lambda name: texts(summary_lines(of_daemon(name)))),
+    "incident": (400, of_details),
+    "incident on one line": (500, lambda name: [brief(hostile_incident(name), NOW)]),
+    "incidents": (400, lambda name: text_of(incidents_table([hostile_incident(name)], NOW)).splitlines()),
+    "verdict": (120, lambda name: [verdict(incident(suspects=(replace(suspect(600, 0.9), client=named(name)),)))]),
+    "resume": (300, lambda name: remedy.resume_answer(of_daemon(name), before=False)["message"].splitlines()),
+}
+"""What shows names, and how long a line of it is at most."""
+
+
+def named(name: str) -> ClientDetails:
+    return tenant(600, command=name, user=name)
+
+
+def test_names_stay_in_their_line(subtests: pytest.Subtests) -> None:
+    for what, (longest, render) in RENDERERS.items():
+        for name in HOSTILE:
+            with subtests.test(what=what, name=name):
+                lines = render(name)
+                assert len(lines) == len(render("train"))
+                assert all(line.isprintable() for line in lines)
+                assert max(map(len, lines)) < longest

@@ -13,18 +13,23 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
 from exporter.model.watchdog import (
     ActionCount,
+    BlockReason,
     Condition,
     Diagnosis,
     LastAction,
     OngoingAction,
     Quarantine,
     WatchdogPhase,
+    WatchdogState,
 )
-from exporter.report import status_text
+from exporter.report import remedy, status_text
+from exporter.report.finding import Finding
+from exporter.report.findings import findings
 from exporter.report.objects import node_object
 from exporter.report.reasons import reason_text
+from exporter.report.remedy import SUSPENDED
 from exporter.report.status_view import view_of
-from exporter.report.watchdog_text import MOST_BRIEF, summary_lines
+from exporter.report.watchdog_text import MOST_BRIEF, summary_lines, watchdog_summary
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
@@ -67,7 +72,6 @@ def diagnosed(condition: Condition, **known: Any) -> Node:
 
 @pytest.mark.parametrize("condition", [Condition.WELL, Condition.STARTING, Condition.UNKNOWN])
 def test_shows_nothing_if_the_daemon_is_well(condition: Condition) -> None:
-    """The same without a watchdog."""
     assert text_lines(diagnosed(condition)) == text_lines(three_clients()) == []
     assert status_text.status_table(diagnosed(condition)) == status_text.status_table(three_clients())
 
@@ -263,3 +267,126 @@ def test_reasons_and_problems_are_codes() -> None:
     assert found["reason"] == {"code": "hang_too_recent", "seconds": 90.0}
     assert found["problem"] == {"code": "no_result"}
     assert found["last_action"] == {"action": "restart", "reason": "hung", "begun": False}
+
+
+# What `pause` and `resume` say that they have done, and how they exit.
+
+
+QUARANTINED = WatchdogState(
+    phase=WatchdogPhase.QUARANTINED, quarantine=Quarantine(at=AT, xid=95, gpu=GPU, action="RESET_GPU")
+)
+
+
+@pytest.mark.parametrize(("before", "begins"), [(False, "paused: "), (True, "already paused: ")])
+def test_pause_reports_whether_it_was_paused_before(before: bool, begins: str) -> None:
+    assert remedy.pause_answer(before=before)["message"].startswith(begins)
+
+
+def test_resume_fails_if_the_driver_was_not_paused() -> None:
+    answer = remedy.resume_answer(idle(), before=False)
+    assert answer == {"message": "nothing to resume: the driver was not paused", "exit_code": 1}
+
+
+def test_resume_reports_a_paused_driver() -> None:
+    answer = remedy.resume_answer(idle(), before=True)
+    assert answer == {"message": "resumed: the driver is in use again", "exit_code": 0}
+
+
+@pytest.mark.parametrize(
+    ("present", "why"),
+    [(circuit_open(), "circuit open"), (replace(idle(), watches={DAEMON: QUARANTINED}), "quarantined")],
+    ids=["circuit open", "quarantine"],
+)
+def test_resume_without_a_name_lists_suspended_daemons_with_their_command_and_fails(present: Node, why: str) -> None:
+    shown = remedy.resume_answer(present, before=False)
+
+    assert shown["exit_code"] == 1
+    assert shown["message"].splitlines() == [
+        "nothing to resume: the driver was not paused",
+        "restarts are suspended; nothing was changed for:",
+        f"  {DAEMON} ({why}): cuda-mps-exporter resume {DAEMON}",
+    ]
+
+
+def test_resume_of_a_paused_driver_lists_suspended_daemons_and_succeeds() -> None:
+    shown = remedy.resume_answer(circuit_open(), before=True)
+
+    assert (shown["exit_code"], f"resume {DAEMON}" in shown["message"]) == (0, True)
+
+
+def test_removed_daemons_are_not_listed() -> None:
+    assert "suspended" not in remedy.resume_answer(replace(circuit_open(), daemons={}), before=False)["message"]
+
+
+@pytest.mark.parametrize(
+    ("watch", "message", "exit_code"),
+    [
+        (circuit_open().watches[DAEMON], f"resumed: {DAEMON} may be restarted again", 0),
+        (QUARANTINED, f"resumed: {DAEMON} may be restarted again", 0),
+        (WatchdogState(), f"nothing to resume: restarts of {DAEMON} were not suspended", 1),
+        (
+            WatchdogState(restarts=(AT,)),
+            f"restarts of {DAEMON} were not suspended; they are counted from 0 again",
+            0,
+        ),
+    ],
+    ids=["circuit open", "quarantine", "idle", "restarted"],
+)
+def test_resume_of_a_daemon_reports_whether_it_was_suspended(
+    watch: WatchdogState, message: str, exit_code: int
+) -> None:
+    answer = remedy.resume_daemon_answer(DAEMON, watch)
+    assert (answer["message"], answer.get("exit_code", 0)) == (message, exit_code)
+
+
+# `status` names what prevents the watchdog from acting in mode `act`, and the remedy.
+
+
+def found(block: BlockReason | None, mode: Mode = Mode.ACT, watch: WatchdogState | None = None) -> tuple[Finding, ...]:
+    """Return the findings if the exporter does not hold the daemon's lock for this reason."""
+    present = replace(idle(), watches={DAEMON: watch or WatchdogState()})
+    return tuple(findings(present, AT, Policy(mode=mode, locks={DAEMON: block})))
+
+
+@pytest.mark.parametrize(
+    ("block", "what", "then"),
+    [
+        (BlockReason.ANOTHER_EXPORTER, "Another exporter acts for MPS daemon", "Stop one of the two exporters"),
+        (BlockReason.NO_LOCK, "cannot lock MPS daemon", "/run/cuda-mps-exporter"),
+    ],
+)
+def test_names_the_reason_and_the_remedy(block: BlockReason, what: str, then: str) -> None:
+    (one,) = found(block)
+    assert (what in one.text, then in one.remedy, one.fails, one.daemon) == (True, True, True, DAEMON)
+
+
+def test_status_fails_while_the_watchdog_is_blocked() -> None:
+    blocked = Policy(mode=Mode.ACT, locks={DAEMON: BlockReason.NO_LOCK})
+    assert status_text.status_answer(idle(), blocked)["exit_code"] == 1
+    assert status_text.status_answer(idle(), Policy(mode=Mode.ACT, locks={DAEMON: None}))["exit_code"] == 0
+
+
+def test_reports_nothing_if_the_lock_is_held_or_the_watchdog_observes() -> None:
+    assert found(None) == ()
+    assert found(BlockReason.ANOTHER_EXPORTER, Mode.OBSERVE) == ()
+
+
+LOST = WatchdogState(phase=WatchdogPhase.STATE_LOST, state_lost_at=AT - 60)
+
+
+def test_reports_a_lost_state_although_the_daemon_answers() -> None:
+    (one,) = found(None, watch=LOST)
+
+    assert one.text == f"The watchdog's state of MPS daemon {DAEMON} has been lost for 1 min 0 s"
+    assert one.commands == (f"cuda-mps-exporter resume {DAEMON}",)
+    summary = watchdog_summary(replace(idle(), watches={DAEMON: LOST}), idle().daemons[DAEMON])
+    assert summary is not None
+    assert "state directory has not been readable and writable" in (summary.action or "")
+    assert LOST.phase in SUSPENDED
+
+
+def test_resume_lists_a_lost_state_and_ends_it() -> None:
+    present = replace(idle(), watches={DAEMON: LOST})
+
+    assert f"{DAEMON} (watchdog state lost)" in remedy.resume_answer(present, before=False)["message"]
+    assert remedy.resume_daemon_answer(DAEMON, LOST) == {"message": f"resumed: {DAEMON} may be restarted again"}

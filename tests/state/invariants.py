@@ -33,7 +33,6 @@ def assert_consistent(node: Node) -> None:
 
 
 def counters(node: Node) -> dict[Key, int]:
-    """Return all counters."""
     return dict(_counters(node))
 
 

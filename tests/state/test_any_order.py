@@ -7,14 +7,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.metrics.catalogue import NodeCollector
-from exporter.model.event import Event
+from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import PollIntervals
 from exporter.reducer import reduce
 from exporter.state import poll_schedule
+from exporter.state.claims import MAX_OF_A_KIND
+from exporter.state.clients import MOST_CLIENTS
+from exporter.state.servers import MOST_EXITED, MOST_SERVERS
 from exporter.view import View
-from tests.builders import RECORDINGS, Recorded, node
+from tests.builders import (
+    AT,
+    CONTROL,
+    DAEMON,
+    RECORDINGS,
+    SERVER,
+    Recorded,
+    active,
+    clients,
+    connecting,
+    control_log,
+    daemon_process,
+    node,
+    reduced,
+    server_log,
+    servers,
+    status,
+)
 from tests.state.invariants import assert_consistent, assert_counts_match_events, assert_only_grown, counters
 from tests.state.strategies import DAEMONS, timelines, untimely
 
@@ -72,3 +92,77 @@ def test_shuffled_recording(subtests: pytest.Subtests) -> None:
             seen = list(recorded.observations)
             random.Random(recorded.name).shuffle(seen)
             reduce_and_check(node(), seen, every=20)
+
+
+# A daemon may belong to any user: what is stored for it is bounded, and its counters only grow.
+
+
+MANY_PIDS = range(10_000, 10_000 + 2 * MOST_CLIENTS)
+
+
+def test_number_of_listed_servers_is_limited() -> None:
+    result = reduced(servers(*MANY_PIDS))
+
+    assert len(result.daemon.servers) == MOST_SERVERS
+    assert len(result.of(EventName.SERVER_STARTED)) == MOST_SERVERS
+
+
+def test_number_of_logged_servers_is_limited() -> None:
+    starts = control_log(*(f"Starting new server {pid} for user 0" for pid in MANY_PIDS))
+
+    assert len(reduced(*starts).daemon.servers) == MOST_SERVERS
+
+
+def test_number_of_listed_clients_is_limited() -> None:
+    result = reduced(servers(SERVER), status("ACTIVE"), clients(*MANY_PIDS))
+
+    assert len(result.daemon.clients) == result.daemon.totals.connected == MOST_CLIENTS
+
+
+def test_number_of_logged_clients_is_limited() -> None:
+    result = reduced(servers(SERVER), status("ACTIVE"), *server_log(*(active(pid) for pid in MANY_PIDS)))
+
+    assert len(result.daemon.clients) == result.daemon.totals.connected == MAX_OF_A_KIND
+
+
+def test_a_new_client_replaces_one_that_disconnected() -> None:
+    full = reduced(servers(SERVER), status("ACTIVE"), clients(*MANY_PIDS[:MOST_CLIENTS])).node
+    later = reduced(clients(*MANY_PIDS[1 : MOST_CLIENTS + 1], at=AT + 10), start=full)
+    again = reduced(clients(*MANY_PIDS[1 : MOST_CLIENTS + 1], at=AT + 20), start=later.node)
+
+    assert set(again.daemon.clients) == set(MANY_PIDS[1 : MOST_CLIENTS + 1])
+
+
+def test_number_of_stored_exited_servers_is_limited() -> None:
+    lines = (
+        line
+        for pid in range(10_000, 10_000 + 2 * MOST_EXITED)
+        for line in (f"Starting new server {pid} for user 0", f"Server {pid} exited with status 0")
+    )
+    result = reduced(*control_log(*lines))
+
+    assert len(result.of(EventName.SERVER_EXITED)) == 2 * MOST_EXITED
+    assert len(result.daemon.connections.server_exited_at) == MOST_EXITED
+    assert 10_000 + 2 * MOST_EXITED - 1 in result.daemon.connections.server_exited_at
+
+
+def test_number_of_connecting_clients_is_limited() -> None:
+    lines = server_log(*(connecting(pid) for pid in MANY_PIDS))
+    result = reduced(servers(SERVER), status("ACTIVE"), *lines)
+
+    assert len(result.daemon.servers[SERVER].connecting) == MOST_CLIENTS
+
+
+def test_a_flood_of_processes_displaces_only_its_own() -> None:
+    fakes = [f"/tmp/fake{n}" for n in range(6)]
+    present = reduced(daemon_process(CONTROL), servers(SERVER), clients(600), start=node(DAEMON, *fakes)).node
+    for number, fake in enumerate(fakes):
+        first = 100_000 * (number + 1)
+        seen = (servers(first, daemon=fake), clients(*range(first + 1, first + 1025), server=first, daemon=fake))
+        present = reduced(*seen, start=present).node
+
+    watched = poll_schedule.processes_wanted(present)
+
+    assert len(watched) == poll_schedule.MOST_PROCESSES
+    assert {CONTROL, SERVER, 600} <= watched
+    assert {100_000 * number for number in range(1, 7)} <= watched

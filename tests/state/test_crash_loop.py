@@ -31,12 +31,10 @@ UP = reduced(*at_work()).node
 
 
 def starts(server: int, *, at: float, uid: int = 1001) -> tuple[Observation, ...]:
-    """The daemon logs that it starts a server."""
     return control_log(f"Starting new server {server} for user {uid}", at=at)
 
 
 def ready(server: int, *, at: float) -> tuple[Observation, ...]:
-    """The server logs that it is ready."""
     return control_log(f"NEW SERVER {server}: Ready", at=at)
 
 

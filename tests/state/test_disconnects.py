@@ -5,14 +5,16 @@ from dataclasses import replace
 import pytest
 
 from exporter.model.event import EventName
-from exporter.model.observation import Observation
+from exporter.model.observation import LogLine, Observation
 from exporter.model.server import Disconnect
+from exporter.state.clients import MAX_CONTEXTS
 from exporter.state.log_lines import MAX_REMEMBERED, REMEMBERED_SECONDS, TERMINATION_SECONDS
 from tests.builders import (
     AT,
     CLIENT,
     GPU,
     OTHER_GPU,
+    RECORDINGS,
     SERVER,
     Reduced,
     active,
@@ -21,6 +23,7 @@ from tests.builders import (
     exited,
     look,
     reduced,
+    scenario,
     server_log,
     status,
 )
@@ -46,7 +49,6 @@ def disconnects(pid: int = CLIENT, *, at: float = AT + 5.015) -> tuple[Observati
 def begins(
     context: int = 1, *, pid: int = CLIENT, gpu: str | None = GPU, at: float = AT + 1
 ) -> tuple[Observation, ...]:
-    """A context is created."""
     device = () if gpu is None else (f"Device NVIDIA H200 (uuid {gpu}) is associated",)
     return server_log(connecting(pid, context), *device, active(pid, context), at=at)
 
@@ -75,7 +77,6 @@ class TestDisconnect:
     """A client disconnects when its last context ends."""
 
     def test_disconnect_has_time_server_and_gpus(self) -> None:
-        """The stamp is the time of the log line."""
         assert left(*ends()) == Disconnect(
             pid=CLIENT,
             server=SERVER,
@@ -86,7 +87,6 @@ class TestDisconnect:
         )
 
     def test_two_end_lines_of_one_context_are_marked(self) -> None:
-        """A server writes this line once for each context."""
         assert left(*ends(how=ASSERTED), *ends(at=AT + 5.1)).logged_twice
         assert not left(*begins(2), *ends(how=ASSERTED), *ends(2, at=AT + 5.1)).logged_twice
 
@@ -118,7 +118,6 @@ class TestDisconnect:
         assert left(*ends(pid=UNKNOWN), pid=UNKNOWN).server == SERVER
 
     def test_process_exit_may_be_observed_before_the_log_is_read(self) -> None:
-        """Two collectors observe them."""
         known = at_server().node
         gone = reduced(exited(at=AT + 4.9), *ends(), *disconnects(), start=known).daemon
         assert CLIENT not in gone.clients
@@ -135,7 +134,6 @@ class TestDisconnect:
         assert found.stamp == "2026-11-20 15:08:50.147"
 
     def test_one_line_ends_context_and_process_up_to_r565(self) -> None:
-        """These versions write one line for both."""
         after = at_server(*server_log(f"Client {{{CLIENT}, 1}} exit", at=AT + 5))
         assert after.daemon.connections.disconnects[CLIENT].stamp == "2026-11-20 15:08:50.147"
         assert CLIENT not in after.daemon.clients
@@ -170,7 +168,6 @@ class TestDisconnect:
         assert at_server(*seen).daemon.connections.disconnects == {}
 
     def test_disconnects_are_removed_after_some_seconds(self) -> None:
-        """Later faults are unrelated."""
         seen = (*ends(), *disconnects())
         assert find_disconnect(*seen, look("log", at=AT + 5 + REMEMBERED_SECONDS)) is not None
         after = at_server(*seen, look("log", at=AT + 5.1 + REMEMBERED_SECONDS)).daemon
@@ -210,7 +207,6 @@ class TestContained:
         return [(event.server, event.pid) for event in at_server(*seen).of(EventName.CLIENT_FAULT_CONTAINED)]
 
     def test_reports_the_client(self) -> None:
-        """The report is immediate, and there is no incident."""
         assert self.contained(*ends(how=ASSERTED), *disconnects()) == [(SERVER, CLIENT)]
         assert at_server(*ends(how=ASSERTED), exited(at=AT + 5.02)).names()[-1] is EventName.CLIENT_FAULT_CONTAINED
         assert EventName.FAULT not in at_server(*ends(how=ASSERTED), look("log", at=AT + 9)).names()
@@ -261,3 +257,87 @@ class TestContained:
             exited(at=AT + 5.02),
         )
         assert self.contained(*over, *again) == [(SERVER, CLIENT)]
+
+
+# The GPUs of a client's contexts, from the log: unknown if its lines are ambiguous.
+
+
+WORKER = f"Creating worker thread for client {{PID: {CLIENT}, Context ID: 1}}"
+
+
+def on(gpu: str = GPU) -> str:
+    """Return the line that gives the GPU of a context."""
+    return f"Device NVIDIA H200 (uuid {gpu}) is associated"
+
+
+def gpus(*texts: str, pid: int = CLIENT) -> set[str]:
+    """Return the GPUs of a client after the server wrote these lines."""
+    return set(reduced(*at_work(), *server_log(*texts)).daemon.clients[pid].gpus)
+
+
+def test_gpu_line_between_connected_and_active_gives_the_gpu() -> None:
+    assert gpus(connecting(), WORKER, on(), active()) == {GPU}
+
+
+def test_client_may_have_a_context_on_each_gpu() -> None:
+    assert gpus(connecting(), on(), active(), connecting(CLIENT, 2), on(OTHER_GPU), active(CLIENT, 2)) == {
+        GPU,
+        OTHER_GPU,
+    }
+
+
+def test_each_client_has_its_own_gpu() -> None:
+    lines = (connecting(), on(), active(), connecting(OTHER), on(OTHER_GPU), active(OTHER))
+    assert (gpus(*lines), gpus(*lines, pid=OTHER)) == ({GPU}, {OTHER_GPU})
+
+
+def test_gpu_is_unknown_if_lines_are_lost_or_mixed(subtests: pytest.Subtests) -> None:
+    for lines in [
+        (connecting(), active()),
+        (connecting(), on(), connecting(OTHER), active()),
+        (connecting(), connecting(OTHER), on(), active()),
+        (connecting(), on(), connecting(OTHER, 0), active()),
+        (connecting(), on(OTHER_GPU), on(), active()),
+        (connecting(), on(OTHER_GPU), on(), on(), active()),
+        (connecting(CLIENT, 2), on(), active()),
+        (connecting(CLIENT, 0), on(), active()),
+        (connecting(OTHER), on(OTHER_GPU), active(OTHER), active()),
+        (connecting(OTHER), on(OTHER_GPU), active(OTHER), on(), active()),
+        (on(), connecting(), active()),
+    ]:
+        with subtests.test(lines=lines):
+            assert gpus(*lines) == set()
+
+
+def test_duplicate_lines_do_not_matter() -> None:
+    assert gpus(connecting(), connecting(), on(), on(), active(), active()) == {GPU}
+
+
+def test_number_of_contexts_is_limited() -> None:
+    uuids = (f"GPU-1efa3f60-b0ba-115c-7d58-{number:012}" for number in range(2 * MAX_CONTEXTS))
+    lines = (
+        line
+        for number, gpu in enumerate(uuids, 1)
+        for line in (connecting(CLIENT, number), on(gpu), active(CLIENT, number))
+    )
+    assert len(gpus(*lines)) == MAX_CONTEXTS
+
+
+def test_clients_of_a_recording_are_on_requested_gpus(subtests: pytest.Subtests) -> None:
+    """Each client requested some GPUs by ordinal. The order in the log is the order of the daemon."""
+    for recorded in RECORDINGS:
+        with subtests.test(recorded=recorded):
+            seen = [each for each in recorded.observations if isinstance(each, LogLine)]
+            requested = {int(pid): client["gpus"].split(",") for pid, client in recorded.truth["clients"].items()}
+            for pid, disconnect in reduced(*seen).daemon.connections.disconnects.items():
+                assert len(disconnect.gpus) <= len(requested[pid])
+
+
+def test_four_clients_on_two_gpus_have_their_own_gpus() -> None:
+    """One client is on the first GPU, one on the second, and two on both (measured)."""
+    seen = [each for each in scenario("two_gpus_fault_on_both").observations if isinstance(each, LogLine)]
+    until = next(number for number, each in enumerate(seen) if "fatal GPU error" in each.line)
+    clients = reduced(*seen[:until]).daemon.clients
+    first, second = (clients[pid].gpus for pid in (964, 965))
+    assert len(first) == len(second) == 1
+    assert clients[966].gpus == clients[1067].gpus == first | second

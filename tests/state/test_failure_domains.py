@@ -70,11 +70,9 @@ class TestDomains:
     """A domain has all clients that share GPUs, directly or through other clients."""
 
     def test_clients_on_one_gpu_are_one_domain(self) -> None:
-        """A fault affects all of them."""
         assert together(seen(A, B, C, first={A, B, C})) == {frozenset({A, B, C})}
 
     def test_clients_on_two_gpus_are_two_domains(self) -> None:
-        """They have the same server."""
         assert together(seen(A, B, C, first={A, B}, second={C})) == {frozenset({A, B}), frozenset({C})}
 
     def test_one_client_on_both_gpus_joins_the_domains(self) -> None:
@@ -91,13 +89,11 @@ class TestDomains:
         assert together(present, SERVER + 1) == {frozenset({C, D})}
 
     def test_domain_of_one_client(self) -> None:
-        """Other processes have no domain."""
         present = seen(A, B, C, first={A, B}, second={C})
         assert domain_of(present, of(present), C) == FailureDomain(clients=frozenset({C}), gpus=frozenset({OTHER_GPU}))
         assert domain_of(present, of(present), D) is None
 
     def test_server_without_clients_has_no_domain(self) -> None:
-        """The server is in the result."""
         present = reduced(*at_work()).node
         assert failure_domains(present, of(present)) == {SERVER: ()}
 
@@ -120,7 +116,6 @@ class TestGpusOfClients:
         assert gpus_of(present, of(present), C) is None
 
     def test_client_in_the_compute_list_needs_no_memory_value(self) -> None:
-        """All processes in this list have a context."""
         silent = GpuReading(at=AT, gpu=GPU, index=0, compute_processes=(GpuProcess(pid=A),), mps_processes=())
         other = gpu_reading({B: 100}, gpu=OTHER_GPU, index=1)
         present = reduced(*at_work(A, B), silent, other).node
@@ -153,13 +148,11 @@ class TestGpusOfClients:
         assert together(present) == {frozenset({C})}
 
     def test_clients_share_the_only_gpu_even_if_it_could_not_be_read(self) -> None:
-        """No other GPU is possible."""
         failed = GpuReading(at=AT + 9, gpu=GPU, problem=failure("GPU is lost"))
         present = reduced(gpu_reading([A]), *at_work(A, B), failed).node
         assert together(present) == {frozenset({A, B})}
 
     def test_ignores_process_lists_with_mig(self) -> None:
-        """The lists include all instances."""
         mig = [gpu_reading([A], mig_mode=True), gpu_reading([A], gpu=OTHER_GPU, index=1, mig_mode=True)]
         present = logged(reduced(*at_work(A, B), *mig, look()).node, {B: {GPU}})
         assert gpus_of(present, of(present), A) is None
@@ -185,7 +178,6 @@ def caused_at(recorded: Recorded) -> float | None:
 
 
 def just_before(recorded: Recorded, at: float) -> Node:
-    """Return the node just before a time."""
     present = Node()
     for each in recorded.observations:
         if each.at >= at:
@@ -230,7 +222,6 @@ random_clients = st.dictionaries(
 
 
 def placed(clients: Mapping[int, tuple[int, Set[str], Set[str]]]) -> Node:
-    """Return a node with these clients."""
     daemon = Daemon(
         name=DAEMON,
         pipe_directory=DAEMON,
@@ -252,7 +243,6 @@ def placed(clients: Mapping[int, tuple[int, Set[str], Set[str]]]) -> Node:
 def test_domains_partition_the_clients_by_shared_gpus(
     clients: dict[int, tuple[int, Set[str], Set[str]]],
 ) -> None:
-    """Each client with known GPUs has one domain. Domains are connected, and share no GPU."""
     found = failure_domains(placed(clients), of(placed(clients)))
     for server, here in found.items():
         on = {pid: by_log | by_nvml for pid, (of_server, by_log, by_nvml) in clients.items() if of_server == server}

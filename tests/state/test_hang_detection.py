@@ -2,15 +2,24 @@
 
 import pytest
 
-from exporter.model.daemon import DaemonState
+from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.observation import Observation
-from exporter.model.reason import timed_out
+from exporter.model.observation import ControlReply, Observation, ProcessExit, SourceReading, Wanted
+from exporter.model.reason import command_failed, timed_out
 from exporter.model.settings import PollIntervals
 from exporter.model.values import replace
+from exporter.model.watchdog import Condition
 from exporter.reducer import reduce
+from exporter.report import status_text
+from exporter.report.finding import severity_and_label
+from exporter.report.findings import findings
+from exporter.report.problem import Severity
+from exporter.report.status_text import status_answer, status_table
 from exporter.state import poll_schedule
+from exporter.state.hang_detection import STARTING_SECONDS
+from exporter.watchdog.context import Policy
+from exporter.watchdog.evaluation import evaluate
 from tests.builders import (
     AT,
     CLIENT,
@@ -23,12 +32,16 @@ from tests.builders import (
     control_log,
     daemon_process,
     exited,
+    gpu_reading,
+    holder,
     look,
+    looks,
     no_daemon,
     probe,
     process,
     reduced,
     refusal,
+    reply,
     servers,
     silence,
     socket,
@@ -145,7 +158,6 @@ def test_connections_before_the_last_answer_do_not_count() -> None:
 
 
 def test_a_process_suspended_after_an_answered_connection_hangs() -> None:
-    """No connection is made then that could confirm it."""
     answered = (silence(at=AT + 10), probe(True, at=AT + 10.1))
     assert state(*answered, standing("T", at=AT + 11), silence(at=AT + 20)) is DaemonState.UNRESPONSIVE
     assert state(standing("D", SERVER, at=AT + 4), *answered, silence(at=AT + 20)) is DaemonState.UP
@@ -229,7 +241,6 @@ def test_a_resumed_daemon_that_answers_is_queried_at_the_usual_interval() -> Non
 
 
 def test_an_unchanged_state_retains_its_first_time() -> None:
-    """A collector that starts again reports the state again."""
     node = reduced(standing("T", at=AT + 5), standing("T", at=AT + 9), start=UNLOGGED).node
     assert node.states[CONTROL].at == AT + 5
     again = reduced(standing("S", at=AT + 10), standing("T", at=AT + 11), start=node).node
@@ -245,3 +256,301 @@ def test_the_state_is_removed_with_its_process() -> None:
     start = reduced(process(CONTROL, uid=0), standing("S"), standing("S", SERVER), start=UNLOGGED).node
     assert reduced(exited(SERVER, at=AT + 5), start=start).node.states.keys() == {CONTROL}
     assert reduced(exited(SERVER, at=AT + 5, ticks=7), start=start).node.states.keys() == {CONTROL, SERVER}
+
+
+# Process states, session holders and control sockets: when they are collected, and which queries they prevent.
+
+
+UP = reduced(*at_work(CLIENT), daemon_process(), process(SERVER, uid=0), gpu_reading([CLIENT])).node
+LATER = 20_000
+"""After this time, every query is due."""
+
+
+def queries(node: Node, after: float = LATER) -> tuple[str, ...]:
+    return poll_schedule.commands(replace(node, at=AT + after), DAEMON, PollIntervals())
+
+
+def wanted(node: Node) -> Wanted:
+    return poll_schedule.readings_wanted(node)
+
+
+# -- processes -----------------------------------------------------------------------------------------------------
+
+
+def test_collects_states_of_daemons_and_servers_only() -> None:
+    assert wanted(UP).states == {CONTROL, SERVER}
+    foreign = reduced(replace(daemon_process(), protocol=4)).node
+    assert wanted(foreign).states == frozenset()
+
+
+def test_sends_no_query_about_a_suspended_server() -> None:
+    """It would hang the daemon (measured, R580). The daemon itself is queried as usual."""
+    stopped = reduced(standing("T", SERVER, at=AT + 1), start=UP).node
+    assert any(str(SERVER) in command for command in queries(UP))
+    assert not any(str(SERVER) in command for command in queries(stopped))
+    assert "get_server_list" in queries(stopped)
+
+
+def test_queries_a_resumed_server_again() -> None:
+    went_on = reduced(standing("T", SERVER, at=AT + 1), standing("S", SERVER, at=AT + 2), start=UP).node
+    assert queries(went_on) == queries(UP)
+
+
+def test_a_suspended_process_with_an_earlier_pid_is_not_the_server() -> None:
+    another = reduced(standing("T", SERVER, at=AT + 1, ticks=7), start=UP).node
+    assert queries(another) == queries(UP)
+
+
+def test_queries_a_suspended_daemon_at_once_and_soon_again() -> None:
+    """Otherwise its hang would be detected a minute later."""
+    answered = reduced(servers(SERVER, at=AT + 10), start=UP).node
+    assert "get_server_list" not in queries(answered, 11)
+    stopped = reduced(standing("T", at=AT + 10.5), start=answered).node
+    assert queries(stopped, 11) == ("get_server_list",)
+    silent = reduced(silence(at=AT + 16), start=stopped).node
+    assert queries(silent, 17) == ()
+    assert queries(silent, 18) == ("get_server_list",)
+
+
+def test_queries_a_daemon_that_hangs_for_long_no_more_often() -> None:
+    hung = reduced(standing("T", at=AT + 1), silence(at=AT + 6), silence(at=AT + 13), start=UP).node
+    assert queries(hung, 17) == ()
+    assert queries(hung, 18) == ("get_server_list",)
+
+
+def test_removes_states_of_unneeded_processes() -> None:
+    start = reduced(standing("S"), standing("S", SERVER), standing("S", 4242), start=UP).node
+    assert reduced(look(at=AT + 1), start=start).node.states.keys() == {CONTROL, SERVER}
+
+
+# -- session holders ---------------------------------------------------------------------------------------------------
+
+
+def test_collects_the_session_holder_while_commands_are_refused() -> None:
+    assert wanted(UP).holders == frozenset()
+    refused = reduced(refusal(at=AT + 1), start=UP).node
+    held = reduced(refusal(at=AT + 9), start=refused).node
+    assert wanted(refused).holders == wanted(held).holders == {DAEMON}
+    assert wanted(reduced(servers(SERVER, at=AT + 10), start=held).node).holders == frozenset()
+
+
+def test_stores_the_session_holder_until_the_daemon_answers_or_ends() -> None:
+    held = reduced(refusal(at=AT + 1), holder(at=AT + 2), refusal(at=AT + 9), start=UP)
+    assert held.daemon.commands.session_holder == holder(at=AT + 2)
+    exit_ = ProcessExit(at=AT + 10, pid=CONTROL, start_ticks=CONTROL * 100)
+    for over in (servers(SERVER, at=AT + 10), holder(None, at=AT + 10), exit_):
+        start = reduced(process(CONTROL, uid=0), start=held.node).node
+        assert reduced(over, start=start).daemon.commands.session_holder is None
+
+
+def test_ignores_a_session_holder_without_refused_commands() -> None:
+    """The collection was running."""
+    assert reduced(holder(at=AT + 1), start=UP).daemon.commands.session_holder is None
+
+
+# -- control sockets ---------------------------------------------------------------------------------------------------
+
+
+def test_probes_the_socket_while_the_daemon_does_not_answer_or_has_ended() -> None:
+    assert wanted(UP).sockets == frozenset()
+    assert wanted(reduced(silence(at=AT + 1), start=UP).node).sockets == {DAEMON}
+    gone = reduced(process(CONTROL, uid=0), exited(CONTROL, at=AT + 1), start=UP).node
+    assert wanted(gone).sockets == {DAEMON}
+    back = reduced(daemon_process(CONTROL + 1, at=AT + 2), servers(at=AT + 3), start=gone).node
+    assert wanted(back).sockets == frozenset()
+
+
+def test_stores_the_probe_until_the_next_answer() -> None:
+    gone = reduced(no_daemon(at=AT + 1), socket(False, at=AT + 2), start=reduced(*at_work()).node)
+    assert gone.daemon.commands.listening is False
+    assert reduced(servers(at=AT + 5), start=gone.node).daemon.commands.listening is None
+
+
+def test_ignores_a_probe_of_a_daemon_that_answers() -> None:
+    assert reduced(socket(False, at=AT + 2), start=UP).daemon.commands.listening is None
+
+
+def test_a_probe_does_not_create_a_daemon() -> None:
+    node = reduced(socket(True, daemon="/other"), holder(daemon="/other"), start=UP).node
+    assert node.daemons.keys() == {DAEMON}
+
+
+# -- pid files ---------------------------------------------------------------------------------------------------------
+
+
+def test_stores_a_remaining_pid_file_until_the_next_daemon() -> None:
+    """It remains after SIGKILL and is removed by `quit` (measured, R580)."""
+    gone = reduced(process(CONTROL, uid=0), exited(CONTROL, at=AT + 1), start=UP).node
+    left = reduced(daemon_process(None, at=AT + 2, left=True), start=gone)
+    assert left.daemon.lifecycle.pid_file_left is True
+    assert reduced(daemon_process(None, at=AT + 3, left=False), start=left.node).daemon.lifecycle.pid_file_left is False
+    assert reduced(daemon_process(CONTROL + 1, at=AT + 3), start=left.node).daemon.lifecycle.pid_file_left is None
+
+
+# Any user can write the pid file. If it names another process, commands find no daemon although it runs.
+
+
+LIVING = (daemon_process(), servers(at=AT))
+SPOILT = (no_daemon(at=AT + 30), no_daemon(at=AT + 35))
+
+
+def test_the_state_of_the_daemon_is_unknown() -> None:
+    story = reduced(*LIVING, *SPOILT)
+
+    assert story.daemon.state is None
+    assert story.names() == [EventName.DAEMON_UP]
+    assert status_answer(story.node)["exit_code"] == 1
+
+
+def test_another_report_of_the_process_changes_nothing() -> None:
+    """The collector reports each daemon that runs every 10 s."""
+    story = reduced(*LIVING, *SPOILT, daemon_process(at=AT + 40))
+
+    assert story.daemon.state is None
+    assert story.names() == [EventName.DAEMON_UP]
+
+
+def test_one_failed_command_proves_nothing() -> None:
+    assert reduced(*LIVING, SPOILT[0]).daemon.state is DaemonState.UP
+
+
+def test_status_reports_the_remedy() -> None:
+    spoilt = reduced(*LIVING, *SPOILT).node
+
+    assert f"{DAEMON}: its PID file is wrong, so no command reaches it: write {CONTROL} into it" in status_table(spoilt)
+    assert "pid file" not in status_table(reduced(*LIVING).node)
+
+
+def test_the_daemon_is_up_when_it_answers_again() -> None:
+    assert reduced(*LIVING, *SPOILT, servers(at=AT + 40)).daemon.state is DaemonState.UP
+
+
+def test_reports_the_end_of_the_daemon() -> None:
+    died = exited(CONTROL, at=AT + 40)
+    story = reduced(*LIVING, *SPOILT, died, look("log", at=AT + 42))
+
+    assert story.daemon.state is DaemonState.ABSENT
+    assert story.names() == [EventName.DAEMON_UP, EventName.DAEMON_LOST]
+
+
+# Daemons that cannot be queried, and starts that do not end: no state lasts forever or is invented.
+
+
+MISSING = "nvidia-cuda-mps-control: No such file or directory"
+PROBLEM = command_failed("nvidia-cuda-mps-control", 127, MISSING)
+TEXT = f"nvidia-cuda-mps-control failed with exit code 127: {MISSING}"
+
+
+def unusable(at: float) -> tuple[ControlReply, SourceReading]:
+    """The control program does not exist."""
+    return (
+        reply("get_server_list", exit_code=127, stderr=MISSING, at=at),
+        SourceReading(at=at, name="control", seconds=0.01, problem=PROBLEM, daemon=DAEMON),
+    )
+
+
+def queried_twice(*before: Observation) -> Node:
+    return reduced(*before, *unusable(AT + 1), *unusable(AT + 3)).node
+
+
+def daemon_of(present: Node) -> Daemon:
+    return present.daemons[DAEMON]
+
+
+def bypassing_known(present: Node) -> Node:
+    return evaluate(present, Policy(), at=present.at, chance=0.0)[0]
+
+
+def test_without_process_and_pid_file_there_is_no_daemon() -> None:
+    assert daemon_of(queried_twice(daemon_process(None, left=False))).state is DaemonState.ABSENT
+
+
+@pytest.mark.parametrize("left", [True, None])
+def test_the_state_is_unknown_if_a_pid_file_may_name_an_invisible_process(left: bool | None) -> None:
+    assert daemon_of(queried_twice(daemon_process(None, left=left))).state is None
+
+
+def test_one_start_of_an_unusable_program_proves_nothing() -> None:
+    assert daemon_of(reduced(daemon_process(None, left=False), *unusable(AT + 1)).node).state is None
+
+
+@pytest.mark.parametrize("before", [(), tuple(at_work())], ids=["starting", "up"])
+def test_the_state_of_a_running_process_becomes_unknown(before: tuple[Observation, ...]) -> None:
+    present = queried_twice(*before, daemon_process())
+
+    assert (daemon_of(present).state, daemon_of(present).runtime.process is not None) == (None, True)
+
+
+def test_an_absent_daemon_stays_absent() -> None:
+    gone = queried_twice(daemon_process(None, left=False))
+
+    later = reduced(*unusable(AT + 40), *unusable(AT + 80), start=gone).node
+
+    assert daemon_of(later).lifecycle.state_since == daemon_of(gone).lifecycle.state_since
+
+
+def test_the_daemon_answers_again_once_the_program_exists() -> None:
+    assert daemon_of(reduced(*at_work(at=AT + 10), start=queried_twice(daemon_process())).node).state is DaemonState.UP
+
+
+@pytest.mark.parametrize(("after", "state"), [(STARTING_SECONDS, DaemonState.STARTING), (STARTING_SECONDS + 1, None)])
+def test_the_starting_state_is_bounded(after: float, state: DaemonState | None) -> None:
+    present = reduced(daemon_process(), *looks(at=AT + after)).node
+
+    assert daemon_of(present).state is state
+
+
+def test_reports_an_absent_daemon_and_its_cause_at_once() -> None:
+    present = bypassing_known(queried_twice(daemon_process(None, left=False)))
+
+    first = findings(present, present.at, Policy())[0]
+
+    assert (first.severity, first.commands) == (Severity.CRITICAL, ("cuda-mps-exporter doctor",))
+    assert f"it cannot be queried: {TEXT}" in first.text
+    assert "Wait" not in first.remedy
+    assert present.watches[DAEMON].diagnosis is not None
+    assert present.watches[DAEMON].diagnosis.condition is Condition.NEVER_SEEN
+    assert status_text.status_answer(present)["exit_code"] == 1
+
+
+def test_does_not_report_a_daemon_that_cannot_be_queried_as_starting() -> None:
+    present = bypassing_known(queried_twice(daemon_process()))
+
+    first = findings(present, present.at, Policy())[0]
+
+    assert (first.severity, first.daemon) == (Severity.WARNING, DAEMON)
+    assert TEXT in first.text
+    assert "Wait" not in first.remedy
+    assert severity_and_label(daemon_of(present), (first,)) == (Severity.WARNING, "not queried")
+    assert status_text.status_answer(present)["exit_code"] == 1
+
+
+@pytest.mark.parametrize(("after", "waits"), [(5.0, True), (STARTING_SECONDS + 1, False)])
+def test_status_names_a_bounded_waiting_time(after: float, waits: bool) -> None:
+    present = reduced(*looks(at=AT), *looks(at=AT + after)).node
+
+    first = findings(present, present.at, Policy())[0]
+
+    assert first.remedy.startswith("Wait") is waits
+    assert first.severity is (Severity.UNKNOWN if waits else Severity.WARNING)
+    assert first.commands == (() if waits else ("cuda-mps-exporter doctor",))
+
+
+def test_the_remedy_creates_the_directories_of_a_daemon() -> None:
+    present = bypassing_known(
+        reduced(
+            daemon_process(None, left=False),
+            reply("get_server_list", exit_code=1, at=AT + 1, stderr="Cannot find MPS control daemon process\n"),
+            *looks(at=AT + 2),
+        ).node
+    )
+
+    first = findings(present, present.at, Policy())[0]
+
+    where = f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} CUDA_MPS_LOG_DIRECTORY={DAEMON}/log"
+    assert first.commands == (f"mkdir -p {DAEMON} {DAEMON}/log && {where} nvidia-cuda-mps-control -d",)
+
+
+def test_stores_the_time_of_the_exporters_start() -> None:
+    assert reduced(*looks(at=AT), *looks(at=AT + 7)).node.began_at == AT
+    assert replace(Node(), at=AT).began_at is None

@@ -1,12 +1,16 @@
 """Limits of servers and daemons: accepted sources, scope, and the GPU of an ordinal."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from exporter.model.daemon import Daemon
+from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.state.devices import gpus_by_ordinal
+from exporter.model.settings import MAX_CONNECTIONS
+from exporter.state.devices import gpus_by_ordinal, serves_gpu
+from exporter.state.limits import clients_limit
 from tests.builders import (
     AT,
     CLIENT,
@@ -16,11 +20,15 @@ from tests.builders import (
     OTHER_GPU,
     SERVER,
     at_work,
+    clients,
     control_log,
     daemon_process,
     exited,
+    failure,
     gpu_reading,
+    look,
     node,
+    process,
     reduced,
     refusal,
     reply,
@@ -64,7 +72,6 @@ class TestServer:
         assert daemon.servers[700].pinned_memory_limits == {9: 3 << 30, 0: 100 << 30}
 
     def test_a_change_replaces_only_that_limit(self) -> None:
-        """The other limits from the start still apply."""
         assert limits(*server_log(*START_BLOCK), *server_log("Active Threads Percentage set to 60.0")) == (
             60.0,
             {9: 3 << 30, 0: 100 << 30},
@@ -86,7 +93,6 @@ class TestServer:
         assert limits(*asked) == (40.0, {0: 3000 << 20})
 
     def test_defaults_do_not_change_a_running_server(self) -> None:
-        """They apply only to servers that start later."""
         assert limits(reply("get_default_active_thread_percentage", "40.0\n"), reply(DEFAULT_MEMORY, "3G\n")) == (
             None,
             {},
@@ -120,7 +126,6 @@ class TestServer:
                 assert limits(reply(f"get_device_pinned_mem_limit {SERVER} 0", words)) == (None, {})
 
     def test_ignores_an_invalid_device(self, subtests: pytest.Subtests) -> None:
-        """The number of stored devices is limited."""
         for device in ["64", "99999", "-1", "x", "²", "0 0"]:
             with subtests.test(device=device):
                 assert limits(reply(f"get_device_pinned_mem_limit {SERVER} {device}", "3G")) == (None, {})
@@ -129,11 +134,9 @@ class TestServer:
         "asked", [f"get_active_thread_percentage {SERVER}", f"get_device_pinned_mem_limit {SERVER} 0"]
     )
     def test_server_that_the_daemon_does_not_find_has_exited(self, asked: str) -> None:
-        """Other queries have the same effect."""
         assert not reduced(*at_work(CLIENT), reply(asked, f"Server {SERVER} not found\n")).daemon.servers
 
     def test_the_next_server_does_not_inherit_limits(self) -> None:
-        """Its limits are unknown at first."""
         gone = control_log(f"Server {SERVER} exited with status 0", "Starting new server 700 for user 0", at=AT + 1)
         after = reduced(*at_work(CLIENT), *server_log(*START_BLOCK), *gone).daemon
         assert after.servers[700].active_thread_percentage is None
@@ -170,7 +173,6 @@ class TestDefaults:
         assert defaults(*control_log("Cmd:ps", "set_default_device_pinned_mem_limit 0 100G.")) == (None, {})
 
     def test_a_restarted_daemon_has_no_defaults(self) -> None:
-        """The daemon stores them only in memory."""
         asked = (
             daemon_process(),
             reply(DEFAULT_PRIORITY, "1\n"),
@@ -202,26 +204,22 @@ class TestStaleness:
 
     @pytest.mark.parametrize("unanswered", [refusal(at=AT + 1), silence(at=AT + 1)], ids=["refused", "silent"])
     def test_an_unanswered_query_does_not_end_staleness(self, unanswered: Observation) -> None:
-        """The query is repeated when the daemon answers again."""
         assert self.stale(replace(unanswered, command=DEFAULT_MEMORY)) == {DEFAULT_MEMORY}  # type: ignore[call-arg]
 
     @pytest.mark.parametrize("unanswered", [refusal(at=AT + 1), silence(at=AT + 1)], ids=["refused", "silent"])
     def test_an_unanswered_query_makes_its_value_stale(self, unanswered: Observation) -> None:
-        """Other queries have their own schedule."""
         assert reduced(*at_work(), replace(unanswered, command=DEFAULT_PRIORITY)).daemon.default_limits.stale == {  # type: ignore[call-arg]
             DEFAULT_PRIORITY
         }
         assert not reduced(*at_work(), unanswered).daemon.default_limits.stale
 
     def test_number_of_stale_queries_is_limited(self) -> None:
-        """Only existing servers and possible devices count."""
         many = [
             f"Cmd:set_device_pinned_mem_limit {pid} {device} 1G" for pid in range(500, 520) for device in range(200)
         ]
         assert len(self.stale(*control_log(*many))) == 64 + 1
 
     def test_stale_queries_of_an_exited_server_are_removed(self) -> None:
-        """They are removed when another value becomes stale."""
         stale = control_log(f"Cmd:set_active_thread_percentage {SERVER} 1")
         gone = (
             *stale,
@@ -244,7 +242,6 @@ class TestDevices:
         return dict(gpus_by_ordinal(present, daemon))
 
     def test_the_only_gpu_has_ordinal_0(self) -> None:
-        """No other GPU is possible."""
         assert self.ordinals(GPU) == {0: GPU}
 
     def test_ordinals_of_several_gpus_are_unknown(self) -> None:
@@ -269,12 +266,10 @@ class TestDevices:
                 assert self.ordinals(GPU, OTHER_GPU, runtime__visible_devices=visible) == ordinals
 
     def test_the_devices_that_the_daemon_reports_have_precedence(self) -> None:
-        """They have the daemon's own order."""
         reported = {0: OTHER_GPU, 1: GPU}
         assert self.ordinals(GPU, OTHER_GPU, runtime__visible_devices="0,1", runtime__devices=reported) == reported
 
     def after_device_query(self, stdout: str) -> Daemon:
-        """Return the daemon after this reply."""
         return reduced(*at_work(), reply("device_query --csv", stdout)).daemon
 
     def test_reads_rows_of_the_device_query(self) -> None:
@@ -295,3 +290,136 @@ class TestDevices:
         ]:
             with subtests.test(stdout=stdout):
                 assert self.after_device_query(stdout).runtime.devices == {}
+
+
+# The maximum number of clients of a server, by the GPUs and the version of MPS.
+
+
+CAPABILITIES = ("6.0", "6.1", "7.0", "7.2", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
+
+VERSIONS = {
+    **dict.fromkeys((11040, 11060, 12000, 12020, 12040, 12080, 12090, 13000), 48),
+    **dict.fromkeys((13010, 13020, 13030, 13040), 60),
+    **dict.fromkeys((13050, 13060, 14000), None),
+}
+"""Client contexts per device from Volta on, by the CUDA version of the drivers R470 to R615, and of later ones."""
+
+DEVICES = "Device Ordinal,PCI ID,UUID,Name\n"
+
+
+def limit(*seen: Observation) -> int | None:
+    return limit_of(reduced(*at_work(), *seen).node)
+
+
+def limit_of(present: Node) -> int | None:
+    daemon = present.daemons[DAEMON]
+    return clients_limit(present, daemon, daemon.servers[SERVER])
+
+
+def test_limit_depends_on_compute_capability_and_version(subtests: pytest.Subtests) -> None:
+    for capability, version, places in [
+        ("3.5", "9000", 16),
+        ("6.1", "12040", 16),
+        ("6.1", "13010", 16),
+        ("7.0", "12040", 48),
+        ("9.0", "13000", 48),
+        ("7.5", "13010", 60),
+        ("9.0", "13010", 60),
+        ("12.0", "13040", 60),
+        ("9.0", "13050", None),
+        ("9.0", "14000", None),
+        (None, "13000", None),
+        ("?", "13000", None),
+    ]:
+        with subtests.test(capability=capability, version=version, places=places):
+            line = control_log(f"CUDA MPS Control binary version: {version}")
+            assert limit(*line, gpu_reading(compute_capability=capability)) == places
+
+
+def test_the_drivers_cuda_version_replaces_an_unknown_version_of_the_daemon(subtests: pytest.Subtests) -> None:
+    for cuda, places in [
+        ("12.4", 48),
+        ("13.0", 48),
+        ("13.1", 60),
+        ("13.4", 60),
+        ("13.5", None),
+        (None, None),
+        ("13", None),
+        ("²", None),
+    ]:
+        with subtests.test(cuda=cuda, places=places):
+            present = reduced(*at_work(), gpu_reading(cuda_version=cuda)).node
+            daemon = replace(present.daemons[DAEMON], runtime=replace(present.daemons[DAEMON].runtime, version=None))
+            assert limit_of(replace(present, daemons={DAEMON: daemon})) == places
+
+
+def test_limit_is_unknown_without_a_gpu() -> None:
+    assert limit() is None
+
+
+def test_limit_is_unknown_if_one_gpu_is_unknown() -> None:
+    assert limit(gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1, compute_capability=None)) is None
+    assert limit(gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="8.0")) == 48
+
+
+@pytest.mark.parametrize("visible", [None, "1,0", f"{OTHER_GPU},{GPU}"])
+def test_gpus_before_volta_are_ignored_beside_later_ones(visible: str | None) -> None:
+    """The control daemon filters them out (NVIDIA's MPS guide, CUDA_VISIBLE_DEVICES)."""
+    old = gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1")
+    present = with_visible(visible, reduced(*at_work(), gpu_reading(), old).node)
+    daemon = present.daemons[DAEMON]
+    assert limit_of(present) == 48
+    assert [serves_gpu(present, daemon, present.gpus[each].reading) for each in (GPU, OTHER_GPU)] == [True, False]
+    assert gpus_by_ordinal(present, daemon) == ({} if visible is None else {0: GPU})
+
+
+def test_gpus_before_volta_are_served_if_no_later_one_is_visible() -> None:
+    old = gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1")
+    present = with_visible("1", reduced(*at_work(), gpu_reading(), old).node)
+    assert limit_of(present) == 16
+    assert gpus_by_ordinal(present, present.daemons[DAEMON]) == {0: OTHER_GPU}
+
+
+def with_visible(visible: str | None, present: Node) -> Node:
+    """Return the node with a daemon that has no list of its devices, but this CUDA_VISIBLE_DEVICES."""
+    daemon = present.daemons[DAEMON]
+    runtime = replace(daemon.runtime, devices={}, visible_devices=visible)
+    return replace(present, daemons={DAEMON: replace(daemon, runtime=runtime)})
+
+
+def test_limit_is_right_or_unknown_for_all_architectures_and_versions(subtests: pytest.Subtests) -> None:
+    for capability, (version, places) in product(CAPABILITIES, VERSIONS.items()):
+        with subtests.test(capability=capability, version=version, places=places):
+            line = control_log(f"CUDA MPS Control binary version: {version}")
+            expected = 16 if capability.startswith("6.") else places
+            assert limit(*line, gpu_reading(compute_capability=capability)) == expected
+
+
+def test_only_the_gpus_of_the_daemon_matter() -> None:
+    answer = reply("device_query --csv", f"{DEVICES}0,00000000:00:06.0,{GPU},NVIDIA H200\n")
+    present = reduced(*at_work(), answer, gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1"))
+    assert present.daemon.runtime.devices == {0: GPU}
+    assert limit_of(present.node) == 48
+
+
+def test_the_server_and_the_configuration_have_precedence_over_the_guide() -> None:
+    line = server_log("Failed to accept new client. Maximum number of clients (20) reached.")
+    full = (clients(*range(1000, 1020)), *line)
+    assert limit(*full, gpu_reading(compute_capability=None)) == 20
+    present = reduced(*at_work(), *full, gpu_reading()).node
+    daemon = replace(present.daemons[DAEMON], declared=replace(present.daemons[DAEMON].declared, clients_limit=12))
+    assert limit_of(replace(present, daemons={DAEMON: daemon})) == 12
+
+
+def test_a_failed_reading_does_not_change_the_limit() -> None:
+    """The compute capability of a GPU does not change."""
+    assert limit(gpu_reading(), look(at=AT + 60, problem=failure("timeout"))) == 48
+
+
+def test_limit_is_unknown_if_a_client_requests_more_work_queues(subtests: pytest.Subtests) -> None:
+    """All clients share a pool of work queues (NVIDIA's MPS guide, CUDA_DEVICE_MAX_CONNECTIONS)."""
+    for queues, places in [(None, 48), ("1", 48), ("2", 48), ("8", None), ("32", None), ("", None), ("x", None)]:
+        with subtests.test(queues=queues, places=places):
+            environment = {} if queues is None else {MAX_CONNECTIONS: queues}
+            line = control_log("CUDA MPS Control binary version: 13000")
+            assert limit(*line, gpu_reading(), clients(1000), process(1000, environment=environment)) == places

@@ -116,7 +116,6 @@ class TestUnchangedDaemon:
         assert asked == {LIST: [0.0]} | {each: [0.5] for each in at_once}
 
     def test_sends_one_query_every_30_seconds_to_a_known_daemon(self) -> None:
-        """Any answer shows that the daemon lives."""
         _, asked = poll(7201, seen=[*FOLLOWED, gpu_reading([CLIENT])])
         times = sorted(at for times in asked.values() for at in times if at > 1)
         assert times == [0.5 + 30.0 * number for number in range(1, 241)]
@@ -138,14 +137,12 @@ class TestUnchangedDaemon:
             assert gap(asked[question]) > RHYTHM.limits - 5 * RHYTHM.liveness
 
     def test_only_lists_the_servers_of_a_daemon_without_servers(self) -> None:
-        """The log or the next list reports a server."""
         _, asked = poll(600, answer=serverless)
         assert asked[LIST][0] == 0.0
         assert asked[LIST][1:] == [0.5 + 30.0 * number for number in range(1, 20)]
         assert asked.keys() == {LIST, VERSION, DEFAULT_THREADS, DEFAULT_PRIORITY}
 
     def test_lists_servers_every_minute_if_the_log_cannot_be_followed(self) -> None:
-        """No other source reports a new server."""
         _, asked = poll(3600)
         assert max(later - earlier for earlier, later in pairwise(asked[LIST])) <= 60
 
@@ -221,7 +218,6 @@ class TestLimits:
         assert gap(asked[THREADS]) >= RHYTHM.stale
 
     def test_queries_enforced_limits_within_a_second(self) -> None:
-        """An operator's change is reverted soon."""
         start = replace(
             self.with_session(), watches={DAEMON: WatchdogState(wanted_limits=Limits(active_thread_percentage=40.0))}
         )
@@ -234,7 +230,6 @@ class TestLimits:
         assert max(later - earlier for earlier, later in pairwise(asked[THREADS])) <= 1
 
     def test_queries_the_limit_of_a_configured_device(self) -> None:
-        """Nothing else is known of the device."""
         start = replace(
             self.with_session(), watches={DAEMON: WatchdogState(wanted_limits=Limits(pinned_memory={1: 1 << 30}))}
         )
@@ -286,7 +281,6 @@ class TestStaleValues:
         return replace(poll(121)[0], at=AT + 121)
 
     def test_queries_clients_for_some_time_if_only_nvml_shows_a_client(self) -> None:
-        """The client is connecting, or log lines were lost."""
         shown = [gpu_reading([CLIENT, 601], at=AT + 121 + second) for second in range(0, 600, 10)]
         _, asked = poll(290, start=self.up_to_date(), seen=shown)
         in_doubt = [at for at in asked[CLIENTS] if at <= RHYTHM.stale_for + 1]
@@ -324,8 +318,6 @@ class TestStaleValues:
         assert present.daemons[DAEMON].clients.keys() == {601}
 
     def test_repeats_the_query_after_an_empty_list(self) -> None:
-        """One empty list proves nothing."""
-
         def empty(command: str, at: float) -> ControlReply:
             return clients(at=at) if command == CLIENTS else healthy(command, at)
 
@@ -434,8 +426,6 @@ class TestUnresponsiveDaemon:
         assert asked[LIST][0] <= 1.5
 
     def test_bounds_attempts_with_an_unusable_control_program(self) -> None:
-        """Each attempt is a process."""
-
         def unusable(command: str, at: float) -> ControlReply:
             return reply(command, exit_code=127, stderr="nvidia-cuda-mps-control: No such file or directory", at=at)
 

@@ -106,7 +106,6 @@ class Mix:
 
     @cached_property
     def minutes_without_gpm(self) -> tuple[tuple[Split, tuple[Minute, ...]], ...]:
-        """The same without GPM."""
         return tuple(self._every_few_seconds(tuple(without_gpm(self._observations))))
 
     @cached_property
@@ -174,7 +173,6 @@ class Mix:
 
 
 def mixes_of(directory: Path) -> list[Mix]:
-    """Return the mixes of a directory, one for each GPU."""
     mixes = []
     for file in sorted(directory.glob("*.truth.json")):
         gpus = json.loads(file.read_text()).get("gpus", (None,))

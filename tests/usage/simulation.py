@@ -126,7 +126,6 @@ class World:
         return self.node.splits[GPU]
 
     def next_second(self) -> Iterator[Observation]:
-        """Simulate one second, and yield its observations."""
         before = self.busy
         for slice_number in range(1_000_000_000 // SLICE_NS):
             self._slice(self.second + slice_number * SLICE_NS / 1e9)
@@ -178,5 +177,4 @@ def errors_of(split: Split, truths: Mapping[int, float]) -> dict[int, float]:
 
 
 def largest_error(split: Split, truths: Mapping[int, float]) -> float:
-    """Return the largest error."""
     return max(map(abs, errors_of(split, truths).values()))

@@ -1,5 +1,7 @@
 """Attribution of one window of SM time."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from exporter.model.identity import Workload, WorkloadKind
@@ -7,9 +9,11 @@ from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, ProcessUtilization
 from exporter.model.settings import VISIBLE_DEVICES
-from exporter.model.usage import Method, SharedAccount, Usage
+from exporter.model.usage import GpuBusy, KernelTimeEstimates, Method, Share, SharedAccount, Split, Usage, WorkDelta
 from exporter.model.values import replace
-from exporter.usage.capacity import gpu_sharing
+from exporter.usage import kernel_times
+from exporter.usage.capacity import IDLE_BELOW, gpu_sharing
+from exporter.usage.last_minute import combined
 from tests.builders import AT, CLIENT, GPU, OTHER_GPU, SERVER, active, clients, exited, gpu_reading, process, server_log
 from tests.usage.seconds import BESIDE, BOTH, NEXT, TICKS, after, busy, done, last, posted, present, second, split
 from tests.works import boot_ns
@@ -23,7 +27,6 @@ def test_two_probed_clients_share_by_their_launches() -> None:
 
 
 def test_the_first_window_is_unattributed() -> None:
-    """Earlier launches are unknown."""
     node = after(present(CLIENT, NEXT), *busy(AT + 1, done(CLIENT, 900), done(NEXT, 300)))
     assert last(node) == {}
     assert posted(node) == {"unattributed": 500}
@@ -35,7 +38,6 @@ def test_without_probes_all_is_unattributed() -> None:
 
 
 def test_a_client_without_probes_has_no_share() -> None:
-    """One of two clients has probes."""
     node = after(
         present(CLIENT, NEXT),
         *second(AT + 1, done(CLIENT, 0), watched=[CLIENT]),
@@ -56,13 +58,11 @@ class TestAlone:
         assert split(node).shares[CLIENT].method is Method.MEASURED
 
     def test_a_new_client_was_maybe_not_alone_in_its_first_window(self) -> None:
-        """Earlier processes are unknown."""
         node = after(present(), *busy(AT + 1))
         node = after(node, clients(CLIENT, at=AT + 1.5), *busy(AT + 2, watched=()))
         assert last(node) == {}
 
     def test_a_client_that_exits_was_alone_until_then(self) -> None:
-        """The time counts for it."""
         node = after(present(CLIENT), *busy(AT + 1), exited(CLIENT, ticks=TICKS, at=AT + 1.5), *busy(AT + 2))
         assert last(node) == {CLIENT: 50}
         assert posted(node)["user-600"] == 500
@@ -81,7 +81,6 @@ class TestComingAndGoing:
         assert posted(node)["user-601"] - before["user-601"] == pytest.approx(70, abs=20)
 
     def test_a_client_that_ran_between_two_readings_counts(self) -> None:
-        """It ran for less than a second."""
         node = after(present(CLIENT), *second(AT + 1, done(CLIENT, 0)), *second(AT + 2, done(CLIENT, 900)))
         brief = (clients(CLIENT, NEXT, at=AT + 2.2), process(NEXT, ticks=TICKS, user="user-601"))
         node = after(node, *brief, exited(NEXT, ticks=TICKS, at=AT + 2.7))
@@ -203,7 +202,6 @@ class TestWithoutGpm:
         assert usage.total == Usage(energy_mj=20_000)
 
     def test_nothing_is_added_for_the_time_after_gpm_was_lost(self) -> None:
-        """The earlier total remains."""
         node = after(present(CLIENT), gpu_reading([CLIENT], at=AT + 10, sm_utilization=0.4, gpm_seconds=10.0))
         assert node.usage_totals.gpus[GPU].total.sm_us == 4_000_000
         node = after(node, *(without_gpm(AT + at) for at in (30, 40, 50)))
@@ -215,7 +213,6 @@ class TestReadings:
     """GPM in full readings and in its own readings."""
 
     def test_a_full_reading_adds_nothing_while_gpm_is_read_by_itself(self) -> None:
-        """Time is posted once."""
         row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40, memory_percent=0)
         node = after(present(CLIENT), *busy(AT + 1), *busy(AT + 2))
         node = after(
@@ -228,14 +225,12 @@ class TestTimes:
     """Late, repeated and wrong times."""
 
     def test_repeated_and_late_readings_add_nothing(self) -> None:
-        """Of the GPU or of launches."""
         node = after(present(CLIENT, NEXT), *BOTH)
         again = after(node, *reversed(BOTH), *BOTH)
         assert again.usage_totals == node.usage_totals
         assert again.attribution[GPU].windows == node.attribution[GPU].windows
 
     def test_old_launch_counts_are_not_used(self) -> None:
-        """The collector of the probes hangs."""
         node = after(present(CLIENT, NEXT), *BOTH, GpuUse(at=AT + 9, gpu=GPU, seconds=6.9, sm_utilization=0.5))
         assert last(node) == {}
 
@@ -316,7 +311,6 @@ def test_under_mig_without_gpm_nothing_is_invented() -> None:
 
 
 def test_unattributed_time_is_posted() -> None:
-    """So the parts add up to the total."""
     node = after(present(CLIENT, NEXT), *BOTH)
     usage = node.usage_totals.gpus[GPU]
     assert sum(used.sm_us for used in usage.by_account.values()) == usage.total.sm_us == 2 * 260_000
@@ -342,3 +336,201 @@ def test_a_client_without_a_shown_share_is_not_idle() -> None:
     found = gpu_sharing(node)[GPU]
     assert found.idle == []
     assert found.recent.unattributed == pytest.approx(0.25, abs=0.01)
+
+
+# Sum of the windows of a minute, and the error for unknown windows.
+
+
+A, B = 600, 601
+BOTH_MINUTE = frozenset({A, B})
+
+
+def window(
+    sm: float,
+    shares: Mapping[int, float] | None = None,
+    *,
+    unknown: frozenset[int] = frozenset(),
+    method: Method = Method.FLIGHT,
+    error: float = 0.001,
+    **known: object,
+) -> Split:
+    """Return one second in which `sm` of the SMs were busy."""
+    known_shares = {pid: Share(method=method, sm=each, error=error) for pid, each in (shares or {}).items()}
+    rest = sm - sum(share.sm for share in known_shares.values())
+    return Split(at=0, seconds=1.0, sm=sm, shares=known_shares, unattributed=rest, unknown=unknown, **known)
+
+
+def minute(*windows: Split) -> Split:
+    """Return the sum of the windows, and check that the parts add up."""
+    found = combined(windows)
+    assert found.unattributed >= 0
+    assert sum(share.sm for share in found.shares.values()) + found.unattributed == pytest.approx(found.sm)
+    return found
+
+
+class TestUnknown:
+    """A client without an estimate used at most the unattributed time."""
+
+    def test_a_share_is_the_mean_over_the_time_in_which_it_is_known(self) -> None:
+        split = minute(*40 * [window(0.2, {A: 0.1, B: 0.1})], *20 * [window(0.2, unknown=BOTH_MINUTE)])
+        assert split.shares[A].sm == pytest.approx(0.1)
+        assert split.unattributed == pytest.approx(0)
+
+    def test_the_error_covers_the_unknown_time(self) -> None:
+        """In that time, the client used between nothing and all of the unattributed time."""
+        share = minute(*40 * [window(0.2, {A: 0.1, B: 0.1})], *20 * [window(0.2, unknown=BOTH_MINUTE)]).shares[A]
+        nothing, everything = 40 * 0.1 / 60, (40 * 0.1 + 20 * 0.2) / 60
+        assert share.sm - 2 * share.error <= nothing < everything <= share.sm + 2 * share.error
+
+    def test_no_share_exceeds_the_use_of_the_gpu(self) -> None:
+        """The GPU was less busy in the unknown time."""
+        split = minute(*40 * [window(0.2, {A: 0.1, B: 0.1})], *20 * [window(0.0, unknown=BOTH_MINUTE)])
+        assert split.shares[A].sm == pytest.approx(40 * 0.1 / 60)
+        assert split.shares[A].error == pytest.approx(40 * 0.001 / 60)
+
+    def test_a_client_used_nothing_before_it_existed(self) -> None:
+        """The value has no error."""
+        share = minute(*30 * [window(0.1, {B: 0.1})], *30 * [window(0.2, {A: 0.1, B: 0.1})]).shares[A]
+        assert share == Share(method=Method.FLIGHT, sm=pytest.approx(0.05), error=pytest.approx(0.0005))
+
+    def test_a_client_that_is_mostly_unknown_has_no_share(self) -> None:
+        split = minute(*25 * [window(0.1, {B: 0.1})], *35 * [window(0.1, unknown=BOTH_MINUTE)])
+        assert split.shares == {}
+        assert split.unattributed == pytest.approx(0.1)
+
+    def test_a_low_share_with_unknown_time_is_not_idle(self) -> None:
+        """The client may have used half of the GPU in the unknown time."""
+        rest = window(0.5, {B: 0.3}, unknown=frozenset({A}))
+        share = minute(*40 * [window(0.3, {A: 0.002, B: 0.298})], *20 * [rest]).shares[A]
+        assert share.sm + 2 * share.error >= (40 * 0.002 + 20 * 0.2) / 60
+        assert share.sm + share.error > IDLE_BELOW
+
+    def test_a_client_with_a_large_error_has_no_share(self) -> None:
+        """Its use is known within 70 points only."""
+        unsure = {A: Share(method=Method.FLIGHT, sm=0.4, error=0.35)}
+        assert minute(*60 * [window(0.9, withheld=unsure)]).shares == {}
+
+
+class TestWithheld:
+    """An estimate that is too uncertain for one window counts in the minute, with its error."""
+
+    def test_estimate_and_error_are_added(self) -> None:
+        unsure = {A: Share(method=Method.FLIGHT, sm=0.1, error=0.05)}
+        share = minute(*30 * [window(0.1, {A: 0.1})], *30 * [window(0.1, withheld=unsure)]).shares[A]
+        assert share.sm == pytest.approx(0.1)
+        assert share.error == pytest.approx((0.001 + 0.05) / 2)
+
+
+class TestMethods:
+    """Methods of the windows of one minute."""
+
+    def test_measured_and_estimated_windows_are_an_estimate_together(self) -> None:
+        alone = window(0.4, {A: 0.4}, method=Method.MEASURED, error=0.0)
+        windows = 30 * [alone] + 30 * [window(0.3, {A: 0.2, B: 0.1})]
+        for each in (windows, windows[::-1]):
+            assert minute(*each).shares[A].method is Method.FLIGHT
+            assert minute(*each).shares[A].sm == pytest.approx(0.3)
+
+
+# Estimates of kernel times.
+
+
+SECOND_NS = 1_000_000_000
+SMS = 132
+CAPACITY = float(SMS * SECOND_NS)
+
+
+def kernels_in_flight(count: int, nanoseconds: int) -> WorkDelta:
+    """Return kernels on all SMs, each followed by a synchronisation. Work is always in flight."""
+    area, widths = SMS * SECOND_NS, SMS * count
+    sure = count * SMS * (nanoseconds + kernel_times.SYNC_NS)
+    return WorkDelta(
+        kernels=count, spans=count, widths=widths, area=area, sure_area=sure, sure_widths=widths, sure_heights=widths
+    )
+
+
+def test_a_length_that_changes_slowly_for_an_hour_is_followed() -> None:
+    estimates, length = KernelTimeEstimates().with_client(1, 100.0, 50.0), 100.0
+    for _ in range(3600):
+        length *= 1.0002
+        measured = {1: 1.0}, length, 2.0
+        estimates = estimates.predicted(1.0).inflated(*measured).updated(*measured)
+    assert abs((estimates.mean(1) or 0.0) - length) < 2 * estimates.standard_deviation(1) < 0.02 * length
+
+
+def test_an_estimate_that_is_raised_to_0_lowers_the_others() -> None:
+    """Together they used 100. The difference, which is less certain, would make the first -20."""
+    estimates = KernelTimeEstimates().with_client(1, 50.0, 50.0).with_client(2, 50.0, 50.0)
+    estimates = estimates.updated({1: 1.0, 2: 1.0}, 100.0, 0.1).updated({1: -1.0, 2: 1.0}, 140.0, 1.0)
+    assert estimates.mean(1) == 0
+    assert abs((estimates.mean(2) or 0.0) - 100) < 1
+
+
+def test_a_known_kernel_time_stays_known_when_other_clients_fill_the_gpu() -> None:
+    """Its kernels took 600 us alone. Now they wait, and take 700 us."""
+    deltas = {1: kernels_in_flight(1200, 700_000), 2: kernels_in_flight(1200, 700_000)}
+    full = GpuBusy(seconds=1.0, capacity=CAPACITY, busy=CAPACITY, measured=True)
+    alone = KernelTimeEstimates().with_client(1, 600_000.0, 10_000.0)
+    estimates = kernel_times.updated(alone.with_client(2, 230_000.0, 100_000.0), deltas, full, complete=True)
+    assert abs((estimates.mean(1) or 0.0) - 600_000) < 20_000
+    assert estimates.standard_deviation(1) < 20_000
+
+
+def test_longer_kernels_on_a_full_gpu_do_not_make_the_estimate_of_another_client_too_sure() -> None:
+    """The first client's kernels take 4 % longer beside the other one, which nothing else shows."""
+    deltas = {1: kernels_in_flight(1400, 700_000), 2: replace(kernels_in_flight(100, 9_000_000), sure_widths=0)}
+    full = GpuBusy(seconds=1.0, capacity=CAPACITY, busy=CAPACITY, measured=True)
+    estimates = KernelTimeEstimates().with_client(1, 600_000.0, 6_000.0).with_client(2, 4_000_000.0, 2_000_000.0)
+    for _ in range(30):
+        estimates = kernel_times.updated(estimates.predicted(1.0), deltas, full, complete=True)
+    true = (1 - 1400 * 624_000 / SECOND_NS) / 100 * SECOND_NS
+    assert abs((estimates.mean(2) or 0.0) - true) < 2 * estimates.standard_deviation(2)
+
+
+def test_a_kernel_time_that_exceeds_the_time_in_flight_is_given_up() -> None:
+    """The client changed: its kernels took 600 us before, and take at most 200 us now."""
+    deltas = {1: kernels_in_flight(1200, 200_000), 2: kernels_in_flight(1200, 200_000)}
+    full = GpuBusy(seconds=1.0, capacity=CAPACITY, busy=CAPACITY, measured=True)
+    before = KernelTimeEstimates().with_client(1, 600_000.0, 10_000.0)
+    estimates = kernel_times.updated(before.with_client(2, 230_000.0, 100_000.0), deltas, full, complete=False)
+    assert (estimates.mean(1) or 0.0) < 250_000
+
+
+def test_clients_that_begin_within_a_window_contend_in_the_rest_of_it() -> None:
+    """They fill the GPU in its second half. On average over the window, there seem to be enough SMs for both."""
+    half = replace(kernels_in_flight(600, 700_000), area=SMS * SECOND_NS // 2, flight_ns=SECOND_NS // 2)
+    use = GpuBusy(seconds=1.0, capacity=CAPACITY, busy=CAPACITY / 2, measured=True)
+    estimates = kernel_times.updated(KernelTimeEstimates(), {1: half, 2: half}, use, complete=True)
+    mean = estimates.mean(1) or 0.0
+    assert mean < 600_000
+    assert estimates.standard_deviation(1) > 0.2 * mean
+
+
+def test_the_example_of_the_documentation() -> None:
+    """In docs/accounting.md: one client waits after each kernel, the other one never does, and GPM measures 16 %."""
+    area = 66 * 1000 * 214_000
+    waiting = WorkDelta(
+        kernels=1000,
+        spans=1000,
+        flight_ns=1000 * 214_000,
+        widths=66_000,
+        area=area,
+        bound=area,
+        sure_area=area,
+        sure_widths=66_000,
+        sure_heights=66_000,
+    )
+    full = SMS * SECOND_NS // 4
+    ahead = WorkDelta(kernels=2000, spans=1, flight_ns=SECOND_NS, widths=66_000, area=full, bound=full)
+    deltas, use = {1: waiting, 2: ahead}, GpuBusy(seconds=1.0, capacity=CAPACITY, busy=0.16 * CAPACITY)
+    for complete, expected in ((False, [(200, 12, 10.0), (190, 230, 9.5)]), (True, [(200, 12, 10.0), (120, 14, 6.0)])):
+        estimates = kernel_times.updated(KernelTimeEstimates(), deltas, use, complete=complete)
+        used = kernel_times.used_sm_time(estimates, deltas, use)
+        assert [
+            (
+                round((estimates.mean(pid) or 0.0) / 1000),
+                round(estimates.standard_deviation(pid) / 1000),
+                round(100 * used[pid] / CAPACITY, 1),
+            )
+            for pid in deltas
+        ] == expected

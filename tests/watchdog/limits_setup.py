@@ -76,11 +76,9 @@ class LimitedDaemon:
         return [] if action is None else [each for each in commands_of(action) if each.startswith("set_")]
 
     def of(self, name: EventName) -> list[Event]:
-        """The events of one kind."""
         return [event for event in self.events if event.event is name]
 
 
 def commands_of(action: Action) -> list[str]:
-    """The commands of an action."""
     assert all(isinstance(step, GiveCommand) for step in action.steps)
     return [step.command for step in action.steps if isinstance(step, GiveCommand)]

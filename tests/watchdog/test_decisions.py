@@ -251,7 +251,6 @@ def test_a_control_program_that_hangs_is_no_reason_to_restart_the_daemon() -> No
 
 
 def test_a_daemon_that_answers_connections_again_is_not_restarted() -> None:
-    """Though commands still get no answer."""
     post = WatchedDaemon()
     post.observe(*silences())
     assert post.condition is Condition.UNRESPONSIVE
@@ -425,7 +424,6 @@ def test_reports_an_action_before_it_starts() -> None:
 
 
 def test_an_evaluation_without_changes_returns_the_same_node() -> None:
-    """So that nothing is published for it."""
     post = WatchedDaemon()
     post.evaluate(AT + 1)
     before = post.node

@@ -1,14 +1,25 @@
 """Several witnesses, and what they make together: never one of them alone."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import count
+from random import Random
+from typing import Any, NamedTuple
 
 import pytest
 
+from exporter.model.action import Action, EndProcess, RunCommand
+from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
-from exporter.model.observation import LogFile, Observation
+from exporter.model.identity import ProcessIdentity
+from exporter.model.node import Node
+from exporter.model.observation import ControlSocket, DaemonFound, DaemonProcess, LogFile, Observation
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.watchdog import Condition
+from exporter.model.settings import VISIBLE_DEVICES, PollIntervals
+from exporter.model.watchdog import BlockReason, Condition
+from exporter.parse.proc import MpsProgram, mps_program
+from exporter.report.findings import findings
+from exporter.state import poll_schedule
+from exporter.watchdog.context import block_reasons
 from tests.builders import (
     AT,
     CLIENT,
@@ -16,15 +27,20 @@ from tests.builders import (
     DAEMON,
     FAULT_BLOCK,
     SERVER,
+    active,
     at_work,
+    clients,
     control_log,
     daemon_process,
     exited,
     failure,
+    gpu_reading,
     look,
     no_daemon,
+    node,
     probe,
     process,
+    reduced,
     refusal,
     server_log,
     servers,
@@ -34,7 +50,11 @@ from tests.builders import (
 from tests.state.test_crash_loop import failures
 from tests.watchdog.watched_daemon import (
     BY_UNIT,
+    COMMAND,
     DEATH,
+    HUNG,
+    KILL,
+    NEXT,
     WatchedDaemon,
     alive,
     asks_a_server,
@@ -407,3 +427,343 @@ def test_what_any_user_can_write_and_the_log_are_no_two_indications_of_an_exit()
     post.observe(no_daemon(at=post.at + 1), no_daemon(at=post.at + 3), look("log", at=post.at + 5))
     post.until(post.at + 20)
     assert (post.condition, post.actions) == (Condition.UNKNOWN, [])
+
+
+# What any user can do to a daemon's control socket never ends the daemon.
+
+
+TRIALS = 100
+
+
+def _step(chance: Random, at: float) -> tuple[Observation, ...]:
+    """What a query shows while users connect, stay, and leave. One moment in ten shows nobody."""
+    kind = chance.randrange(10)
+    if kind == 0:
+        return (servers(SERVER, at=at),)
+    if kind == 1:
+        return (refusal(at=at),)
+    others = chance.choice((True, True, None))
+    return silence(at=at), _connection(at + 2, others), holder(at + 2.1, chance.choice((700, 701, None)))
+
+
+def _connection(at: float, others: bool | None) -> ControlSocket:
+    return replace(probe(False, at=at), others=others)
+
+
+def test_idle_and_slow_connections_restart_nothing() -> None:
+    wrong = []
+    for trial in range(TRIALS):
+        chance, post = Random(trial), WatchedDaemon(hung_after=15.0)
+        for number in count():
+            at = DEATH + 7.5 * number
+            if number == 40:
+                break
+            post.observe(*_step(chance, at))
+            post.until(at + 7)
+        if post.kinds:
+            wrong.append((trial, post.kinds))
+    assert not wrong
+
+
+def test_a_hold_is_shown_with_its_process_and_user() -> None:
+    post = WatchedDaemon()
+    for number in range(3):
+        at = DEATH + 10 * number
+        post.observe(silence(at=at), _connection(at + 2, True), holder(at + 3))
+    assert (post.daemon.state, post.condition) == (DaemonState.HELD, Condition.HELD)
+    assert post.diagnosis.indications[0] == Reason(ReasonCode.SESSION_OPEN, pid=700, user="alice")
+
+
+def test_a_user_who_also_stops_an_own_server_restarts_nothing() -> None:
+    post = WatchedDaemon(hung_after=15.0)
+    for number in range(30):
+        at = DEATH + 7.5 * number
+        state = suspended(SERVER, at=at - 0.5, state="ST"[number // 3 % 2])
+        post.observe(state, silence(at=at), _connection(at + 2, True), holder(at + 2.1))
+        post.until(at + 6.5)
+    assert post.kinds == []
+
+
+def test_a_connected_user_delays_no_restart_of_a_suspended_daemon() -> None:
+    """Only root and the daemon's user can suspend it."""
+    post = WatchedDaemon()
+    post.observe(*(replace(each, others=True) if isinstance(each, ControlSocket) else each for each in hangs()))
+    post.until(DEATH + 110)
+    assert post.kinds == [("restart", "hung")]
+
+
+def test_a_hang_remains_confirmed_when_the_queue_is_full_later() -> None:
+    post = WatchedDaemon()
+    post.observe(*silences(), _connection(DEATH + 80, None))
+    post.until(DEATH + 110)
+    assert post.kinds == [("restart", "hung")]
+
+
+def test_who_connects_after_a_hang_was_suspected_holds_the_daemon() -> None:
+    post = WatchedDaemon()
+    post.observe(*silences(), _connection(DEATH + 80, True))
+    post.until(DEATH + 400)
+    assert (post.kinds, post.daemon.state) == ([], DaemonState.HELD)
+
+
+# Another user's daemon in an expected directory is not the expected one: that is absent, not asked, not restarted.
+
+
+TENANT = 65534
+
+
+def taken(at: float = AT) -> DaemonProcess:
+    """Another user's daemon is found in the directory."""
+    return DaemonProcess(at=at, daemon=DAEMON, pid=None, foreign_owner=TENANT)
+
+
+def test_the_daemon_is_absent_without_a_loss() -> None:
+    story = reduced(taken())
+
+    assert (story.daemon.state, story.daemon.runtime.foreign_owner, story.events) == (DaemonState.ABSENT, TENANT, ())
+
+
+def test_sends_the_daemon_no_command() -> None:
+    daemon = reduced(taken()).daemon
+
+    assert poll_schedule.commands(Node(daemons={DAEMON: daemon}, at=AT + 1000), DAEMON, PollIntervals()) == ()
+
+
+def test_starts_no_daemon_in_the_directory_of_another_user() -> None:
+    post = WatchedDaemon()
+    end, _, last_look = dies()
+    post.observe(end, taken(DEATH + 0.1), last_look)
+    post.until(DEATH + 2000)
+    assert (post.actions, post.watch.reason) == (
+        [],
+        Reason(ReasonCode.FOREIGN_DIRECTORY, uid=TENANT),
+    )
+    assert block_reasons(post.policy, post.daemon, post.watch) == (BlockReason.FOREIGN_DIRECTORY,)
+
+    post.observe(left(DEATH + 2001))
+    assert post.kinds == [("restart", "crashed")]
+    assert block_reasons(post.policy, post.daemon, post.watch) == ()
+
+
+def test_the_finding_names_the_directory_the_user_and_the_fix() -> None:
+    (found,) = (each for each in findings(reduced(taken()).node, AT) if each.daemon == DAEMON)
+
+    assert found.text == (
+        f"The pipe directory of MPS daemon {DAEMON} belongs to a user who must not run this daemon "
+        f"(UID {TENANT}, {DAEMON})"
+    )
+    assert "set `user` in [[daemons]]" in found.remedy
+
+
+def restart(owner: int | None, **known: Any) -> RunCommand:
+    """Return the start command of a daemon that had this process."""
+    post = WatchedDaemon()
+    process = DaemonProcess(at=AT, daemon=DAEMON, pid=441, start_ticks=44100, **known)
+    daemon = replace(
+        post.daemon,
+        declared=replace(post.daemon.declared, owner=owner),
+        runtime=replace(post.daemon.runtime, visible_devices=None),
+    )
+    post.node = replace(
+        post.node, daemons={DAEMON: daemon}, watches={DAEMON: replace(post.watch, process=process, children=())}
+    )
+    post.observe(*dies())
+    (step,) = (each for each in post.actions[0].steps if isinstance(each, RunCommand))
+    return step
+
+
+def test_the_command_runs_as_the_configured_user_in_its_own_environment() -> None:
+    step = restart(1001, uid=TENANT, environment={VISIBLE_DEVICES: "7"})
+    assert (step.arguments, step.uid, VISIBLE_DEVICES in step.environment) == (COMMAND, 1001, False)
+
+    step = restart(1001, uid=1001, environment={VISIBLE_DEVICES: "7"})
+    assert (step.uid, step.environment[VISIBLE_DEVICES]) == (1001, "7")
+
+
+def test_the_command_runs_as_the_last_user_by_default() -> None:
+    step = restart(None, uid=1001, environment={VISIBLE_DEVICES: "7"})
+    assert (step.uid, step.environment[VISIBLE_DEVICES]) == (1001, "7")
+
+
+def found(owner: int | None, by: str, unit: str | None = None) -> DaemonFound:
+    return DaemonFound(
+        at=AT, daemon=DAEMON, pipe_directory=DAEMON, log_directory="/l", expected=True, unit=unit, by=by, owner=owner
+    )
+
+
+def test_the_configuration_or_the_unit_names_the_user() -> None:
+    unit = found(1002, "unit", "mps.service")
+    assert reduced(unit, start=node("/other")).node.daemons[DAEMON].declared.owner == 1002
+    both = reduced(found(None, "configuration", "mps.service"), unit, start=node("/other")).node
+    assert both.daemons[DAEMON].declared.owner == 1002
+    assert reduced(found(1001, "configuration", "mps.service"), start=both).node.daemons[DAEMON].declared.owner == 1001
+    assert reduced(found(None, "configuration", "mps.service"), start=both).node.daemons[DAEMON].declared.owner == 1002
+    named = reduced(found(1001, "configuration"), start=node("/other")).node
+    assert reduced(found(None, "configuration"), start=named).node.daemons[DAEMON].declared.owner is None
+
+
+# Which processes may get a signal: facts of /proc decide, and a PID that a log line names is never enough.
+
+
+FORGED = 4711
+OTHER_SERVER = 514
+SERVER_NAME = "nvidia-cuda-mps-server"
+
+
+def forged(pid: int = FORGED, *, at: float = AT + 1) -> tuple[Observation, ...]:
+    """Return lines with which any user can make a PID look like a server of the daemon."""
+    return (
+        *control_log(f"Starting new server {pid} for user 0", at=at, pid=pid),
+        *server_log("Server has started", active(), server=pid, at=at),
+    )
+
+
+def child(pid: int = OTHER_SERVER, parent: int | None = CONTROL, **known: Any) -> Observation:
+    """Return what /proc shows of a server of this parent."""
+    return process(pid, at=AT + 1, parent=parent, **{"uid": 0, "user": "root", "command": SERVER_NAME, **known})
+
+
+def ended(action: Action) -> list[int]:
+    """Return the PIDs that an action ends."""
+    return [step.identity.pid for step in action.steps if isinstance(step, EndProcess)]
+
+
+def test_a_forged_line_adds_no_server_to_end(subtests: pytest.Subtests) -> None:
+    for reading in [
+        child(FORGED, parent=CONTROL + 1),
+        child(FORGED, parent=None),
+        child(FORGED, parent=1),
+        child(FORGED, ticks=CONTROL * 100 - 1),
+        child(FORGED, command="python3"),
+    ]:
+        with subtests.test(reading=reading):
+            post = WatchedDaemon()
+            post.observe(*forged(), reading)
+            post.observe(*dies())
+
+            assert ended(post.actions[0]) == [SERVER]
+
+
+@pytest.mark.parametrize(("uid", "remembered"), [(1001, [SERVER]), (1002, []), (0, [])])
+def test_a_server_of_an_ordinary_user_has_the_same_user(uid: int, remembered: list[int]) -> None:
+    started = DaemonProcess(at=AT, daemon=DAEMON, pid=CONTROL, start_ticks=CONTROL * 100, uid=1001)
+    post = WatchedDaemon(started, *at_work(), child(SERVER, uid=uid))
+
+    pids: list[int] = [each.pid for each in post.watch.children]
+    assert pids == remembered
+
+
+def test_a_forged_exit_does_not_make_the_watchdog_forget_a_server() -> None:
+    post = WatchedDaemon()
+    post.observe(*control_log(f"Server {SERVER} exited with status 0", at=AT + 1))
+    post.observe(*dies())
+
+    assert ended(post.actions[0]) == [SERVER]
+
+
+def test_remembers_a_server_until_its_exit_or_the_reuse_of_its_pid() -> None:
+    post = WatchedDaemon()
+    post.observe(*forged(OTHER_SERVER), child(OTHER_SERVER))
+    assert post.watch.children == (
+        ProcessIdentity(pid=SERVER, start_ticks=SERVER * 100),
+        ProcessIdentity(pid=OTHER_SERVER, start_ticks=OTHER_SERVER * 100),
+    )
+
+    post.observe(process(SERVER, at=AT + 2, ticks=99_999_999))
+    assert [each.pid for each in post.watch.children] == [OTHER_SERVER]
+
+
+def test_the_servers_of_another_daemon_process_are_not_remembered() -> None:
+    post = WatchedDaemon()
+    post.observe(daemon_process(NEXT, at=AT + 1))
+
+    assert post.watch.children == ()
+
+
+def test_limits_the_remembered_servers() -> None:
+    post = WatchedDaemon()
+    for pid in range(5000, 5100):
+        post.observe(*forged(pid), child(pid))
+
+    assert len(post.watch.children) == 16
+
+
+def test_ends_no_hung_server_without_a_parent_in_proc() -> None:
+    post = WatchedDaemon(allow=HUNG)
+    post.observe(*forged(), child(FORGED, parent=CONTROL + 1), suspended(FORGED))
+    post.until(DEATH + 200)
+
+    assert post.actions == []
+    assert post.watch.reason is not None
+    assert post.watch.reason.code is ReasonCode.SERVER_PARENT_UNKNOWN
+
+
+def test_a_log_line_does_not_select_the_server_to_end() -> None:
+    post = WatchedDaemon(allow=HUNG)
+    post.observe(*forged(OTHER_SERVER), child(OTHER_SERVER))
+    post.observe(*asks_a_server(f"get_server_status {OTHER_SERVER}"), *silences())
+    post.until(DEATH + 200)
+
+    assert [each for each in post.actions if each.kind == "end_server"] == []
+
+
+def test_a_hung_daemon_is_ended_with_its_own_servers_only() -> None:
+    post = WatchedDaemon()
+    post.observe(*forged(), child(FORGED, parent=CONTROL + 1), *hangs())
+    post.until(DEATH + 90)
+
+    assert ended(post.actions[0]) == [CONTROL, SERVER]
+
+
+STRUCK = AT + 10
+
+
+def faulted(*seen: Observation, reading: Observation | None = None) -> WatchedDaemon:
+    """Return a watchdog some time after a fault that CLIENT holds up, as the daemon confirms."""
+    start = [*alive(CLIENT), *([] if reading is None else [reading])]
+    post = WatchedDaemon(*start, allow=KILL)
+    post.observe(*server_log(*FAULT_BLOCK, at=STRUCK), status("FAULT", at=STRUCK + 1), clients(CLIENT, at=STRUCK + 1))
+    post.observe(*seen)
+    post.until(STRUCK + 200)
+    return post
+
+
+def test_ends_a_client_that_the_daemon_and_nvml_still_list() -> None:
+    assert ended(faulted(gpu_reading([CLIENT], at=STRUCK + 2)).actions[0]) == [CLIENT]
+
+
+def test_ends_a_client_that_the_daemon_lists_if_nvml_was_not_read_since() -> None:
+    assert ended(faulted().actions[0]) == [CLIENT]
+
+
+def test_ends_no_client_that_nvml_no_longer_shows() -> None:
+    assert faulted(gpu_reading([601], at=STRUCK + 2)).actions == []
+
+
+@pytest.mark.parametrize("command", [SERVER_NAME, "nvidia-cuda-mps-control"])
+def test_ends_no_mps_program_as_an_affected_client(command: str) -> None:
+    assert faulted(reading=process(CLIENT, command=command)).actions == []
+
+
+def test_the_executable_shows_which_mps_program_a_process_runs(subtests: pytest.Subtests) -> None:
+    for executable, command, program in [
+        ("/usr/bin/nvidia-cuda-mps-server", "x", MpsProgram.SERVER),
+        ("/usr/bin/nvidia-cuda-mps-control", SERVER_NAME, MpsProgram.CONTROL),
+        ("/usr/bin/nvidia-cuda-mps-server (deleted)", None, MpsProgram.SERVER),
+        (None, SERVER_NAME, MpsProgram.SERVER),
+        (None, "nvidia-cuda-mps", MpsProgram.CONTROL),
+        ("/usr/bin/python3", SERVER_NAME, MpsProgram.SERVER),
+        ("/usr/bin/python3", "python3", None),
+        (None, None, None),
+    ]:
+        with subtests.test(executable=executable, command=command, program=program):
+            assert mps_program(executable, command) is program
+
+
+def test_a_recording_without_parents_leads_to_no_signal() -> None:
+    post = WatchedDaemon(
+        daemon_process(), *(each for each in alive() if each != alive()[-1]), child(SERVER, parent=None)
+    )
+    post.observe(*dies(), look("log", at=DEATH + 5))
+
+    assert ended(post.actions[0]) == []

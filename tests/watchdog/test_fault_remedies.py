@@ -78,7 +78,6 @@ def meets_again(post: WatchedDaemon, *seen: Observation) -> None:
 
 
 def named(steps: Iterable[ActionStep]) -> list[str]:
-    """The steps, in words."""
     words: list[str] = []
     for step in steps:
         match step:

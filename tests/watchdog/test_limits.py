@@ -1,5 +1,6 @@
 """Limits are compared on the server, set if they differ, and not set more often than useful."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,16 @@ from exporter.model.event import EventName
 from exporter.model.observation import Observation, ProcessState
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Mode
-from exporter.model.watchdog import WatchdogState
-from exporter.watchdog.limit_enforcement import MAX_COMMANDS, MAX_TRIES, RETRY_SECONDS, SLOW_RETRY_SECONDS
+from exporter.model.values import build, plain
+from exporter.model.watchdog import LimitEnforcement, WatchdogState
+from exporter.watchdog.limit_enforcement import (
+    MAX_COMMANDS,
+    MAX_TRIES,
+    RETRY_SECONDS,
+    SLOW_RETRY_SECONDS,
+    limits_to_enforce,
+    limits_to_restore,
+)
 from tests.builders import (
     AT,
     CLIENT,
@@ -62,7 +71,6 @@ class TestLimitsInForce:
     """All that is wanted is verified."""
 
     def test_reports_limits_in_force_once(self) -> None:
-        """Not again with every look."""
         enforced = in_force()
         assert enforced.evaluate(AT + 60) == []
         assert [event.event for event in enforced.events] == [EventName.LIMITS_IN_FORCE]
@@ -84,7 +92,6 @@ class TestLimitsInForce:
         assert [event.event for event in enforced.events] == [EventName.LIMITS_IN_FORCE]
 
     def test_reports_nothing_without_wanted_limits(self) -> None:
-        """However a daemon is set."""
         enforced = in_force(Limits())
         assert (enforced.events, enforced.actions, enforced.watch.wanted_limits) == ([], [], None)
 
@@ -129,7 +136,6 @@ class TestNewDaemon:
         assert [action.uid for action in enforced.actions] == [1000]
 
     def test_sends_nothing_to_a_daemon_that_does_not_answer_yet(self) -> None:
-        """Gone, starting, held by a session, or silent."""
         enforced = self.back(ALL)
         assert enforced.observe(no_daemon(at=AT + 11)) == []
         held = in_force()
@@ -146,7 +152,6 @@ class TestNewDaemon:
         assert in_force().observe(silence(at=AT + 10), *less_memory) == []
 
     def test_missing_limits_of_a_new_daemon_are_no_drift(self) -> None:
-        """And once it has, all is well again."""
         enforced = self.back(ALL)
         enforced.observe(*up(at=AT + 11, process=900))
         enforced.observe(*defaults(at=AT + 11.1))
@@ -154,7 +159,6 @@ class TestNewDaemon:
         assert len(enforced.actions) == 1
 
     def test_restores_limits_after_an_unobserved_replacement(self) -> None:
-        """PID and start time identify the process."""
         enforced = in_force(MEMORY)
         assert SET_MEMORY in enforced.observe(*up(at=AT + 11, process=900))
 
@@ -165,7 +169,6 @@ class TestNewDaemon:
         assert enforced.observe(*defaults(memory="2G", at=AT + 12)) == []
 
     def test_queries_an_unknown_daemon_first(self) -> None:
-        """And then set."""
         enforced = LimitedDaemon(MEMORY)
         assert enforced.observe(*up()) == []
         assert enforced.observe(*defaults(memory="")) == [SET_MEMORY]
@@ -179,7 +182,6 @@ class TestNewDaemon:
         assert "get_device_pinned_mem_limit 700 0" in commands_of(enforced.actions[-1])
 
     def test_reports_drift_in_observe_mode_after_the_first_query(self) -> None:
-        """And nothing is done."""
         enforced = self.back(MEMORY, Mode.OBSERVE)
         enforced.observe(*up(at=AT + 11, process=900))
         assert not enforced.of(EventName.LIMITS_DRIFTED)
@@ -240,13 +242,11 @@ class TestDrift:
         assert enforced.events[-1].event is EventName.LIMITS_IN_FORCE
 
     def test_a_server_without_a_logged_priority_has_the_default(self) -> None:
-        """There is no question for it."""
         enforced = LimitedDaemon(Limits(client_priority=1))
         enforced.observe(*up(SERVER), *defaults(priority=1))
         assert [event.event for event in enforced.events] == [EventName.LIMITS_IN_FORCE]
 
     def test_reports_drift_once_and_its_end(self) -> None:
-        """The corrected limit is read from the server."""
         enforced = in_force(MEMORY)
         told_anew = reply(f"get_device_pinned_mem_limit {SERVER} 0", "3G\n", at=AT + 1)
         assert enforced.observe(told_anew) == [OF_SERVER]
@@ -348,18 +348,15 @@ class TestRetries:
         )
 
     def test_repeats_an_effective_command_at_once(self) -> None:
-        """An operator's next command is another matter."""
         enforced = self.unhelped()
         enforced.observe(*defaults(memory="2G", at=AT + 1))
         assert enforced.observe(*defaults(memory="4G", at=AT + 1.5)) == [SET_MEMORY]
 
     def test_an_ineffective_command_delays_no_other(self) -> None:
-        """Each for itself."""
         enforced = self.unhelped()
         assert enforced.observe(*server(SERVER, *start_block(memory=None), at=AT + 1)) == [OF_SERVER]
 
     def test_limits_the_commands_of_one_action(self) -> None:
-        """The rest comes next."""
         many = Limits(pinned_memory=dict.fromkeys(range(64), GIB))
         enforced = LimitedDaemon(many)
         asked = [reply(f"get_default_device_pinned_mem_limit {device}") for device in range(64)]
@@ -407,7 +404,6 @@ class TestBypassedLimits:
         assert not enforced.of(EventName.LIMITS_BYPASSED)
 
     def test_counts_earlier_clients_once(self) -> None:
-        """Though the server's limits are reported again."""
         enforced = self.unlimited_since()
         enforced.observe(TELLS_MEMORY)
         enforced.observe(replace(TELLS_MEMORY, at=AT + 2))
@@ -420,3 +416,125 @@ def test_a_repeated_evaluation_does_not_change_the_state() -> None:
     before: WatchdogState = enforced.watch
     enforced.evaluate(AT + 100)
     assert enforced.watch == before
+
+
+# Limits that outlast a control daemon: what was set by command is put back, where nothing else is configured.
+
+
+NOTHING = Limits()
+
+
+def set_by_command(configured: Limits = NOTHING, mode: Mode = Mode.ACT) -> LimitedDaemon:
+    """A daemon that was met as it starts, in which an operator has then set 40 %, 2 GiB and a priority."""
+    enforced = LimitedDaemon(configured, mode)
+    enforced.observe(*up(), *defaults(100.0, "", 0))
+    enforced.observe(*defaults(40.0, "2G", 1, at=AT + 1))
+    return enforced
+
+
+def started_again(enforced: LimitedDaemon) -> list[str]:
+    """The commands that its successor is given as soon as it answers."""
+    enforced.observe(exited(CONTROL, at=AT + 10))
+    return enforced.observe(*up(at=AT + 11, process=900))
+
+
+class TestObservedLimits:
+    """Return limits that an operator set by command."""
+
+    def test_restores_limits_after_a_restart(self) -> None:
+        assert started_again(set_by_command()) == [
+            SET_MEMORY,
+            "set_default_active_thread_percentage 40",
+            "set_default_client_priority 1",
+        ]
+
+    def test_restores_limits_after_an_exporter_restart(self) -> None:
+        """The limits are stored with the rest of the state."""
+        stored = json.loads(json.dumps(plain(set_by_command().watch)))
+        enforced = LimitedDaemon(NOTHING, watch=build(WatchdogState, stored))
+        assert SET_MEMORY in enforced.observe(*up(at=AT + 11, process=900))
+
+    def test_restores_limits_of_running_servers(self) -> None:
+        enforced = set_by_command()
+        started_again(enforced)
+        commands = enforced.observe(*defaults(at=AT + 11), *server(700, *start_block(100.0, None, 1), at=AT + 11.2))
+        assert commands == ["set_device_pinned_mem_limit 700 0 2G", "set_active_thread_percentage 700 40"]
+
+    def test_an_operator_may_change_restored_limits(self) -> None:
+        """With the daemon, or one server: nothing that is configured forbids it."""
+        enforced = set_by_command()
+        started_again(enforced)
+        enforced.observe(*defaults(at=AT + 12), *server(SERVER, *start_block(priority=1), at=AT + 12))
+        enforced.evaluate(AT + 12)
+        assert enforced.watch.wanted_limits is None
+        other_server = reply(f"get_device_pinned_mem_limit {SERVER} 0", "9G\n", at=AT + 13)
+        assert enforced.observe(*defaults(50.0, "4G", 0, at=AT + 13), other_server) == []
+        assert enforced.watch.limits == Limits(active_thread_percentage=50.0, pinned_memory={0: 4 * GIB})
+
+    def test_restores_nothing_on_the_same_daemon(self) -> None:
+        """An operator's later change counts, even if the exporter did not observe it."""
+        enforced = set_by_command()
+        assert enforced.observe(*defaults(60.0, "3G", 0, at=AT + 2)) == []
+        again = LimitedDaemon(NOTHING, watch=set_by_command().watch)
+        assert again.observe(*up(at=AT + 20), *defaults(60.0, "3G", 0, at=AT + 20)) == []
+        assert again.watch.limits == enforced.watch.limits
+        assert again.watch.limits == Limits(active_thread_percentage=60.0, pinned_memory={0: 3 * GIB})
+
+    def test_does_not_restore_a_limit_that_a_command_removed(self) -> None:
+        """A whole GPU, and the normal priority, are no limits."""
+        enforced = set_by_command()
+        enforced.observe(*defaults(100.0, "", 0, at=AT + 2))
+        assert enforced.watch.limits == Limits(pinned_memory={0: 2 * GIB})
+
+    def test_does_not_restore_a_percentage_from_the_start_of_the_daemon(self) -> None:
+        """It may be another by then."""
+        enforced = LimitedDaemon(NOTHING)
+        enforced.observe(*up(), *defaults(40.0, "", 0))
+        assert enforced.watch.limits is None
+        assert started_again(enforced) == []
+
+    def test_reports_lost_limits_in_observe_mode(self) -> None:
+        """The limit stays drifted until an operator sets it."""
+        enforced = set_by_command(mode=Mode.OBSERVE)
+        assert started_again(enforced) == []
+        enforced.observe(*defaults(100.0, "", 0, at=AT + 12))
+        assert len(enforced.of(EventName.LIMITS_DRIFTED)) == 3
+        enforced.observe(*defaults(at=AT + 13))
+        assert enforced.events[-1].event is EventName.LIMITS_IN_FORCE
+
+
+class TestConfiguredLimits:
+    """It wins, limit by limit and device by device."""
+
+    @pytest.mark.parametrize(
+        ("configured", "expected"),
+        [
+            (NOTHING, ALL),
+            (
+                Limits(active_thread_percentage=70.0),
+                Limits(active_thread_percentage=70.0, pinned_memory={0: 2 * GIB}, client_priority=1),
+            ),
+            (
+                Limits(pinned_memory={1: GIB}, client_priority=0),
+                Limits(active_thread_percentage=40.0, pinned_memory={0: 2 * GIB, 1: GIB}, client_priority=0),
+            ),
+            (
+                Limits(pinned_memory={0: 5 * GIB}),
+                Limits(active_thread_percentage=40.0, pinned_memory={0: 5 * GIB}, client_priority=1),
+            ),
+        ],
+    )
+    def test_configured_limits_replace_the_earlier_ones(self, configured: Limits, expected: Limits) -> None:
+        """For the next daemon; on the one that is there it alone is to hold."""
+        there = WatchdogState(limits=ALL)
+        assert limits_to_restore(configured, there) == expected
+        assert limits_to_enforce(configured, there) == configured
+        assert limits_to_enforce(configured, replace(there, enforcement=LimitEnforcement(restoring=True))) == expected
+
+    def test_corrects_an_operators_change_of_a_configured_limit(self) -> None:
+        """And is not remembered in its place."""
+        enforced = LimitedDaemon(Limits(pinned_memory={0: 2 * GIB}))
+        enforced.observe(*up(), *defaults(100.0, "2G", 0))
+        assert enforced.observe(*defaults(100.0, "3G", 0, at=AT + 1)) == [SET_MEMORY]
+        enforced.observe(*defaults(100.0, "2G", 0, at=AT + 2))
+        assert started_again(enforced) == [SET_MEMORY]

@@ -138,7 +138,6 @@ class Service:
         self.loop.put()
 
     def do(self, action: Action, _node: Node) -> None:
-        """Remember an action."""
         self.actions.append(action)
 
     def break_off(self) -> None:
@@ -163,7 +162,6 @@ class Service:
 
     @property
     def state(self) -> DaemonState | None:
-        """The state of the daemon."""
         return self.loop.node.daemons[NAME].state
 
     def lost(self) -> list[str]:

@@ -1,15 +1,42 @@
 """How often, how soon again, and when no more."""
 
+import json
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
-from exporter.model.event import EventName
+from exporter import dry_run as dry_run_module
+from exporter.cli import main
+from exporter.dry_run import ACTION_SECONDS, START, dry_run, policy_for
+from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
+from exporter.model.event import Event, EventName
+from exporter.model.node import Node
+from exporter.model.observation import ActionDone, GpuEvent, KernelRecord, Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode, Thresholds
 from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
+from exporter.recording import Header, RecordedDaemon
+from exporter.reducer import reduce
 from exporter.watchdog import restart as restart_budget
-from tests.builders import AT, DAEMON, daemon_process, no_daemon, refusal
+from exporter.watchdog.context import DaemonPolicy, Policy
+from exporter.watchdog.evaluation import Evaluation
+from tests.builders import (
+    AT,
+    DAEMON,
+    GPU,
+    OTHER_GPU,
+    Recorded,
+    daemon_process,
+    gpu_reading,
+    look,
+    no_daemon,
+    node,
+    refusal,
+    reply,
+    scenario,
+    servers,
+)
 from tests.watchdog.watched_daemon import DEATH, NEXT, WatchedDaemon, alive, dies, hangs, left, returns
 
 FAILED = Reason(ReasonCode.PROGRAM_FAILED, command="start", exit_code=1)
@@ -161,7 +188,6 @@ def test_a_second_crash_ends_the_verification() -> None:
 
 
 def test_a_crash_before_the_last_step_ends_the_verification() -> None:
-    """Its limits were still being set."""
     post = WatchedDaemon()
     post.observe(*dies())
     post.observe(daemon_process(NEXT, at=post.at + 0.1))
@@ -230,3 +256,217 @@ def test_another_condition_does_not_close_the_circuit() -> None:
     post.observe(refusal(at=AT), refusal(at=AT + 3))
     post.until(AT + 1000, every=50.0)
     assert (post.condition, post.watch.circuit_opened_at) == (Condition.HELD, AT)
+
+
+# What the watchdog would have done in a recording: reported among the rest, and changing nothing of it.
+
+
+KILLED = scenario("control_killed")
+
+
+class Judge:
+    """Acts at its first judgement from a moment on, and remembers when it was asked."""
+
+    def __init__(self, acts_at: float = AT) -> None:
+        self.acts_at = acts_at
+        self.asked: list[tuple[float, float]] = []
+        self.acted = False
+
+    def __call__(self, node: Node, policy: Policy, *, at: float, chance: float) -> Evaluation:
+        """Report one action."""
+        self.asked.append((at, chance))
+        if self.acted or at < self.acts_at:
+            return node, (), ()
+        self.acted = True
+        steps = (RunCommand(arguments=policy.daemon_policies[DAEMON].command),)
+        action = Action(daemon=DAEMON, kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=steps)
+        return node, (Event(at=at, event=EventName.WATCHDOG_ACTS, daemon=DAEMON, action=action.kind),), (action,)
+
+
+@pytest.fixture
+def folded(monkeypatch: pytest.MonkeyPatch) -> list[Observation]:
+    """What was taken in."""
+    taken: list[Observation] = []
+    monkeypatch.setattr(dry_run_module, "reduce", lambda node, seen: (taken.append(seen), reduce(node, seen))[1])
+    return taken
+
+
+def judged_by(evaluate: Judge, monkeypatch: pytest.MonkeyPatch, *seen: Observation) -> list[Event]:
+    monkeypatch.setattr(dry_run_module, "evaluate", evaluate)
+    policy = policy_for(node(), Mode.ACT, Thresholds())
+    return [event for _, events in dry_run(node(), seen, policy) for event in events]
+
+
+def test_evaluates_after_each_observation_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate = Judge(acts_at=AT + 99)
+    judged_by(evaluate, monkeypatch, servers(at=AT), servers(at=AT + 1))
+    assert evaluate.asked == [(AT, 0.5), (AT + 1, 0.5), (AT + 1, 0.5)]
+
+
+def test_yields_the_events_of_the_watchdog_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = judged_by(Judge(), monkeypatch, servers(at=AT), servers(513, at=AT + 1))
+    assert [each.event for each in reported] == [EventName.DAEMON_UP, EventName.WATCHDOG_ACTS, EventName.SERVER_STARTED]
+
+
+def test_an_action_ends_a_moment_later(monkeypatch: pytest.MonkeyPatch, folded: list[Observation]) -> None:
+    at_once, then = servers(at=AT + ACTION_SECONDS / 2), servers(at=AT + 5)
+    judged_by(Judge(), monkeypatch, servers(), at_once, then)
+    done = ActionDone(
+        at=AT + ACTION_SECONDS,
+        daemon=DAEMON,
+        kind=ActionKind.RESTART,
+        reason=ActionReason.CRASHED,
+        seconds=ACTION_SECONDS,
+    )
+    assert folded == [servers(), at_once, done, then]
+
+
+def test_assumes_a_start_command_for_a_daemon_without_a_unit() -> None:
+    by_unit = RecordedDaemon(name="a", pipe_directory="/a", log_directory="/a", unit="a.service")
+    by_hand = RecordedDaemon(name="b", pipe_directory="/b", log_directory="/b")
+    recorded = Header(daemons=(by_unit, by_hand)).node()
+    policy = policy_for(recorded, Mode.OBSERVE, Thresholds(restarts=2))
+    assert policy == Policy(
+        thresholds=Thresholds(restarts=2), daemon_policies={"a": DaemonPolicy(), "b": DaemonPolicy(command=START)}
+    )
+    assert policy.daemon_policy_of(recorded.daemons["a"]).unit == "a.service"
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+OF_THE_WATCHDOG = ("daemon_diagnosed", "watchdog_", "circuit_", "daemon_quarantined", "daemon_released", "limits_")
+
+
+def replayed(recorded: Recorded, capsys: pytest.CaptureFixture[str], *flags: str) -> list[str]:
+    assert main(["replay", *flags, str(recorded.path)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def of_the_rest(lines: Iterable[str]) -> list[str]:
+    return [line for line in lines if not json.loads(line)["event"].startswith(OF_THE_WATCHDOG)]
+
+
+@pytest.mark.parametrize("recorded", [KILLED, scenario("quit_with_clients")], ids=repr)
+@pytest.mark.parametrize("mode", Mode)
+def test_reports_the_same_events_as_without_the_watchdog(
+    recorded: Recorded, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rehearsed = replayed(recorded, capsys, "--events", "--watchdog", mode)
+    plainly = replayed(recorded, capsys, "--events")
+    assert of_the_rest(rehearsed) == of_the_rest(plainly) == plainly
+
+
+def test_metrics_have_watchdog_families_only_in_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert any("cuda_mps_watchdog_mode" in line for line in replayed(KILLED, capsys, "--metrics", "--watchdog=act"))
+    assert not any("cuda_mps_watchdog" in line for line in replayed(KILLED, capsys, "--metrics"))
+
+
+# A restart of MPS does not fix a GPU that needs a reset.
+
+
+GPUS = (gpu_reading(pci_bus_id="00000000:00:06.0"), gpu_reading(gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"))
+QUARANTINE = (EventName.DAEMON_QUARANTINED, EventName.DAEMON_RELEASED)
+
+
+def xid(number: int, *, at: float = DEATH, gpu: str = GPU) -> GpuEvent:
+    """Return an Xid event of NVML."""
+    return GpuEvent(at=at, type=8, xid=number, gpu=gpu)
+
+
+def recovery(action: str, *, at: float = DEATH) -> KernelRecord:
+    """Return the recovery action of the first GPU, from the kernel log."""
+    text = f"NVRM: Xid (PCI:0000:00:06): 154, GPU recovery action changed from 0x0 (None) to {action}"
+    return KernelRecord(at=at, record=f"4,1,1,-;{text}")
+
+
+def on(*seen: Observation, mode: Mode = Mode.ACT) -> WatchedDaemon:
+    """A daemon on the first of two GPUs."""
+    mine = reply("device_query --csv", f"0,00:00.0,{GPU},NVIDIA H200\n")
+    post = WatchedDaemon(*alive(), *GPUS, mine, mode=mode)
+    post.observe(*seen)
+    return post
+
+
+def test_an_xid_that_needs_a_reset_or_reboot_prevents_a_restart(subtests: pytest.Subtests) -> None:
+    for number in [46, 62, 64, 79, 95, 110, 119, 120, 136, 140, 143, 156, 158]:
+        with subtests.test(number=number):
+            post = on(xid(number), *dies(DEATH + 1))
+            post.until(DEATH + 600)
+            assert (post.actions, post.watch.phase) == ([], WatchdogPhase.QUARANTINED)
+            assert [name for name, _ in post.reported(*QUARANTINE)] == ["daemon_quarantined"]
+
+
+def test_other_xids_do_not_prevent_a_restart(subtests: pytest.Subtests) -> None:
+    for number in [8, 13, 31, 43, 45, 48, 63, 74, 92, 94, 109, 154, 155, 157, 999]:
+        with subtests.test(number=number):
+            post = on(xid(number), *dies(DEATH + 1))
+            assert (post.kinds, post.reported(*QUARANTINE)) == ([("restart", "crashed")], [])
+
+
+def test_the_recovery_action_of_the_driver_decides(subtests: pytest.Subtests) -> None:
+    for action, quarantined in [
+        ("0x1 (GPU Reset Required)", True),
+        ("0x1 (PF FLR)", True),
+        ("0x2 (Node Reboot Required)", True),
+        ("0x2 (OS Reboot)", True),
+        ("0x0 (None)", False),
+        ("0x3 (Drain P2P)", False),
+        ("0x4 (Drain and Reset)", False),
+        ("anything", False),
+    ]:
+        with subtests.test(action=action, quarantined=quarantined):
+            post = on(recovery(action))
+            assert bool(post.watch.quarantine) is quarantined
+
+
+def test_ignores_the_gpu_of_another_daemon() -> None:
+    post = on(xid(79, gpu=OTHER_GPU), *dies(DEATH + 1))
+    assert post.kinds == [("restart", "crashed")]
+
+
+def test_reports_the_reason_of_a_quarantine() -> None:
+    post = on(xid(79))
+    (event,) = (each for each in post.events if each.event is EventName.DAEMON_QUARANTINED)
+    assert (event.xid, event.gpu) == (79, GPU)
+    assert event.reason == Reason(ReasonCode.GPU_NEEDS_REBOOT, xid=79, gpu=GPU)
+    assert post.watch.reason == event.reason
+
+
+def test_ends_no_hung_daemon_in_quarantine() -> None:
+    post = on(xid(79), *hangs())
+    post.until(DEATH + 600)
+    assert post.actions == []
+
+
+def released(post: WatchedDaemon, then: Iterable[Observation] = ()) -> WatchedDaemon:
+    post.until(DEATH + 60)
+    post.resume()
+    post.observe(look("log", at=DEATH + 61), *then)
+    return post
+
+
+def test_resume_ends_a_quarantine_until_the_next_xid() -> None:
+    post = released(on(xid(79), *dies(DEATH + 1)))
+    assert [name for name, _ in post.reported(*QUARANTINE)] == ["daemon_quarantined", "daemon_released"]
+    assert (post.kinds, post.watch.quarantine) == ([("restart", "crashed")], None)
+    post.observe(xid(79, at=DEATH + 70))
+    assert post.watch.quarantine is not None
+
+
+def test_a_quarantine_outlives_the_exporter() -> None:
+    post = on(xid(79))
+    post.restarted()
+    post.observe(*alive(at=DEATH + 5), *dies(DEATH + 10))
+    assert (post.actions, post.watch.phase) == ([], WatchdogPhase.QUARANTINED)
+
+
+def test_reports_a_quarantine_in_observe_mode() -> None:
+    post = on(xid(79), *dies(DEATH + 1), mode=Mode.OBSERVE)
+    assert post.watch.phase is WatchdogPhase.QUARANTINED
+    assert post.action_counts == {}
+
+
+def test_a_daemon_without_visible_devices_uses_each_gpu() -> None:
+    post = WatchedDaemon(*alive(), *GPUS)
+    post.observe(xid(95, gpu=OTHER_GPU))
+    assert post.node.watches[DAEMON].quarantine is not None

@@ -87,7 +87,6 @@ def quits(at: float = DEATH) -> tuple[Observation, ...]:
 
 
 def suspended(pid: int = CONTROL, *, at: float = DEATH, state: str = "T") -> ProcessState:
-    """Return the state of a suspended process."""
     return ProcessState(at=at, pid=pid, start_ticks=pid * 100, state=state)
 
 
@@ -107,7 +106,6 @@ def hangs(at: float = DEATH) -> tuple[Observation, ...]:
 
 
 def unit(active: str, *, at: float = DEATH + 0.5, **known: Any) -> UnitState:
-    """Return a state of the unit."""
     usual: Mapping[str, Any] = {"load": "loaded", "restart": "on-failure", "result": "success"}
     return UnitState(at=at, unit=UNIT, active=active, **{**usual, **known})
 
@@ -169,13 +167,11 @@ class WatchedDaemon:
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """Return the diagnosis."""
         assert self.watch.diagnosis is not None
         return self.watch.diagnosis
 
     @property
     def condition(self) -> Condition:
-        """Return the diagnosed condition."""
         return self.diagnosis.condition
 
     def observe(self, *seen: Observation) -> None:
@@ -186,7 +182,6 @@ class WatchedDaemon:
             self.evaluate(max(self.at, each.at))
 
     def evaluate(self, at: float) -> None:
-        """Evaluate at this time."""
         self.at = at
         self.node, events, actions = evaluate(self.node, self.policy, at=at, chance=0.0)
         self.events.extend(events)
