@@ -216,7 +216,9 @@ def fault(at: float = AT) -> tuple[Observation, ...]:
     return (*server_log(*FAULT_BLOCK, at=at), status("FAULT", at=at))
 
 
-def tenant(pid: int = CLIENT, name: str | None = "alice", *, kind: WorkloadKind = WorkloadKind.USER) -> ClientDetails:
+def faulted_client(
+    pid: int = CLIENT, name: str | None = "alice", *, kind: WorkloadKind = WorkloadKind.USER
+) -> ClientDetails:
     """A client at the time of a fault, with a known workload or without."""
     workload = None if name is None else Workload(kind=kind, name=name)
     return ClientDetails(pid=pid, client=f"{pid}-1", workload=workload)
@@ -224,7 +226,9 @@ def tenant(pid: int = CLIENT, name: str | None = "alice", *, kind: WorkloadKind 
 
 def suspect(pid: int = CLIENT, confidence: float = 0.62, name: str | None = "alice") -> Suspect:
     """A client that may have caused a fault."""
-    return Suspect(client=tenant(pid, name), confidence=confidence, indications=(Reason(ReasonCode.NAMED_BY_LOG),))
+    return Suspect(
+        client=faulted_client(pid, name), confidence=confidence, indications=(Reason(ReasonCode.NAMED_BY_LOG),)
+    )
 
 
 def incident(

@@ -276,7 +276,7 @@ def wrote(*texts: str, at: float = AT + 5, start: Reduced | None = None) -> Redu
 
 
 def states(stories: Iterable[Reduced]) -> list[str | None]:
-    return [event.state for story in stories for event in story.of(EventName.SERVER_STATE)]
+    return [event.state for result in stories for event in result.of(EventName.SERVER_STATE)]
 
 
 RESET = ("Destroy server context on device 0 (NVIDIA H200)", "Destroy server context on device 1 (NVIDIA H200)")

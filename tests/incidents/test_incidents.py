@@ -105,12 +105,12 @@ def time_passes(at: float) -> Observation:
     return look("log", at=at)
 
 
-def incidents(story: Reduced) -> list[Incident]:
-    return list(story.node.incidents.values())
+def incidents(result: Reduced) -> list[Incident]:
+    return list(result.node.incidents.values())
 
 
-def only(story: Reduced) -> Incident:
-    (incident,) = incidents(story)
+def only(result: Reduced) -> Incident:
+    (incident,) = incidents(result)
     return incident
 
 
@@ -124,8 +124,8 @@ def over(*seen: Observation, start: Node = UP) -> Reduced:
 @pytest.mark.parametrize(("at", "early"), [(4.4, False), (4.6, True), (5.0, True), (5.2, False)])
 def test_a_client_that_is_not_affected_may_have_caused_it_if_it_left_just_before(at: float, early: bool) -> None:
     seen = (*leaves(C, at=AT + at), *block(A, B))
-    story = reduced(*sorted(seen, key=lambda each: each.at), time_passes(AT + 8), start=UP)
-    assert [each.pid for each in only(story).clues.early_disconnects] == ([C] if early else [])
+    result = reduced(*sorted(seen, key=lambda each: each.at), time_passes(AT + 8), start=UP)
+    assert [each.pid for each in only(result).clues.early_disconnects] == ([C] if early else [])
 
 
 class TestOne:
@@ -133,16 +133,16 @@ class TestOne:
 
     def test_a_fault_that_ends_before_any_poll(self) -> None:
         """If all clients exit at once, a fault takes 0.1 s."""
-        story = over()
-        incident = only(story)
+        result = over()
+        incident = only(result)
         assert (incident.ending, incident.affected, incident.gpus) == (IncidentEnd.RECOVERED, (A, B, C), (GPU,))
         assert incident.seconds == pytest.approx(0.1)
-        assert [each.event for each in story.events if each.incident] == [EventName.FAULT, EventName.FAULT_RECOVERED]
+        assert [each.event for each in result.events if each.incident] == [EventName.FAULT, EventName.FAULT_RECOVERED]
 
     def test_the_event_follows_when_the_affected_clients_are_known(self) -> None:
         """By then the log has the devices, too."""
-        story = reduced(*block(A, B, C), start=UP)
-        (opening,) = story.of(EventName.FAULT)
+        result = reduced(*block(A, B, C), start=UP)
+        (opening,) = result.of(EventName.FAULT)
         assert (opening.at, opening.daemon, opening.server) == (AT + 5, DAEMON, SERVER)
         assert opening.as_json()["gpus"] == [GPU]
 
@@ -151,18 +151,18 @@ class TestOne:
         assert only(reduced(*block(A, B, C), *block(A, B, C), start=UP)).affected == (A, B, C)
 
     def test_the_state_and_the_block_are_one_incident(self) -> None:
-        story = reduced(
+        result = reduced(
             status("FAULT", at=AT + 4.9),
             *block(A, B),
             status("FAULT", at=AT + 5.5),
             clients(A, B, at=AT + 5.6),
             start=UP,
         )
-        assert only(story).affected == (A, B)
+        assert only(result).affected == (A, B)
 
     def test_the_block_replaces_the_inferred_affected_clients(self) -> None:
-        story = reduced(status("FAULT", at=AT + 4), status("FAULT", at=AT + 4.9), *block(A, B), start=UP)
-        assert only(story).affected == (A, B)
+        result = reduced(status("FAULT", at=AT + 4), status("FAULT", at=AT + 4.9), *block(A, B), start=UP)
+        assert only(result).affected == (A, B)
 
     def test_two_in_a_row(self) -> None:
         """A new client causes a fault 0.3 s later."""
@@ -173,42 +173,42 @@ class TestOne:
             *leaves(LATE, at=AT + 5.45),
             *reset(AT + 5.5),
         )
-        story = over(*again)
-        assert [each.affected for each in incidents(story)] == [(A, B, C), (LATE,)]
-        assert story.daemon.totals.faults == len(story.of(EventName.FAULT_RECOVERED)) == 2
+        result = over(*again)
+        assert [each.affected for each in incidents(result)] == [(A, B, C), (LATE,)]
+        assert result.daemon.totals.faults == len(result.of(EventName.FAULT_RECOVERED)) == 2
 
     @pytest.mark.parametrize("devices", [(0,), (1,)])
     def test_two_that_are_read_in_one_collection(self, devices: tuple[int, ...]) -> None:
         """In sequence, or on two GPUs at the same time: these are two incidents."""
         first = (*block(A), *(leaves(A, at=AT + 5.1) + reset(AT + 5.1) if devices == (0,) else ()))
         second = (*block(B, C, at=AT + 5.6, devices=devices), xid(31, AT + 5.6, B))
-        story = reduced(*(replace(each, at=AT + 5.7) for each in (*first, *second)), time_passes(AT + 6.3), start=UP)
-        assert [each.affected for each in incidents(story)] == [(A,), (B, C)]
-        assert story.daemon.totals.faults == len(story.of(EventName.FAULT)) == 2
+        result = reduced(*(replace(each, at=AT + 5.7) for each in (*first, *second)), time_passes(AT + 6.3), start=UP)
+        assert [each.affected for each in incidents(result)] == [(A,), (B, C)]
+        assert result.daemon.totals.faults == len(result.of(EventName.FAULT)) == 2
 
     def test_one_client_that_faults_both_its_gpus_makes_one(self) -> None:
         """It exited during a kernel on each GPU, and no other client uses both."""
         seen = (*block(A), *block(B, at=AT + 5.037, devices=(1,)), *leaves(A, B, at=AT + 5.08), *reset(AT + 5.1, 1))
-        story = reduced(*seen, start=UP)
-        assert (only(story).affected, only(story).open) == ((A, B), True)
-        assert only(reduced(*reset(AT + 5.2, 0), start=story.node)).ending is IncidentEnd.RECOVERED
+        result = reduced(*seen, start=UP)
+        assert (only(result).affected, only(result).open) == ((A, B), True)
+        assert only(reduced(*reset(AT + 5.2, 0), start=result.node)).ending is IncidentEnd.RECOVERED
 
     def test_a_removed_incident_is_not_opened_again(self) -> None:
         """The server still has its fault block."""
         later = (*server_log(active(LATE), at=AT + 8000), servers(SERVER, at=AT + 9000), status("ACTIVE", at=AT + 9001))
-        story = reduced(*later, start=over().node)
-        assert (incidents(story), story.daemon.totals.faults) == ([], 1)
-        again = reduced(status("FAULT", at=AT + 9500), status("FAULT", at=AT + 9510), start=story.node)
+        result = reduced(*later, start=over().node)
+        assert (incidents(result), result.daemon.totals.faults) == ([], 1)
+        again = reduced(status("FAULT", at=AT + 9500), status("FAULT", at=AT + 9510), start=result.node)
         assert (only(again).block_timestamp, only(again).detected_at) == (None, AT + 9510)
 
     def test_a_fault_of_other_clients_while_the_first_is_open(self) -> None:
-        story = reduced(*block(A), *claimed(B, at=AT + 6, devices=(1,)), xid(31, AT + 6, B), start=UP)
-        assert [each.affected for each in incidents(story)] == [(A,), (B,)]
+        result = reduced(*block(A), *claimed(B, at=AT + 6, devices=(1,)), xid(31, AT + 6, B), start=UP)
+        assert [each.affected for each in incidents(result)] == [(A,), (B,)]
 
     def test_a_second_block_that_nothing_else_confirms_is_no_other_fault(self) -> None:
-        story = reduced(*block(A), *block(B, at=AT + 6, devices=(1,)), time_passes(AT + 17), start=UP)
-        assert [each.affected for each in incidents(story)] == [(A,)]
-        assert story.daemon.totals.log_contradictions["fault"] == 1
+        result = reduced(*block(A), *block(B, at=AT + 6, devices=(1,)), time_passes(AT + 17), start=UP)
+        assert [each.affected for each in incidents(result)] == [(A,)]
+        assert result.daemon.totals.log_contradictions["fault"] == 1
 
     def test_a_second_block_with_the_same_clients_is_the_same_fault(self) -> None:
         """A client with the error cannot be affected again."""
@@ -228,13 +228,17 @@ class TestAffected:
             assert A in incident.affected
 
     def test_without_a_list_they_are_all_clients_of_the_gpu(self) -> None:
-        story = reduced(status("FAULT", at=AT + 4), status("FAULT", at=AT + 5), start=UP)
-        assert (set(only(story).affected), only(story).affected_confirmed) == ({A, B, C}, False)
+        result = reduced(status("FAULT", at=AT + 4), status("FAULT", at=AT + 5), start=UP)
+        assert (set(only(result).affected), only(result).affected_confirmed) == ({A, B, C}, False)
 
     def test_the_details_of_each_client_are_stored(self) -> None:
-        story = over(*(exited(pid, at=AT + 6) for pid in (A, B, C)))
-        tenant = only(story).client_details[A]
-        assert (tenant.user, tenant.command, tenant.memory_bytes.keys()) == ("alice", "train.py", {GPU})
+        result = over(*(exited(pid, at=AT + 6) for pid in (A, B, C)))
+        faulted_client = only(result).client_details[A]
+        assert (faulted_client.user, faulted_client.command, faulted_client.memory_bytes.keys()) == (
+            "alice",
+            "train.py",
+            {GPU},
+        )
 
     def test_it_counts(self) -> None:
         assert over().daemon.totals.fault_affected == 3
@@ -242,9 +246,9 @@ class TestAffected:
     def test_a_client_that_was_inferred_wrongly_is_removed(self) -> None:
         """It does not count as blocking either."""
         inferred = (status("FAULT", at=AT + 3.9), status("FAULT", at=AT + 4.9), time_passes(AT + 6))
-        story = reduced(*inferred, *block(A, at=AT + 6.1), time_passes(AT + 9), start=UP)
-        assert set(only(story).blockers) == set(only(story).affected) == {A}
-        assert story.daemon.totals.fault_affected == 1
+        result = reduced(*inferred, *block(A, at=AT + 6.1), time_passes(AT + 9), start=UP)
+        assert set(only(result).blockers) == set(only(result).affected) == {A}
+        assert result.daemon.totals.fault_affected == 1
 
     def test_a_late_log_corrects_the_clients_and_counts_none_twice(self) -> None:
         """A counter never decreases, so it has the largest number."""
@@ -263,9 +267,9 @@ class TestXids:
     def test_one_within_two_seconds_belongs_to_it(self, at: float) -> None:
         """Before or after the block."""
         seen = sorted((*block(A, B, C), *reset(AT + 5.1), xid(31, at, A)), key=lambda each: each.at)
-        story = reduced(*seen, time_passes(AT + 8), start=UP)
-        assert [(each.number, each.pid) for each in only(story).xids] == [(31, A)]
-        assert only(story).started_at == min(at, AT + 5)
+        result = reduced(*seen, time_passes(AT + 8), start=UP)
+        assert [(each.number, each.pid) for each in only(result).xids] == [(31, A)]
+        assert only(result).started_at == min(at, AT + 5)
 
     @pytest.mark.parametrize("at", [AT + 2.9, AT + 7.1])
     def test_one_that_is_further_away_does_not(self, at: float) -> None:
@@ -290,14 +294,14 @@ class TestXids:
     def test_of_two_faults_in_a_row_each_has_its_own(self) -> None:
         """Evidence of one fault must not count for the other."""
         again = (*server_log(active(LATE), at=AT + 5.9), *block(LATE, at=AT + 6.4), xid(13, AT + 6.5), *reset(AT + 6.6))
-        story = reduced(*block(A), xid(31, AT + 5.1), *leaves(A, at=AT + 5.2), *reset(AT + 5.3), *again, start=UP)
-        assert [[each.number for each in one.xids] for one in incidents(story)] == [[31], [13]]
+        result = reduced(*block(A), xid(31, AT + 5.1), *leaves(A, at=AT + 5.2), *reset(AT + 5.3), *again, start=UP)
+        assert [[each.number for each in one.xids] for one in incidents(result)] == [[31], [13]]
 
     def test_one_of_another_gpu_moments_before_does_not(self) -> None:
         """It belongs to a fault on the server's other GPU."""
         other = reduced(gpu_reading((LATE,), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"), start=UP).node
-        story = reduced(xid(31, AT + 4, place="0000:00:07"), *block(A, B, C), start=other)
-        assert (only(story).xids, only(story).gpus, only(story).started_at) == ((), (GPU,), AT + 5)
+        result = reduced(xid(31, AT + 4, place="0000:00:07"), *block(A, B, C), start=other)
+        assert (only(result).xids, only(result).gpus, only(result).started_at) == ((), (GPU,), AT + 5)
 
 
 class TestRecovery:
@@ -327,9 +331,9 @@ class TestRecovery:
 
     def test_new_clients_are_refused_during_the_fault(self) -> None:
         seen = (*refused(LATE, AT + 7), *leaves(B, C, at=AT + 9), *reset(AT + 9), time_passes(AT + 9.5))
-        story = reduced(*seen, start=self.HELD.node)
-        assert [each.pid for each in only(story).refused] == [LATE]
-        assert story.of(EventName.FAULT_RECOVERED)[0].as_json()["refused"] == [LATE]
+        result = reduced(*seen, start=self.HELD.node)
+        assert [each.pid for each in only(result).refused] == [LATE]
+        assert result.of(EventName.FAULT_RECOVERED)[0].as_json()["refused"] == [LATE]
 
     def test_many_new_clients_are_refused(self) -> None:
         """All are counted. A user can start any number, so only the first ones are listed."""
@@ -339,24 +343,24 @@ class TestRecovery:
         assert len(incident.refused) < 300
 
     def test_the_end_of_the_server_ends_it(self) -> None:
-        story = reduced(exited(SERVER, at=AT + 9), servers(at=AT + 10), servers(at=AT + 12), start=self.HELD.node)
-        assert only(story).ending is IncidentEnd.SERVER_GONE
-        assert story.daemon.totals.fault_recoveries.count == 0
+        result = reduced(exited(SERVER, at=AT + 9), servers(at=AT + 10), servers(at=AT + 12), start=self.HELD.node)
+        assert only(result).ending is IncidentEnd.SERVER_GONE
+        assert result.daemon.totals.fault_recoveries.count == 0
 
     def test_the_end_of_the_daemon_ends_it(self) -> None:
-        story = reduced(exited(441, at=AT + 9), no_daemon(at=AT + 9.1), start=self.HELD.node)
-        assert only(story).ending is IncidentEnd.DAEMON_GONE
+        result = reduced(exited(441, at=AT + 9), no_daemon(at=AT + 9.1), start=self.HELD.node)
+        assert only(result).ending is IncidentEnd.DAEMON_GONE
 
     def test_the_replacement_of_the_daemon_ends_it(self) -> None:
         """Before the new daemon lists its servers."""
-        story = reduced(daemon_process(442, at=AT + 9), start=self.HELD.node)
-        assert not only(story).open
+        result = reduced(daemon_process(442, at=AT + 9), start=self.HELD.node)
+        assert not only(result).open
 
     def test_a_server_in_fault_without_clients_is_stuck(self) -> None:
         """It refuses all clients until it is ended."""
-        story = reduced(*leaves(B, C, at=AT + 7), time_passes(AT + 16.9), start=self.HELD.node)
-        assert not only(story).stuck
-        late = reduced(time_passes(AT + 17.1), start=story.node)
+        result = reduced(*leaves(B, C, at=AT + 7), time_passes(AT + 16.9), start=self.HELD.node)
+        assert not only(result).stuck
+        late = reduced(time_passes(AT + 17.1), start=result.node)
         assert (only(late).stuck, [each.reason for each in late.of(EventName.FAULT_CHANGED)]) == (True, ["stuck"])
         assert not only(reduced(*reset(AT + 20), start=late.node)).stuck
 
@@ -375,14 +379,14 @@ class TestRestart:
 
     def test_a_fault_that_continues_is_the_same_incident(self) -> None:
         seen = (*at_work()[:3], status("FAULT", at=AT + 20), clients(B, C, at=AT + 20), status("FAULT", at=AT + 25))
-        story = reduced(*seen, start=self.restarted())
-        assert set(only(story).blockers) == {B, C}
-        assert story.of(EventName.FAULT) == []
-        assert story.daemon.totals.faults == 0
+        result = reduced(*seen, start=self.restarted())
+        assert set(only(result).blockers) == {B, C}
+        assert result.of(EventName.FAULT) == []
+        assert result.daemon.totals.faults == 0
 
     def test_a_fault_that_ended_in_between_ends(self) -> None:
-        story = reduced(*at_work(), start=self.restarted())
-        assert only(story).ending is IncidentEnd.RECOVERED
+        result = reduced(*at_work(), start=self.restarted())
+        assert only(result).ending is IncidentEnd.RECOVERED
 
     def test_a_server_that_ended_in_between_ends_it(self) -> None:
         """The daemon does not list it."""
@@ -436,15 +440,15 @@ class TestBounds:
     def test_many_open_incidents_displace_none_of_another_daemon(self) -> None:
         """They can displace those of their own daemon."""
         noisy = reduced(*self.fault(9000, AT + 99), start=self.noisy()).node
-        story = reduced(*block(A, at=AT + 101), start=noisy)
-        assert [each.affected for each in incidents(story) if each.daemon == DAEMON] == [(A,)]
-        assert len(incidents(story)) == 65
+        result = reduced(*block(A, at=AT + 101), start=noisy)
+        assert [each.affected for each in incidents(result) if each.daemon == DAEMON] == [(A,)]
+        assert len(incidents(result)) == 65
 
     def test_many_ended_incidents_displace_none_of_another_daemon(self) -> None:
         seen = [each for number in range(80) for each in self.over(9000, AT + 100 + 10 * number)]
-        story = reduced(*seen, start=over().node)
-        assert [each.affected for each in incidents(story) if each.daemon == DAEMON] == [(A, B, C)]
-        assert len(incidents(story)) == 64
+        result = reduced(*seen, start=over().node)
+        assert [each.affected for each in incidents(result) if each.daemon == DAEMON] == [(A, B, C)]
+        assert len(incidents(result)) == 64
 
     def test_the_lists_of_clients_are_bounded(self) -> None:
         forged = [

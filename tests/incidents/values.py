@@ -26,7 +26,7 @@ HOSTILE = (
 CUT_OFF = Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=0.12)
 
 
-def tenant(pid: int = 600, **known: Any) -> ClientDetails:
+def faulted_client(pid: int = 600, **known: Any) -> ClientDetails:
     """Return a client with typical details."""
     usual: Mapping[str, Any] = {"user": "alice", "uid": 1001, "command": "train.py", "memory_bytes": {GPU: 1540 * MIB}}
     return ClientDetails(pid=pid, client=f"{pid}-10", **{**usual, **known})
@@ -34,7 +34,7 @@ def tenant(pid: int = 600, **known: Any) -> ClientDetails:
 
 def suspect(pid: int, confidence: float, *indications: Reason) -> Suspect:
     named = (Reason(ReasonCode.NAMED_BY_LOG),)
-    return Suspect(client=tenant(pid), confidence=confidence, indications=indications or named)
+    return Suspect(client=faulted_client(pid), confidence=confidence, indications=indications or named)
 
 
 def incident(**known: Any) -> Incident:
@@ -49,7 +49,7 @@ def incident(**known: Any) -> Incident:
         "gpus": (GPU,),
         "affected": (600, 601),
         "affected_confirmed": True,
-        "client_details": {pid: tenant(pid) for pid in (600, 601)},
+        "client_details": {pid: faulted_client(pid) for pid in (600, 601)},
     }
     return Incident(**{**usual, **known})
 
@@ -62,8 +62,8 @@ def blocked(**known: Any) -> Incident:
     """Return an incident that one client delays and another delayed before. Two new clients were refused."""
     usual: Mapping[str, Any] = {
         "client_details": {
-            600: tenant(600, workload=Workload(kind=WorkloadKind.SLURM_JOB, name="42"), slurm_job_id="42"),
-            601: tenant(601, user="bob", uid=1002, command="vllm"),
+            600: faulted_client(600, workload=Workload(kind=WorkloadKind.SLURM_JOB, name="42"), slurm_job_id="42"),
+            601: faulted_client(601, user="bob", uid=1002, command="vllm"),
         },
         "xids": (IncidentXid(at=AT, number=31, gpu=GPU, pid=600, name="train.py"),),
         "suspects": (suspect(600, 0.85, CUT_OFF), suspect(601, 0.15)),
@@ -77,7 +77,7 @@ def blocked(**known: Any) -> Incident:
 def crowded(clients: int = 400, name: str = "train.py") -> Incident:
     """Return a fault with many affected clients. All delay recovery and are equally likely suspects."""
     pids = range(1000, 1000 + clients)
-    client_details = {pid: tenant(pid, command=name, user=name, unit=name, pod=name) for pid in pids}
+    client_details = {pid: faulted_client(pid, command=name, user=name, unit=name, pod=name) for pid in pids}
     return incident(
         affected=tuple(pids),
         client_details=client_details,
@@ -93,7 +93,7 @@ def crowded(clients: int = 400, name: str = "train.py") -> Incident:
 
 def hostile(name: str) -> Incident:
     """Return an incident in which each name that a workload can choose is this name."""
-    bad = tenant(600, command=name, user=name, pod=name, workload=Workload(kind=WorkloadKind.POD, name=name))
+    bad = faulted_client(600, command=name, user=name, pod=name, workload=Workload(kind=WorkloadKind.POD, name=name))
     return replace(
         blocked(),
         id=name,

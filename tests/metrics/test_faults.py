@@ -21,13 +21,13 @@ from tests.builders import (
     blocked_recovery,
     exited,
     fault,
+    faulted_client,
     idle,
     incident,
     look,
     reduced,
     server_log,
     suspect,
-    tenant,
     three_clients,
     with_incidents,
 )
@@ -110,7 +110,11 @@ def test_a_fault_is_shown_while_it_lasts() -> None:
 
 
 def test_affected_workloads_with_equal_shown_names_are_one_and_those_without_a_name_are_omitted() -> None:
-    hit = {600: tenant(600, "a\nb"), 601: tenant(601, "a\tb"), 602: replace(tenant(602, "c"), workload=None)}
+    hit = {
+        600: faulted_client(600, "a\nb"),
+        601: faulted_client(601, "a\tb"),
+        602: replace(faulted_client(602, "c"), workload=None),
+    }
     present = with_incidents(incident(affected=(600, 601, 602, 603), client_details=hit))
     assert by(present, "cuda_mps_fault_last_affected_workload_clients", "workload") == {
         "a\N{REPLACEMENT CHARACTER}b": 2
@@ -126,11 +130,11 @@ def test_info_has_the_kind_the_suspect_and_the_confidence() -> None:
 
 def test_names_the_suspect_by_kind_and_name_of_its_workload(subtests: pytest.Subtests) -> None:
     for accused, named in [
-        (tenant(600, POD, kind=WorkloadKind.POD), f"pod/{POD}"),
-        (tenant(600, "vllm.service", kind=WorkloadKind.UNIT), "unit/vllm.service"),
-        (tenant(600, "42", kind=WorkloadKind.SLURM_JOB), "slurm_job/42"),
-        (tenant(600, "pod/x"), "user/pod/x"),
-        (tenant(600, None), "pid/600"),
+        (faulted_client(600, POD, kind=WorkloadKind.POD), f"pod/{POD}"),
+        (faulted_client(600, "vllm.service", kind=WorkloadKind.UNIT), "unit/vllm.service"),
+        (faulted_client(600, "42", kind=WorkloadKind.SLURM_JOB), "slurm_job/42"),
+        (faulted_client(600, "pod/x"), "user/pod/x"),
+        (faulted_client(600, None), "pid/600"),
     ]:
         with subtests.test(accused=accused, named=named):
             present = with_incidents(incident("f1", replace(suspect(), client=accused)))
@@ -173,7 +177,7 @@ def test_times_follow_the_wall_clock() -> None:
 
 
 def test_a_fault_counts_once_for_each_workload_from_0() -> None:
-    before, hit = blocked_recovery(), (tenant(600), tenant(601, "bob"), tenant(602))
+    before, hit = blocked_recovery(), (faulted_client(600), faulted_client(601, "bob"), faulted_client(602))
     after = processes.count_fault(before, hit, hit[1])
     assert by(before, AFFECTED, "workload", workload_kind="user") == {"alice": 0, "bob": 0}
     assert by(before, SUSPECTED, "workload", workload_kind="user") == {"alice": 0, "bob": 0}
@@ -183,7 +187,7 @@ def test_a_fault_counts_once_for_each_workload_from_0() -> None:
 
 def test_names_with_the_same_shown_text_are_one_workload() -> None:
     """No two series may have the same labels."""
-    hit = [tenant(number, name) for number, name in enumerate(("a\nb", "a\rb", "a\tb"))]
+    hit = [faulted_client(number, name) for number, name in enumerate(("a\nb", "a\rb", "a\tb"))]
     present = processes.count_fault(idle(), hit, hit[2])
     assert by(present, AFFECTED, "workload") == {"a\N{REPLACEMENT CHARACTER}b": 3}
     assert by(present, SUSPECTED, "workload") == {"a\N{REPLACEMENT CHARACTER}b": 1}
@@ -193,7 +197,9 @@ def test_a_hostile_name_of_a_suspect_is_one_short_label(subtests: pytest.Subtest
     for name in HOSTILE:
         with subtests.test(name=name):
             present = processes.count_fault(
-                with_incidents(incident("f1", suspect(600, 0.5, name))), (tenant(600, name),), tenant(600, name)
+                with_incidents(incident("f1", suspect(600, 0.5, name))),
+                (faulted_client(600, name),),
+                faulted_client(600, name),
             )
             named = info(present)["suspect_workload"]
             assert len(named) <= LONGEST_TEXT

@@ -118,7 +118,7 @@ class TestDomains:
         assert of(no_nvml()) == [None, None, None]
 
 
-def tenant(pid: int = CLIENT, **known: Any) -> ClientDetails:
+def faulted_client(pid: int = CLIENT, **known: Any) -> ClientDetails:
     return ClientDetails(pid=pid, client=f"{pid}-1", **{"user": "alice", "command": "train.py", **known})
 
 
@@ -134,8 +134,10 @@ def incident(**changes: Any) -> Incident:
         gpus=(GPU,),
         affected=(600, 601),
         affected_confirmed=True,
-        client_details={600: tenant(), 601: tenant(601, user="bob", command="vllm")},
-        suspects=(Suspect(client=tenant(601), confidence=0.35, indications=(Reason(ReasonCode.NAMED_BY_LOG),)),),
+        client_details={600: faulted_client(), 601: faulted_client(601, user="bob", command="vllm")},
+        suspects=(
+            Suspect(client=faulted_client(601), confidence=0.35, indications=(Reason(ReasonCode.NAMED_BY_LOG),)),
+        ),
         refused=(Refusal(at=AT - 30, pid=777),),
         refused_count=1,
         blocking={600: RecoveryDelay(since=AT - 60), 601: RecoveryDelay(since=AT - 60, until=AT - 50)},
@@ -153,7 +155,7 @@ def with_faults(*incidents: Incident, start: Node | None = None, state: ServerSt
     return replace(
         present,
         daemons={DAEMON: replace(daemon, servers=servers)},
-        processes=with_living(present, tenant(600), tenant(601)).processes,
+        processes=with_living(present, faulted_client(600), faulted_client(601)).processes,
         incidents={each.id: each for each in incidents},
     )
 

@@ -61,7 +61,7 @@ from tests.builders import (
     split,
     three_clients,
 )
-from tests.incidents.values import HOSTILE, incident, suspect, tenant
+from tests.incidents.values import HOSTILE, faulted_client, incident, suspect
 from tests.incidents.values import hostile as hostile_incident
 from tests.page.inputs import hostile
 
@@ -324,7 +324,7 @@ RENDERERS: dict[str, tuple[int, Callable[[str], list[str]]]] = {
 
 
 def named(name: str) -> ClientDetails:
-    return tenant(600, command=name, user=name)
+    return faulted_client(600, command=name, user=name)
 
 
 def test_names_stay_in_their_line(subtests: pytest.Subtests) -> None:

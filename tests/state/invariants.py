@@ -28,7 +28,7 @@ def assert_consistent(node: Node) -> None:
         assert totals.connected - sum(totals.disconnected.values()) == len(daemon.clients)
         assert all(totals.log_lines_unrecognized[file] <= lines for file, lines in totals.log_lines.items())
     for gpu in node.gpus.values():
-        assert all(stranger.first_seen <= node.at for stranger in gpu.bypassing_processes.values())
+        assert all(process.first_seen <= node.at for process in gpu.bypassing_processes.values())
     assert_balanced(node.usage_totals)
 
 

@@ -46,7 +46,7 @@ from tests.builders import (
 )
 
 A, B, C = 600, 601, 602
-STRANGER = 801
+UNLISTED = 801
 
 UP = reduced(
     *at_work(A, B, C),
@@ -109,8 +109,8 @@ def after(*seen: Observation, start: Node = UP) -> Reduced:
     return reduced(*seen, *rest, look("log", at=end), start=start)
 
 
-def contradictions(story: Reduced) -> dict[str, int]:
-    return {claim: count for claim, count in story.daemon.totals.log_contradictions.items() if count}
+def contradictions(result: Reduced) -> dict[str, int]:
+    return {claim: count for claim, count in result.daemon.totals.log_contradictions.items() if count}
 
 
 FORGERIES: dict[str, tuple[tuple[Observation, ...], str | None]] = {
@@ -138,40 +138,40 @@ FORGERIES: dict[str, tuple[tuple[Observation, ...], str | None]] = {
 def test_a_forged_line_changes_nothing_and_is_counted(subtests: pytest.Subtests) -> None:
     for lines, claim in FORGERIES.values():
         with subtests.test(lines=lines, claim=claim):
-            story = after(*lines)
-            assert [name for name in story.names() if name is not EventName.LOG_CONTRADICTED] == []
-            assert (story.daemon.state, set(story.daemon.clients), story.node.incidents) == (
+            result = after(*lines)
+            assert [name for name in result.names() if name is not EventName.LOG_CONTRADICTED] == []
+            assert (result.daemon.state, set(result.daemon.clients), result.node.incidents) == (
                 DaemonState.UP,
                 {A, B, C},
                 {},
             )
-            assert story.daemon.servers[SERVER].state is ServerState.ACTIVE
-            assert contradictions(story) == ({} if claim is None else {claim: 1})
-            assert story.daemon.log.claims == {}
+            assert result.daemon.servers[SERVER].state is ServerState.ACTIVE
+            assert contradictions(result) == ({} if claim is None else {claim: 1})
+            assert result.daemon.log.claims == {}
 
 
 def test_the_death_of_a_daemon_is_a_loss_for_any_log_lines() -> None:
     """SIGKILL leaves the pid file, which a quit removes."""
     forged = control_log("NEW UI", "Cmd:quit", "Exit with status 0", at=LATER)
     dies = (exited(CONTROL, at=LATER + 9), daemon_process(None, left=True, at=LATER + 9.1))
-    story = reduced(*forged, *dies, look("log", at=LATER + 9.2), look("log", at=LATER + 12), start=UP)
-    assert [each.reason for each in story.of(EventName.DAEMON_LOST)] == [LossReason.DIED]
-    assert story.of(EventName.DAEMON_STOPPED) == []
+    result = reduced(*forged, *dies, look("log", at=LATER + 9.2), look("log", at=LATER + 12), start=UP)
+    assert [each.reason for each in result.of(EventName.DAEMON_LOST)] == [LossReason.DIED]
+    assert result.of(EventName.DAEMON_STOPPED) == []
 
 
 def test_a_daemon_that_a_signal_ended_was_not_stopped_by_a_quit() -> None:
     forged = control_log("NEW UI", "Cmd:quit", at=LATER)
     dies = replace(exited(CONTROL, at=LATER + 1), wait_status=9)
     traces = daemon_process(None, left=False, at=LATER + 1.1)
-    story = reduced(*forged, dies, traces, look("log", at=LATER + 4), start=UP)
-    assert len(story.of(EventName.DAEMON_LOST)) == 1
+    result = reduced(*forged, dies, traces, look("log", at=LATER + 4), start=UP)
+    assert len(result.of(EventName.DAEMON_LOST)) == 1
 
 
 def test_a_quit_that_removes_the_pid_file_is_a_stop() -> None:
     ends = (exited(CONTROL, at=LATER + 1), daemon_process(None, left=False, at=LATER + 1.1))
-    story = reduced(*control_log("NEW UI", "Cmd:quit", "Exit with status 0", at=LATER), *ends, start=UP)
-    assert story.names()[-1] is EventName.DAEMON_STOPPED
-    assert story.of(EventName.DAEMON_LOST) == []
+    result = reduced(*control_log("NEW UI", "Cmd:quit", "Exit with status 0", at=LATER), *ends, start=UP)
+    assert result.names()[-1] is EventName.DAEMON_STOPPED
+    assert result.of(EventName.DAEMON_LOST) == []
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------
@@ -179,8 +179,8 @@ def test_a_quit_that_removes_the_pid_file_is_a_stop() -> None:
 
 def test_a_disconnect_in_the_log_counts_if_nvml_confirms_it() -> None:
     """The process may continue."""
-    story = reduced(*server_log(f"Client process {A} disconnected", at=LATER), shown(B, C, at=LATER + 1), start=UP)
-    (left,) = story.of(EventName.CLIENT_DISCONNECTED)
+    result = reduced(*server_log(f"Client process {A} disconnected", at=LATER), shown(B, C, at=LATER + 1), start=UP)
+    (left,) = result.of(EventName.CLIENT_DISCONNECTED)
     assert (left.pid, left.at) == (A, LATER)
 
 
@@ -196,22 +196,22 @@ def test_a_disconnect_in_the_log_does_not_count_if_nvml_contradicts_it() -> None
 def test_a_client_that_only_the_log_shows_is_withdrawn_when_the_daemon_does_not_list_it() -> None:
     """A real one is in NVML's list within a second."""
     seen = (clients(A, B, C, at=LATER + 3), look("log", at=LATER + 6))
-    story = reduced(*server_log(active(STRANGER), at=LATER), *seen, start=UP)
-    assert STRANGER not in story.daemon.clients
-    assert contradictions(story) == {"client_connect": 1}
+    result = reduced(*server_log(active(UNLISTED), at=LATER), *seen, start=UP)
+    assert UNLISTED not in result.daemon.clients
+    assert contradictions(result) == {"client_connect": 1}
 
 
 def test_forged_clients_do_not_displace_real_ones() -> None:
     """Their number is bounded, and the daemon's own list is not."""
     forged = (line for pid in range(5000, 7000) for line in server_log(active(pid), at=LATER))
-    story = reduced(*forged, clients(A, B, C, 700, at=LATER + 1), start=UP)
-    assert {A, B, C, 700} <= set(story.daemon.clients)
-    assert len(story.daemon.log.claims) <= MAX_OF_A_KIND
+    result = reduced(*forged, clients(A, B, C, 700, at=LATER + 1), start=UP)
+    assert {A, B, C, 700} <= set(result.daemon.clients)
+    assert len(result.daemon.log.claims) <= MAX_OF_A_KIND
 
 
 def test_the_end_of_a_process_needs_no_line() -> None:
-    story = reduced(exited(A, at=LATER), start=UP)
-    assert [each.pid for each in story.of(EventName.CLIENT_DISCONNECTED)] == [A]
+    result = reduced(exited(A, at=LATER), start=UP)
+    assert [each.pid for each in result.of(EventName.CLIENT_DISCONNECTED)] == [A]
 
 
 # -- servers -----------------------------------------------------------------------------------------------------------
@@ -220,9 +220,9 @@ def test_the_end_of_a_process_needs_no_line() -> None:
 def test_a_server_that_only_the_log_shows_is_withdrawn() -> None:
     line = control_log("Starting new server 999 for user 0", at=LATER)
     lists = (servers(SERVER, at=LATER + 2), servers(SERVER, at=LATER + 6))
-    story = reduced(*line, *lists, start=UP)
-    assert set(story.daemon.servers) == {SERVER}
-    assert contradictions(story) == {"server_start": 1}
+    result = reduced(*line, *lists, start=UP)
+    assert set(result.daemon.servers) == {SERVER}
+    assert contradictions(result) == {"server_start": 1}
 
 
 def test_one_whose_process_ends_needs_no_line() -> None:
@@ -249,16 +249,16 @@ CONFIRMED = {
 def test_its_block_and_another_source_make_one(subtests: pytest.Subtests) -> None:
     for confirms in CONFIRMED.values():
         with subtests.test(confirms=confirms):
-            story = reduced(*sorted((*block(A, B), *confirms), key=lambda each: each.at), start=UP)
-            (incident,) = story.node.incidents.values()
+            result = reduced(*sorted((*block(A, B), *confirms), key=lambda each: each.at), start=UP)
+            (incident,) = result.node.incidents.values()
             assert set(incident.affected) == {A, B}
-            assert contradictions(story) == {}
+            assert contradictions(result) == {}
 
 
 ENDS = (exited(A, at=LATER + 0.1), exited(B, at=LATER + 0.1))
 
 NOT_CONFIRMED = {
-    "an Xid of a bypassing process": (xid(pid=STRANGER),),
+    "an Xid of a bypassing process": (xid(pid=UNLISTED),),
     "an Xid that is too old": (xid(pid=A, at=LATER - 3),),
     "an Xid that comes long after it": (xid(pid=A, at=LATER + 0.4),),
     "the end of several victims, while Xids are read and there is none": (
@@ -274,9 +274,9 @@ def test_nothing_else_makes_one(subtests: pytest.Subtests) -> None:
     for seen in NOT_CONFIRMED.values():
         with subtests.test(seen=seen):
             ordered = sorted((*block(A, B), *seen), key=lambda each: each.at)
-            story = reduced(*ordered, look("log", at=LATER + UNCONFIRMED_SECONDS + 1), start=UP)
-            assert story.node.incidents == {}
-            assert contradictions(story) == {"fault": 1}
+            result = reduced(*ordered, look("log", at=LATER + UNCONFIRMED_SECONDS + 1), start=UP)
+            assert result.node.incidents == {}
+            assert contradictions(result) == {"fault": 1}
 
 
 def test_the_end_of_several_victims_confirms_none_while_another_one_runs() -> None:
@@ -286,7 +286,7 @@ def test_the_end_of_several_victims_confirms_none_while_another_one_runs() -> No
 
 def test_an_xid_without_a_process_proves_nothing_if_a_process_bypasses_mps() -> None:
     """It may be that process's own, which a forger can cause at will."""
-    bypassed = reduced(gpu_reading((A, B, C), beside=(STRANGER,), at=AT + 2, **SENSORS), start=UP).node
+    bypassed = reduced(gpu_reading((A, B, C), beside=(UNLISTED,), at=AT + 2, **SENSORS), start=UP).node
     seen = (*block(A, B), GpuEvent(at=LATER, type=8, xid=31, gpu=GPU), look("log", at=LATER + 12))
     assert reduced(*seen, start=bypassed).node.incidents == {}
 
@@ -295,23 +295,23 @@ def test_a_forged_recovery_does_not_end_it() -> None:
     """The server stays in FAULT while affected clients run."""
     held = reduced(*block(A, B), status("FAULT", at=LATER), start=UP).node
     forged = server_log("Destroy server context on device 0 (NVIDIA H200)", at=LATER + 1)
-    story = reduced(*forged, status("FAULT", at=LATER + 3), look("log", at=LATER + 4), start=held)
-    (incident,) = story.node.incidents.values()
-    assert (incident.open, contradictions(story)) == (True, {"recovery": 1})
+    result = reduced(*forged, status("FAULT", at=LATER + 3), look("log", at=LATER + 4), start=held)
+    (incident,) = result.node.incidents.values()
+    assert (incident.open, contradictions(result)) == (True, {"recovery": 1})
 
 
 def test_its_recovery_is_known_once_all_victims_have_ended() -> None:
     recovers = server_log("Destroy server context on device 0 (NVIDIA H200)", at=LATER + 0.1)
     seen = (*block(A, B), xid(pid=A), *recovers, exited(A, at=LATER + 0.2), exited(B, at=LATER + 0.2))
-    story = reduced(*seen, start=UP)
-    (incident,) = story.node.incidents.values()
+    result = reduced(*seen, start=UP)
+    (incident,) = result.node.incidents.values()
     assert (incident.ending, incident.ended_at) == (IncidentEnd.RECOVERED, LATER + 0.2)
 
 
 def test_names_in_a_forged_block_do_not_reach_the_next_fault() -> None:
     forged = reduced(*block(C, named=C), look("log", at=LATER + 11), start=UP).node
-    story = reduced(*block(A, B, at=LATER + 12), xid(pid=A, at=LATER + 12), start=forged)
-    (incident,) = story.node.incidents.values()
+    result = reduced(*block(A, B, at=LATER + 12), xid(pid=A, at=LATER + 12), start=forged)
+    (incident,) = result.node.incidents.values()
     assert set(incident.affected) == {A, B}
 
 
@@ -333,8 +333,8 @@ def trapped(*forged: Observation, start: Node = UP) -> Reduced:
     return reduced(*sorted(seen, key=lambda each: each.at), start=start)
 
 
-def confidence(story: Reduced) -> dict[int, float]:
-    (incident,) = story.node.incidents.values()
+def confidence(result: Reduced) -> dict[int, float]:
+    (incident,) = result.node.incidents.values()
     return {each.client.pid: each.confidence for each in incident.suspects}
 
 
@@ -350,17 +350,17 @@ def test_a_forged_reset_line_makes_no_client_likely(at: float) -> None:
 def test_a_forged_disconnect_makes_no_running_client_likely() -> None:
     """It is no victim, and by the log its contexts ended when those of a killed client do."""
     seen = (*exits(C, LATER - 0.12), *block(A, B), xid(pid=A), exited(A, at=LATER + 0.1), exited(B, at=LATER + 0.1))
-    story = reduced(*sorted(seen, key=lambda each: each.at), look("log", at=LATER + 4), start=UP)
-    assert confidence(story).get(C, 0.0) == 0.0
+    result = reduced(*sorted(seen, key=lambda each: each.at), look("log", at=LATER + 4), start=UP)
+    assert confidence(result).get(C, 0.0) == 0.0
 
 
 def test_after_a_contradiction_no_client_is_likely() -> None:
     doubted = reduced(
         *server_log(f"Client process {C} disconnected", at=LATER - 4), shown(A, B, C, at=LATER - 1), start=UP
     )
-    story = trapped(start=doubted.node)
-    assert max(confidence(story).values()) < 0.5
-    (incident,) = story.node.incidents.values()
+    result = trapped(start=doubted.node)
+    assert max(confidence(result).values()) < 0.5
+    (incident,) = result.node.incidents.values()
     assert any(LOG_UNRELIABLE in each.indications for each in incident.suspects)
 
 
@@ -374,22 +374,22 @@ def test_the_unreliable_log_of_an_earlier_run_is_known_after_a_restart() -> None
     )
     assert confidence(doubted)
     restarted = replace(node(), incidents=doubted.node.incidents)
-    story = reduced(
+    result = reduced(
         *at_work(at=LATER + 1)[:3], status("FAULT", at=LATER + 1), look("log", at=LATER + 9), start=restarted
     )
-    assert max(confidence(story).values()) < 0.5
+    assert max(confidence(result).values()) < 0.5
 
 
 def test_a_forged_block_with_unknown_clients_is_no_incident_beside_an_unused_xid() -> None:
     """Its first line names no client. The Xid may be of a fault of which no line was read."""
-    story = reduced(xid(pid=None), *block(STRANGER), look("log", at=LATER + 12), start=UP)
-    assert story.node.incidents == {}
+    result = reduced(xid(pid=None), *block(UNLISTED), look("log", at=LATER + 12), start=UP)
+    assert result.node.incidents == {}
 
 
 def test_no_client_is_likely_if_the_log_omits_a_running_client() -> None:
     """A fault hits all clients on its GPU (measured, R580): the block is forged, or lacks lines."""
-    story = reduced(xid(pid=A), *block(A), exited(A, at=LATER + 0.1), look("log", at=LATER + 4), start=UP)
-    assert 0 < max(confidence(story).values()) < 0.5
+    result = reduced(xid(pid=A), *block(A), exited(A, at=LATER + 0.1), look("log", at=LATER + 4), start=UP)
+    assert 0 < max(confidence(result).values()) < 0.5
 
 
 def test_no_client_is_likely_if_lines_of_disconnected_clients_are_missing() -> None:
@@ -402,8 +402,8 @@ def test_no_client_is_likely_if_lines_of_disconnected_clients_are_missing() -> N
         *(exited(pid, at=LATER + 0.1) for pid in (A, B, C)),
         look("log", at=LATER + 4),
     )
-    story = reduced(*sorted(seen, key=lambda each: each.at), start=UP)
-    assert max(confidence(story).values()) < 0.5
+    result = reduced(*sorted(seen, key=lambda each: each.at), start=UP)
+    assert max(confidence(result).values()) < 0.5
 
 
 def test_contradictions_in_a_row_are_one_event_a_minute_and_all_counted() -> None:
@@ -411,9 +411,9 @@ def test_contradictions_in_a_row_are_one_event_a_minute_and_all_counted() -> Non
     for seconds in (0, 10, 30, 50, 70, 131):
         seen += server_log(f"Client process {A} disconnected", at=LATER + seconds)
         seen.append(shown(A, B, C, at=LATER + seconds + 2.5))
-    story = reduced(*seen, start=UP)
-    assert contradictions(story) == {"client_disconnect": 6}
-    assert [each.at - LATER for each in story.of(EventName.LOG_CONTRADICTED)] == [2.5, 133.5]
+    result = reduced(*seen, start=UP)
+    assert contradictions(result) == {"client_disconnect": 6}
+    assert [each.at - LATER for each in result.of(EventName.LOG_CONTRADICTED)] == [2.5, 133.5]
 
 
 def test_the_counter_of_every_kind_exists_before_its_first_event() -> None:
@@ -427,80 +427,80 @@ def test_what_explains_a_real_fault_does_not_confirm_a_forged_one_right_after_it
     real = (*block(A, B), xid(pid=A), status("FAULT", at=LATER + 0.05))
     ends = (exited(A, at=LATER + 0.1), exited(B, at=LATER + 0.1), status("ACTIVE", at=LATER + 0.2))
     forged = (*block(A, B, C, at=at), look("log", at=at + 12))
-    story = reduced(*real, *ends, *forged, start=UP)
-    (incident,) = story.node.incidents.values()
+    result = reduced(*real, *ends, *forged, start=UP)
+    (incident,) = result.node.incidents.values()
     assert set(incident.affected) == {A, B}
-    assert contradictions(story) == {"fault": 1}
+    assert contradictions(result) == {"fault": 1}
 
 
 def test_a_new_client_with_a_running_process_stays_until_nvml_is_read() -> None:
     """It connected a moment ago: NVML and the daemon have not shown it yet."""
     forged = (
-        *server_log(active(STRANGER), f"Client process {STRANGER} disconnected", at=LATER),
+        *server_log(active(UNLISTED), f"Client process {UNLISTED} disconnected", at=LATER),
         look("log", at=LATER + 1),
     )
-    story = reduced(process(STRANGER, at=LATER - 1), *forged, start=UP)
-    assert STRANGER in story.daemon.clients
-    shown_later = reduced(shown(A, B, C, STRANGER, at=LATER + 2.5), start=story.node)
-    assert (STRANGER in shown_later.daemon.clients, contradictions(shown_later)) == (True, {"client_disconnect": 1})
-    assert STRANGER not in reduced(shown(A, B, C, at=LATER + 2), start=story.node).daemon.clients
+    result = reduced(process(UNLISTED, at=LATER - 1), *forged, start=UP)
+    assert UNLISTED in result.daemon.clients
+    shown_later = reduced(shown(A, B, C, UNLISTED, at=LATER + 2.5), start=result.node)
+    assert (UNLISTED in shown_later.daemon.clients, contradictions(shown_later)) == (True, {"client_disconnect": 1})
+    assert UNLISTED not in reduced(shown(A, B, C, at=LATER + 2), start=result.node).daemon.clients
 
 
 def test_a_client_whose_end_is_read_after_the_list_that_lacks_it_contradicts_nothing() -> None:
-    seen = (process(STRANGER, at=LATER), clients(A, B, C, at=LATER + 1), exited(STRANGER, at=LATER + 1.01))
-    story = reduced(*server_log(active(STRANGER), at=LATER), *seen, look("log", at=LATER + 9), start=UP)
-    assert contradictions(story) == {}
+    seen = (process(UNLISTED, at=LATER), clients(A, B, C, at=LATER + 1), exited(UNLISTED, at=LATER + 1.01))
+    result = reduced(*server_log(active(UNLISTED), at=LATER), *seen, look("log", at=LATER + 9), start=UP)
+    assert contradictions(result) == {}
 
 
 def test_an_xid_of_another_servers_fault_confirms_none() -> None:
     """A new server runs, of which a forger claims a fault soon after the real one of the server before."""
     fault = (*block(A, B), GpuEvent(at=LATER, type=8, xid=31, gpu=GPU))
-    new, other = SERVER + 1, STRANGER
+    new, other = SERVER + 1, UNLISTED
     started = (servers(new, at=LATER + 0.5), clients(other, server=new, at=LATER + 0.5))
     forged = server_log(*FAULT_BLOCK[:-1], str(other), at=LATER + 0.8, server=new)
-    story = reduced(*fault, *started, *forged, look("log", at=LATER + 12), start=UP)
-    assert [each.server for each in story.node.incidents.values()] == [SERVER]
-    assert contradictions(story)["fault"] == 1
+    result = reduced(*fault, *started, *forged, look("log", at=LATER + 12), start=UP)
+    assert [each.server for each in result.node.incidents.values()] == [SERVER]
+    assert contradictions(result)["fault"] == 1
 
 
 def test_one_xid_confirms_one_of_two_blocks() -> None:
     """The forger's comes first. Which of them is forged is not known, so no client is likely."""
     both = (GpuEvent(at=LATER - 0.05, type=8, xid=31, gpu=GPU), *block(C), *block(A, B, at=LATER + 0.3))
-    story = reduced(*both, look("log", at=LATER + 3), start=UP)
-    (incident,) = story.node.incidents.values()
+    result = reduced(*both, look("log", at=LATER + 3), start=UP)
+    (incident,) = result.node.incidents.values()
     assert all(each.confidence < 0.5 for each in incident.suspects)
-    assert contradictions(reduced(look("log", at=LATER + 12), start=story.node)) == {"fault": 1}
+    assert contradictions(reduced(look("log", at=LATER + 12), start=result.node)) == {"fault": 1}
 
 
 def test_an_xid_from_before_its_server_started_confirms_none() -> None:
     new = SERVER + 1
     started = replace(process(new, uid=0, user="root"), started=LATER - 0.5)
     before = (GpuEvent(at=LATER - 1.5, type=8, xid=31, gpu=GPU), started, servers(new, at=LATER - 0.4))
-    listed = clients(STRANGER, server=new, at=LATER - 0.3)
-    forged = server_log(*FAULT_BLOCK[:-1], str(STRANGER), at=LATER, server=new)
-    story = reduced(*before, listed, *forged, look("log", at=LATER + 12), start=UP)
-    assert story.node.incidents == {}
+    listed = clients(UNLISTED, server=new, at=LATER - 0.3)
+    forged = server_log(*FAULT_BLOCK[:-1], str(UNLISTED), at=LATER, server=new)
+    result = reduced(*before, listed, *forged, look("log", at=LATER + 12), start=UP)
+    assert result.node.incidents == {}
 
 
 def test_a_client_that_only_the_log_shows_did_not_leave_before_a_fault() -> None:
     """NVML and the daemon never showed it, and no process of that PID ended."""
-    ghost = STRANGER
-    came = (*server_log(active(ghost), at=LATER - 1), *exits(ghost, LATER - 0.1))
+    unlisted = UNLISTED
+    came = (*server_log(active(unlisted), at=LATER - 1), *exits(unlisted, LATER - 0.1))
     seen = (*came, *block(A, B), xid(), status("FAULT", at=LATER + 0.1), shown(A, B, C, at=LATER + 0.5))
     (incident,) = reduced(*seen, start=UP).node.incidents.values()
-    assert [each.client.pid for each in incident.suspects if each.client.pid == ghost] == []
+    assert [each.client.pid for each in incident.suspects if each.client.pid == unlisted] == []
 
 
 def test_an_xid_at_the_end_of_another_server_confirms_none() -> None:
     """That server was killed in its fault, before it could write of it."""
     new = SERVER + 1
     ended = replace(exited(SERVER, at=LATER - 0.3), start_ticks=SERVER * 100)
-    before = (ended, servers(new, at=LATER - 0.2), clients(STRANGER, server=new, at=LATER - 0.2))
+    before = (ended, servers(new, at=LATER - 0.2), clients(UNLISTED, server=new, at=LATER - 0.2))
     event = GpuEvent(at=LATER - 0.15, type=8, xid=31, gpu=GPU)
-    forged = server_log(*FAULT_BLOCK[:-1], str(STRANGER), at=LATER, server=new)
-    story = reduced(*before, event, *forged, look("log", at=LATER + 12), start=UP)
-    assert story.node.incidents == {}
-    assert contradictions(story)["fault"] == 1
+    forged = server_log(*FAULT_BLOCK[:-1], str(UNLISTED), at=LATER, server=new)
+    result = reduced(*before, event, *forged, look("log", at=LATER + 12), start=UP)
+    assert result.node.incidents == {}
+    assert contradictions(result)["fault"] == 1
 
 
 # No command line of a client can forge an event, although the daemon writes it into control.log.
@@ -656,8 +656,8 @@ def test_reads_server_log_during_the_reply_to_ps() -> None:
     """It has no replies."""
     start = reduced(*at_work(CLIENT), *control_log("NEW UI", "Cmd:ps"))
     fault = server_log("Server is handling a fatal GPU error.")
-    story = reduced(*fault, status("FAULT"), look("log", at=AT + 1), start=start.node)
-    assert story.names() == [EventName.SERVER_STATE, EventName.FAULT]
+    result = reduced(*fault, status("FAULT"), look("log", at=AT + 1), start=start.node)
+    assert result.names() == [EventName.SERVER_STATE, EventName.FAULT]
 
 
 def test_ignores_the_reply_to_an_unknown_command() -> None:

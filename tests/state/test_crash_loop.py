@@ -58,9 +58,9 @@ def failures(count: int, *, at: float = AT + 5, every: float = 0.13) -> tuple[Ob
 
 def loops(*seen: Observation, start: Node = UP) -> list[Event]:
     """Return the events, after a check that the counter agrees."""
-    story = reduced(*seen, start=start)
-    found = story.of(EventName.SERVER_CRASH_LOOP)
-    assert story.daemon.totals.crash_loops - start.daemons[DAEMON].totals.crash_loops == len(found)
+    result = reduced(*seen, start=start)
+    found = result.of(EventName.SERVER_CRASH_LOOP)
+    assert result.daemon.totals.crash_loops - start.daemons[DAEMON].totals.crash_loops == len(found)
     return found
 
 
@@ -155,23 +155,23 @@ def test_recovery_from_a_fault_does_not_end_a_crash_loop() -> None:
 def test_does_not_report_a_crash_loop_that_only_the_log_shows() -> None:
     """No child of the daemon has ended since."""
     present = reduced(daemon_process(), reaped(3), start=UP).node
-    story = reduced(*failures(LOOP_STARTS), reaped(3, at=AT + 10), look("log", at=AT + 18), start=present)
-    assert story.of(EventName.SERVER_CRASH_LOOP) == []
-    assert story.daemon.totals.log_contradictions["crash_loop"] == 1
+    result = reduced(*failures(LOOP_STARTS), reaped(3, at=AT + 10), look("log", at=AT + 18), start=present)
+    assert result.of(EventName.SERVER_CRASH_LOOP) == []
+    assert result.daemon.totals.log_contradictions["crash_loop"] == 1
 
 
 def test_a_crash_loop_before_the_first_process_reading_is_no_contradiction() -> None:
     """An exporter that has just started reads the process a moment later than the log (measured, R580)."""
     present = reduced(daemon_process(), look("log", at=AT + 4), start=UP).node
-    story = reduced(*failures(LOOP_STARTS), reaped(3, at=AT + 6.5), look("log", at=AT + 18), start=present)
-    assert story.of(EventName.SERVER_CRASH_LOOP) == []
-    assert story.daemon.totals.log_contradictions["crash_loop"] == 0
+    result = reduced(*failures(LOOP_STARTS), reaped(3, at=AT + 6.5), look("log", at=AT + 18), start=present)
+    assert result.of(EventName.SERVER_CRASH_LOOP) == []
+    assert result.daemon.totals.log_contradictions["crash_loop"] == 0
 
 
 def test_page_faults_of_the_daemons_children_confirm_a_crash_loop() -> None:
     present = reduced(daemon_process(), reaped(3), start=UP).node
-    story = reduced(*failures(LOOP_STARTS), reaped(5, at=AT + 6), start=present)
-    assert len(story.of(EventName.SERVER_CRASH_LOOP)) == 1
+    result = reduced(*failures(LOOP_STARTS), reaped(5, at=AT + 6), start=present)
+    assert len(result.of(EventName.SERVER_CRASH_LOOP)) == 1
 
 
 def reaped(page_faults: int, at: float = AT) -> ProcessState:

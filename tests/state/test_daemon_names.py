@@ -52,10 +52,10 @@ def names(*seen: Observation) -> list[str]:
 
 
 def test_a_unit_completes_a_configured_daemon() -> None:
-    story = after(found("night", CONFIGURED, expected=False), found(by=UNIT, unit="x.service"))
+    result = after(found("night", CONFIGURED, expected=False), found(by=UNIT, unit="x.service"))
 
-    assert list(story.node.daemons) == ["night"]
-    assert (story.daemon.runtime.unit, story.daemon.declared.expected, story.daemon.declared.by) == (
+    assert list(result.node.daemons) == ["night"]
+    assert (result.daemon.runtime.unit, result.daemon.declared.expected, result.daemon.declared.by) == (
         "x.service",
         False,
         CONFIGURED,
@@ -63,9 +63,9 @@ def test_a_unit_completes_a_configured_daemon() -> None:
 
 
 def test_a_found_unit_does_not_replace_the_configured_one() -> None:
-    story = after(found("night", CONFIGURED, unit="night.service"), found(by=UNIT, unit="x.service"))
+    result = after(found("night", CONFIGURED, unit="night.service"), found(by=UNIT, unit="x.service"))
 
-    assert story.daemon.runtime.unit == "night.service"
+    assert result.daemon.runtime.unit == "night.service"
 
 
 def test_the_name_of_higher_precedence_remains_in_either_order() -> None:
@@ -87,12 +87,12 @@ def test_the_directory_of_a_container_is_not_that_of_the_host() -> None:
 
 
 def test_a_renamed_daemon_retains_its_state_without_events() -> None:
-    story = after(found(), *at_work(CLIENT), found("night", CONFIGURED, at=AT + 1), look("log", at=AT + 10))
+    result = after(found(), *at_work(CLIENT), found("night", CONFIGURED, at=AT + 1), look("log", at=AT + 10))
 
-    assert list(story.node.daemons) == ["night"]
-    assert list(story.daemon.clients) == [CLIENT]
-    assert len(story.of(EventName.CLIENT_CONNECTED)) == 1
-    assert story.of(EventName.DAEMON_LOST) == story.of(EventName.CLIENT_DISCONNECTED) == []
+    assert list(result.node.daemons) == ["night"]
+    assert list(result.daemon.clients) == [CLIENT]
+    assert len(result.of(EventName.CLIENT_CONNECTED)) == 1
+    assert result.of(EventName.DAEMON_LOST) == result.of(EventName.CLIENT_DISCONNECTED) == []
 
 
 def test_a_new_configured_name_replaces_the_old_one() -> None:
@@ -107,15 +107,15 @@ def test_a_late_observation_under_an_old_name_restores_it_only_briefly() -> None
 
 
 def test_removes_what_the_configuration_no_longer_sets() -> None:
-    story = after(found(by=CONFIGURED, unit="x.service", limit=20), found(by=CONFIGURED))
+    result = after(found(by=CONFIGURED, unit="x.service", limit=20), found(by=CONFIGURED))
 
-    assert (story.daemon.runtime.unit, story.daemon.declared.clients_limit) == (None, None)
+    assert (result.daemon.runtime.unit, result.daemon.declared.clients_limit) == (None, None)
 
 
 def test_discovery_removes_nothing() -> None:
-    story = after(found(by=CONFIGURED, unit="x.service", limit=20), found())
+    result = after(found(by=CONFIGURED, unit="x.service", limit=20), found())
 
-    assert (story.daemon.runtime.unit, story.daemon.declared.clients_limit, story.daemon.declared.expected) == (
+    assert (result.daemon.runtime.unit, result.daemon.declared.clients_limit, result.daemon.declared.expected) == (
         "x.service",
         20,
         True,
@@ -123,9 +123,9 @@ def test_discovery_removes_nothing() -> None:
 
 
 def test_a_daemon_without_a_configuration_becomes_discovered() -> None:
-    story = after(found("night", CONFIGURED, limit=20), found("night", expected=False))
+    result = after(found("night", CONFIGURED, limit=20), found("night", expected=False))
 
-    assert (story.daemon.discovered, story.daemon.declared.expected, story.daemon.declared.clients_limit) == (
+    assert (result.daemon.discovered, result.daemon.declared.expected, result.daemon.declared.clients_limit) == (
         True,
         False,
         None,
@@ -155,10 +155,10 @@ def test_removes_a_daemon_that_only_a_late_observation_names() -> None:
 
 
 def test_a_daemon_of_the_device_plugin_is_expected_until_the_plugin_stops_it() -> None:
-    story = after(found(), declared(), found())
-    assert (story.daemon.declared.expected, story.daemon.declared.by) == (True, NamedBy.DEVICE_PLUGIN)
-    story = reduced(declared(AT + 10, expected=False), start=story.node)
-    assert (story.daemon.declared.expected, story.daemon.discovered) == (False, True)
+    result = after(found(), declared(), found())
+    assert (result.daemon.declared.expected, result.daemon.declared.by) == (True, NamedBy.DEVICE_PLUGIN)
+    result = reduced(declared(AT + 10, expected=False), start=result.node)
+    assert (result.daemon.declared.expected, result.daemon.discovered) == (False, True)
 
 
 def test_a_unit_and_the_device_plugin_do_not_withdraw_each_others_declaration() -> None:
@@ -167,8 +167,8 @@ def test_a_unit_and_the_device_plugin_do_not_withdraw_each_others_declaration() 
 
 
 def test_the_configuration_has_precedence_over_the_device_plugin() -> None:
-    story = after(found("night", CONFIGURED, expected=False), declared())
-    assert (story.daemon.name, story.daemon.declared.expected) == ("night", False)
+    result = after(found("night", CONFIGURED, expected=False), declared())
+    assert (result.daemon.name, result.daemon.declared.expected) == ("night", False)
 
 
 def of_claim(at: float = AT, *, expected: bool = True) -> DaemonFound:
@@ -188,16 +188,16 @@ RUNNING = (of_claim(), daemon_process(), *at_work())
 )
 def test_the_end_of_a_claim_is_no_loss_of_its_daemon(seen: tuple[Observation, ...]) -> None:
     """The DRA driver removes the directory, and the pod of the daemon is killed."""
-    story = reduced(*RUNNING, *seen, start=Node())
-    ends = [each.event for each in story.events if each.event in (EventName.DAEMON_STOPPED, EventName.DAEMON_LOST)]
+    result = reduced(*RUNNING, *seen, start=Node())
+    ends = [each.event for each in result.events if each.event in (EventName.DAEMON_STOPPED, EventName.DAEMON_LOST)]
     assert ends == [EventName.DAEMON_STOPPED]
 
 
 def test_a_crash_of_the_daemon_of_a_claim_is_a_loss() -> None:
     crash = (exited(CONTROL, at=AT + 10), daemon_process(None, at=AT + 10.2, left=True), look("log", at=AT + 20))
-    story = reduced(*RUNNING, *crash, start=Node())
-    assert EventName.DAEMON_LOST in [each.event for each in story.events]
-    assert story.daemon.declared.expected
+    result = reduced(*RUNNING, *crash, start=Node())
+    assert EventName.DAEMON_LOST in [each.event for each in result.events]
+    assert result.daemon.declared.expected
 
 
 # Expected and discovered daemons, and when a discovered one is removed.

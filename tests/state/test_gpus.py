@@ -393,7 +393,6 @@ def test_mode_is_mig_whatever_the_process_lists_contain(reading: GpuReading) -> 
 # Which GPUs a daemon serves, and on which of them a process bypasses MPS.
 
 
-STRANGER = 801
 ASKED = "device_query --csv"
 
 
@@ -403,8 +402,8 @@ def on_both(*seconds: float) -> list[Observation]:
         reading
         for second in seconds
         for reading in (
-            gpu_reading([CLIENT], beside=[STRANGER], at=AT + second),
-            gpu_reading(server=None, beside=[STRANGER + 1], gpu=OTHER_GPU, index=1, at=AT + second),
+            gpu_reading([CLIENT], beside=[BYPASSING], at=AT + second),
+            gpu_reading(server=None, beside=[BYPASSING + 1], gpu=OTHER_GPU, index=1, at=AT + second),
         )
     ]
 
@@ -422,9 +421,9 @@ def bypassing(present: Node) -> Mapping[str, tuple[int, ...]]:
 @pytest.mark.parametrize(
     ("gpus", "expected"),
     [
-        ((GPU,), {GPU: (STRANGER,)}),
-        ((OTHER_GPU,), {OTHER_GPU: (STRANGER + 1,)}),
-        ((GPU, OTHER_GPU), {GPU: (STRANGER,), OTHER_GPU: (STRANGER + 1,)}),
+        ((GPU,), {GPU: (BYPASSING,)}),
+        ((OTHER_GPU,), {OTHER_GPU: (BYPASSING + 1,)}),
+        ((GPU, OTHER_GPU), {GPU: (BYPASSING,), OTHER_GPU: (BYPASSING + 1,)}),
     ],
 )
 def test_no_process_bypasses_a_daemon_on_a_gpu_that_it_does_not_serve(
@@ -437,25 +436,25 @@ def test_no_process_bypasses_a_daemon_on_a_gpu_that_it_does_not_serve(
 def test_an_ordinal_in_the_environment_may_be_another_gpu_here() -> None:
     confined = reduced(daemon_process(), *at_work(CLIENT)).node
     visible = DaemonFound(at=AT, daemon=DAEMON, pipe_directory=DAEMON, log_directory="", visible_devices="0")
-    story = reduced(visible, has(OTHER_GPU), *on_both(5, 7), start=confined)
-    assert bypassing(story.node) == {OTHER_GPU: (STRANGER + 1,)}
+    result = reduced(visible, has(OTHER_GPU), *on_both(5, 7), start=confined)
+    assert bypassing(result.node) == {OTHER_GPU: (BYPASSING + 1,)}
 
 
 @pytest.mark.parametrize("answer", [(), (reply(ASKED, f'Unknown command "{ASKED}"\n'),)], ids=("not asked", "in vain"))
 def test_without_a_list_of_devices_the_environment_decides(answer: tuple[Observation, ...]) -> None:
-    story = reduced(*at_work(CLIENT), *answer, *on_both(5, 7))
-    assert bypassing(story.node) == {GPU: (STRANGER,), OTHER_GPU: (STRANGER + 1,)}
+    result = reduced(*at_work(CLIENT), *answer, *on_both(5, 7))
+    assert bypassing(result.node) == {GPU: (BYPASSING,), OTHER_GPU: (BYPASSING + 1,)}
 
 
 def test_a_list_of_devices_corrects_bypassing_processes() -> None:
-    story = reduced(*at_work(CLIENT), *on_both(5, 7), has(GPU, at=AT + 8), *on_both(9))
-    assert {uuid: gpu.bypassing for uuid, gpu in story.node.gpus.items()} == {GPU: (STRANGER,), OTHER_GPU: ()}
+    result = reduced(*at_work(CLIENT), *on_both(5, 7), has(GPU, at=AT + 8), *on_both(9))
+    assert {uuid: gpu.bypassing for uuid, gpu in result.node.gpus.items()} == {GPU: (BYPASSING,), OTHER_GPU: ()}
 
 
 def test_an_ended_daemon_retains_its_gpus() -> None:
     gone = exited(CONTROL, at=AT + 4)
-    story = reduced(daemon_process(), *at_work(CLIENT), has(GPU), gone, *on_both(5, 7, 9))
-    assert [event.pid for event in story.of(EventName.PROCESS_BYPASSING)] == [STRANGER]
+    result = reduced(daemon_process(), *at_work(CLIENT), has(GPU), gone, *on_both(5, 7, 9))
+    assert [event.pid for event in result.of(EventName.PROCESS_BYPASSING)] == [BYPASSING]
 
 
 def test_a_new_daemon_has_its_own_gpus() -> None:
@@ -470,5 +469,5 @@ def test_a_daemon_that_never_ran_has_the_gpus_of_its_unit() -> None:
         at=AT, daemon=DAEMON, pipe_directory=DAEMON, log_directory="", expected=True, visible_devices=OTHER_GPU
     )
     down = reduced(unit, reply("get_server_list", exit_code=1, stderr="Cannot find MPS control daemon process\n")).node
-    assert bypassing(reduced(*on_both(5, 7), start=down).node) == {OTHER_GPU: (STRANGER + 1,)}
+    assert bypassing(reduced(*on_both(5, 7), start=down).node) == {OTHER_GPU: (BYPASSING + 1,)}
     assert reduced(living, unit).daemon.runtime.visible_devices == GPU

@@ -165,8 +165,8 @@ def test_a_process_suspended_after_an_answered_connection_hangs() -> None:
 
 def test_a_daemon_that_answers_connections_again_is_up() -> None:
     hangs = (silence(at=AT + 10), probe(False, at=AT + 12), silence(at=AT + 20), probe(False, at=AT + 22))
-    story = reduced(*hangs, silence(at=AT + 30), probe(True, at=AT + 30.1), start=UNLOGGED)
-    assert story.names() == [EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE]
+    result = reduced(*hangs, silence(at=AT + 30), probe(True, at=AT + 30.1), start=UNLOGGED)
+    assert result.names() == [EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE]
 
 
 def test_two_sequential_commands_confirm_a_hang_in_a_recording_of_commands_only() -> None:
@@ -395,19 +395,19 @@ SPOILT = (no_daemon(at=AT + 30), no_daemon(at=AT + 35))
 
 
 def test_the_state_of_the_daemon_is_unknown() -> None:
-    story = reduced(*LIVING, *SPOILT)
+    result = reduced(*LIVING, *SPOILT)
 
-    assert story.daemon.state is None
-    assert story.names() == [EventName.DAEMON_UP]
-    assert status_answer(story.node)["exit_code"] == 1
+    assert result.daemon.state is None
+    assert result.names() == [EventName.DAEMON_UP]
+    assert status_answer(result.node)["exit_code"] == 1
 
 
 def test_another_report_of_the_process_changes_nothing() -> None:
     """The collector reports each daemon that runs every 10 s."""
-    story = reduced(*LIVING, *SPOILT, daemon_process(at=AT + 40))
+    result = reduced(*LIVING, *SPOILT, daemon_process(at=AT + 40))
 
-    assert story.daemon.state is None
-    assert story.names() == [EventName.DAEMON_UP]
+    assert result.daemon.state is None
+    assert result.names() == [EventName.DAEMON_UP]
 
 
 def test_one_failed_command_proves_nothing() -> None:
@@ -427,10 +427,10 @@ def test_the_daemon_is_up_when_it_answers_again() -> None:
 
 def test_reports_the_end_of_the_daemon() -> None:
     died = exited(CONTROL, at=AT + 40)
-    story = reduced(*LIVING, *SPOILT, died, look("log", at=AT + 42))
+    result = reduced(*LIVING, *SPOILT, died, look("log", at=AT + 42))
 
-    assert story.daemon.state is DaemonState.ABSENT
-    assert story.names() == [EventName.DAEMON_UP, EventName.DAEMON_LOST]
+    assert result.daemon.state is DaemonState.ABSENT
+    assert result.names() == [EventName.DAEMON_UP, EventName.DAEMON_LOST]
 
 
 # Daemons that cannot be queried, and starts that do not end: no state lasts forever or is invented.

@@ -69,9 +69,9 @@ def is_blocked(*seen: Observation, start: Node = START) -> bool:
 
 
 def test_two_consecutive_missing_commands_show_a_blocked_log() -> None:
-    story = reduced(*BLOCKED, start=START)
-    assert story.names() == [EventName.LOG_BLOCKED]
-    assert story.daemon.log.own_commands.blocked_since == AT + 26
+    result = reduced(*BLOCKED, start=START)
+    assert result.names() == [EventName.LOG_BLOCKED]
+    assert result.daemon.log.own_commands.blocked_since == AT + 26
 
 
 def test_does_not_follow_a_blocked_log() -> None:
@@ -91,9 +91,9 @@ def test_a_late_line_counts_as_logged() -> None:
 
 
 def test_a_logged_command_shows_that_the_log_is_no_longer_blocked() -> None:
-    story = reduced(*BLOCKED, *control_log(f"Cmd:{LIST}", at=AT + 40), start=START)
-    assert story.names() == [EventName.LOG_BLOCKED, EventName.LOG_UNBLOCKED]
-    assert story.daemon.log_followed
+    result = reduced(*BLOCKED, *control_log(f"Cmd:{LIST}", at=AT + 40), start=START)
+    assert result.names() == [EventName.LOG_BLOCKED, EventName.LOG_UNBLOCKED]
+    assert result.daemon.log_followed
 
 
 def test_other_lines_do_not_show_that_the_log_is_no_longer_blocked(subtests: pytest.Subtests) -> None:
@@ -233,8 +233,8 @@ GAP = LogGap(at=AT + 1, daemon=DAEMON, file="server.log", lines=1)
 UP = reduced(*at_work(CLIENT), daemon_process()).node
 
 
-def states(story: Reduced) -> list[str | None]:
-    return [event.state for event in story.of(EventName.SERVER_STATE)]
+def states(result: Reduced) -> list[str | None]:
+    return [event.state for event in result.of(EventName.SERVER_STATE)]
 
 
 def test_a_fault_log_block_without_its_end_is_one_fault(subtests: pytest.Subtests) -> None:
@@ -273,19 +273,19 @@ def test_the_next_fault_after_a_truncated_block_is_another_one() -> None:
 def test_an_unread_part_of_the_log_may_report_a_quit() -> None:
     ended = AT + 10
     unread = replace(look("log", at=ended + 0.2), more=True)
-    story = reduced(exited(CONTROL, at=ended), unread, start=UP)
-    assert not story.of(EventName.DAEMON_LOST)
+    result = reduced(exited(CONTROL, at=ended), unread, start=UP)
+    assert not result.of(EventName.DAEMON_LOST)
 
     traces = daemon_process(None, left=False, at=ended + 0.4)
-    quit_told = reduced(*control_log("Exit with status 0", at=ended + 0.3), traces, start=story.node)
+    quit_told = reduced(*control_log("Exit with status 0", at=ended + 0.3), traces, start=result.node)
     assert quit_told.names(EventName.SERVER_EXITED, EventName.CLIENT_DISCONNECTED) == [EventName.DAEMON_STOPPED]
 
 
 def test_a_completely_read_log_without_a_quit_shows_a_loss() -> None:
     ended = AT + 10
-    story = reduced(exited(CONTROL, at=ended), daemon_process(None, at=ended), look("log", at=ended + 0.2), start=UP)
+    result = reduced(exited(CONTROL, at=ended), daemon_process(None, at=ended), look("log", at=ended + 0.2), start=UP)
 
-    assert story.of(EventName.DAEMON_LOST)
+    assert result.of(EventName.DAEMON_LOST)
 
 
 # The log of a daemon in the foreground: in the journal, lines are late or missing; in a file they are not.
@@ -301,7 +301,7 @@ def line(text: str, at: float = AT) -> LogLine:
 def test_a_quit_in_the_journal_counts_after_the_daemon_ended() -> None:
     """The log files, which do not exist, were collected long before."""
     ended = AT + 10
-    story = reduced(
+    result = reduced(
         BY_JOURNAL,
         *at_work(),
         daemon_process(),
@@ -311,16 +311,16 @@ def test_a_quit_in_the_journal_counts_after_the_daemon_ended() -> None:
         line("Exit with status 0", at=ended + 0.3),
         daemon_process(None, left=False, at=ended + 0.4),
     )
-    assert story.daemon.state is DaemonState.STOPPED
-    assert not story.of(EventName.DAEMON_LOST)
+    assert result.daemon.state is DaemonState.STOPPED
+    assert not result.of(EventName.DAEMON_LOST)
 
 
 def test_without_a_quit_the_daemon_is_lost_after_a_delay() -> None:
     ended = AT + 10
     start = reduced(BY_JOURNAL, *at_work(), daemon_process(), exited(CONTROL, at=ended), look("log", at=ended + 0.2))
     assert not start.of(EventName.DAEMON_LOST)
-    story = reduced(look("log", at=ended + LOG_SECONDS + 0.1), start=start.node)
-    assert [each.at for each in story.of(EventName.DAEMON_LOST)] == [ended]
+    result = reduced(look("log", at=ended + LOG_SECONDS + 0.1), start=start.node)
+    assert [each.at for each in result.of(EventName.DAEMON_LOST)] == [ended]
 
 
 def test_follows_a_journal_without_files() -> None:
@@ -393,9 +393,9 @@ def test_removes_files_that_are_not_logs_of_the_daemon() -> None:
 
 
 def test_a_file_of_a_removed_daemon_does_not_restore_it() -> None:
-    story = reduced(LogFile(at=AT, daemon="gone", file="control.log", followed=False))
+    result = reduced(LogFile(at=AT, daemon="gone", file="control.log", followed=False))
 
-    assert "gone" not in story.node.daemons
+    assert "gone" not in result.node.daemons
 
 
 # What `status` without a service and `doctor` learn from the end of a log: failed starts, and waiting clients.

@@ -159,7 +159,7 @@ def test_translates_the_pids_of_a_command(subtests: pytest.Subtests) -> None:
 
 
 def test_the_node_has_pids_of_this_namespace() -> None:
-    story = reduced(
+    result = reduced(
         *foreign_entry(
             servers(20),
             status("ACTIVE", server=70_020, at=AT + 1),
@@ -167,33 +167,33 @@ def test_the_node_has_pids_of_this_namespace() -> None:
         )
     )
 
-    assert set(story.daemon.servers) == {70_020}
-    assert {pid: client.server for pid, client in story.daemon.clients.items()} == {70_031: 70_020}
+    assert set(result.daemon.servers) == {70_020}
+    assert {pid: client.server for pid, client in result.daemon.clients.items()} == {70_031: 70_020}
 
 
 def test_logs_and_lists_identify_the_same_clients() -> None:
-    story = reduced(
+    result = reduced(
         line("Starting new server 20 for user 0", "Control", 20),
         line("NEW SERVER 20: Ready", "Control", 7),
         line("Status of client {PID: 31, Context ID: 1} is ACTIVE"),
         *foreign_entry(clients(31, server=70_020, at=AT + 2)),
     )
 
-    assert set(story.daemon.clients) == {70_031}
-    assert len(story.of(EventName.CLIENT_CONNECTED)) == 1
+    assert set(result.daemon.clients) == {70_031}
+    assert len(result.of(EventName.CLIENT_CONNECTED)) == 1
 
 
 def test_counts_a_client_with_an_unknown_pid() -> None:
-    story = reduced(
+    result = reduced(
         line("Starting new server 20 for user 0", "Control", 20),
         line("NEW SERVER 20: Ready", "Control", 7),
         line("Status of client {PID: 99, Context ID: 1} is ACTIVE"),
     )
-    assert set(story.daemon.clients) == {-99}
+    assert set(result.daemon.clients) == {-99}
 
-    story = reduced(line("Client process 99 disconnected"), start=story.node)
-    assert story.daemon.clients == {}
-    assert story.daemon.totals.disconnected["exit"] == 1
+    result = reduced(line("Client process 99 disconnected"), start=result.node)
+    assert result.daemon.clients == {}
+    assert result.daemon.totals.disconnected["exit"] == 1
 
 
 def test_translates_the_affected_clients_of_a_fault() -> None:
@@ -203,7 +203,7 @@ def test_translates_the_affected_clients_of_a_fault() -> None:
         line("NEW SERVER 20: Ready", "Control", 7),
         line("Status of client {PID: 31, Context ID: 1} is ACTIVE"),
     )
-    story = reduced(
+    result = reduced(
         line("Client {PID: 31, Context: 1} encountered a fatal GPU error."),
         line("Server is handling a fatal GPU error."),
         line("Client {PID: 31, Context ID: 1} on device 7 to be torn down"),
@@ -214,10 +214,10 @@ def test_translates_the_affected_clients_of_a_fault() -> None:
         line("99"),
         start=start.node,
     )
-    block = story.daemon.servers[70_020].fault_block
+    block = result.daemon.servers[70_020].fault_block
     assert block is not None
     assert (block.named, block.torn_down, block.sticky_error) == (70_031, {70_031}, (70_031, -99))
-    assert block.devices == story.daemon.servers[70_020].devices_to_reset == {7}
+    assert block.devices == result.daemon.servers[70_020].devices_to_reset == {7}
 
 
 def test_translates_disconnected_clients() -> None:
@@ -226,22 +226,22 @@ def test_translates_disconnected_clients() -> None:
         line("NEW SERVER 20: Ready", "Control", 7),
         line("Status of client {PID: 31, Context ID: 1} is ACTIVE"),
     )
-    story = reduced(
+    result = reduced(
         line("MPS server requesting client {PID: 31, Context ID: 1} to exit"),
         line("Client {PID: 31, Context ID: 1} exiting. Number of active client contexts is 1."),
         line("Client {PID: 99, Context ID: 1} exiting. Worker is in reset. Number of active client contexts is 0."),
         start=start.node,
     )
-    leavings = story.daemon.connections.disconnects
+    leavings = result.daemon.connections.disconnects
     assert {pid: each.server for pid, each in leavings.items()} == {70_031: 70_020, -99: 70_020}
     assert leavings[70_031].terminated
-    assert story.of(EventName.CLIENT_FAULT_CONTAINED) == []
+    assert result.of(EventName.CLIENT_FAULT_CONTAINED) == []
 
 
 def test_translates_a_missing_server() -> None:
-    story = reduced(*foreign_entry(servers(20), status("Server 20 not found", server=70_020, at=AT + 1)))
+    result = reduced(*foreign_entry(servers(20), status("Server 20 not found", server=70_020, at=AT + 1)))
 
-    assert story.daemon.servers == {}
+    assert result.daemon.servers == {}
 
 
 def test_does_not_confuse_a_foreign_pid_with_a_process_here() -> None:
@@ -270,68 +270,68 @@ def counted(present: Node) -> list[float]:
 
 
 def test_processes_that_nvml_shows_are_clients_of_the_only_server() -> None:
-    story = daemon_in_a_pod(ONE, OTHER)
+    result = daemon_in_a_pod(ONE, OTHER)
 
-    assert {pid: client.server for pid, client in story.node.daemons[DAEMON].clients.items()} == {
+    assert {pid: client.server for pid, client in result.node.daemons[DAEMON].clients.items()} == {
         ONE: SERVER,
         OTHER: SERVER,
     }
-    assert [event.pid for event in story.of(EventName.CLIENT_CONNECTED)] == [ONE, OTHER]
-    assert not story.node.gpus[GPU].bypassing_processes
+    assert [event.pid for event in result.of(EventName.CLIENT_CONNECTED)] == [ONE, OTHER]
+    assert not result.node.gpus[GPU].bypassing_processes
 
 
 def test_the_log_reports_hidden_pids_before_a_list() -> None:
-    story = reduced(*at_work(), *server_log(active(NOBODY), at=AT + 1), gpu_reading((ONE,), at=AT + 5))
+    result = reduced(*at_work(), *server_log(active(NOBODY), at=AT + 1), gpu_reading((ONE,), at=AT + 5))
 
-    assert known(story.node) == {ONE}
+    assert known(result.node) == {ONE}
 
 
 def test_a_list_with_hidden_pids_disconnects_no_client() -> None:
-    story = reduced(*(clients(NOBODY, at=AT + later) for later in (10, 20)), start=daemon_in_a_pod(ONE, OTHER).node)
+    result = reduced(*(clients(NOBODY, at=AT + later) for later in (10, 20)), start=daemon_in_a_pod(ONE, OTHER).node)
 
-    assert known(story.node) == {ONE, OTHER}
+    assert known(result.node) == {ONE, OTHER}
 
 
 def test_a_client_that_no_gpu_shows_has_disconnected() -> None:
     second = gpu_reading((ONE, OTHER), gpu=OTHER_GPU, index=1, at=AT + 5)
-    story = reduced(second, gpu_reading((), at=AT + 20), start=daemon_in_a_pod(ONE, OTHER).node)
-    assert known(story.node) == {ONE, OTHER}
+    result = reduced(second, gpu_reading((), at=AT + 20), start=daemon_in_a_pod(ONE, OTHER).node)
+    assert known(result.node) == {ONE, OTHER}
 
-    story = reduced(gpu_reading((OTHER,), gpu=OTHER_GPU, index=1, at=AT + 30), start=story.node)
-    assert known(story.node) == {OTHER}
+    result = reduced(gpu_reading((OTHER,), gpu=OTHER_GPU, index=1, at=AT + 30), start=result.node)
+    assert known(result.node) == {OTHER}
 
 
 def test_a_late_reading_does_not_reconnect_an_exited_client() -> None:
-    story = reduced(exited(ONE, at=AT + 6), gpu_reading((ONE,), at=AT + 6.1), start=daemon_in_a_pod(ONE).node)
+    result = reduced(exited(ONE, at=AT + 6), gpu_reading((ONE,), at=AT + 6.1), start=daemon_in_a_pod(ONE).node)
 
-    assert known(story.node) == set()
-    assert len(story.of(EventName.CLIENT_DISCONNECTED)) == 1
+    assert known(result.node) == set()
+    assert len(result.of(EventName.CLIENT_DISCONNECTED)) == 1
 
 
 def test_an_empty_list_disconnects_all_clients() -> None:
-    story = reduced(*(clients(at=AT + later) for later in (10, 20)), start=daemon_in_a_pod(ONE, OTHER).node)
+    result = reduced(*(clients(at=AT + later) for later in (10, 20)), start=daemon_in_a_pod(ONE, OTHER).node)
 
-    assert known(story.node) == set()
+    assert known(result.node) == set()
 
 
 def test_a_client_with_a_visible_pid_is_not_affected() -> None:
-    story = reduced(*at_work(CLIENT, NOBODY), gpu_reading((CLIENT, ONE), at=AT + 5), gpu_reading((ONE,), at=AT + 15))
+    result = reduced(*at_work(CLIENT, NOBODY), gpu_reading((CLIENT, ONE), at=AT + 5), gpu_reading((ONE,), at=AT + 15))
 
-    assert known(story.node) == {CLIENT, ONE}
+    assert known(result.node) == {CLIENT, ONE}
 
 
 def test_without_hidden_pids_nvml_alone_connects_no_client() -> None:
-    story = reduced(*at_work(CLIENT), gpu_reading((CLIENT, ONE), at=AT + 5))
+    result = reduced(*at_work(CLIENT), gpu_reading((CLIENT, ONE), at=AT + 5))
 
-    assert known(story.node) == {CLIENT}
+    assert known(result.node) == {CLIENT}
 
 
 def test_hidden_pids_of_two_servers_identify_no_client() -> None:
     other = "/tmp/other"
     start = reduced(*at_work(NOBODY), *at_work(NOBODY, server=SERVER + 1, daemon=other), start=node(DAEMON, other)).node
-    story = reduced(gpu_reading((ONE,), at=AT + 5), start=start)
+    result = reduced(gpu_reading((ONE,), at=AT + 5), start=start)
 
-    assert known(story.node) == set() == set(story.node.daemons[other].clients)
+    assert known(result.node) == set() == set(result.node.daemons[other].clients)
 
 
 def test_an_unknown_number_of_clients_is_not_reported_as_zero() -> None:
@@ -342,11 +342,11 @@ def test_an_unknown_number_of_clients_is_not_reported_as_zero() -> None:
 
 def test_clients_from_before_the_namespace_was_known_are_removed() -> None:
     before = reduced(*at_work(CLIENT)).node
-    story = reduced(replace(servers(7, at=AT + 1), pids={7: SERVER + 1}), start=before)
+    result = reduced(replace(servers(7, at=AT + 1), pids={7: SERVER + 1}), start=before)
 
-    assert set(story.node.daemons[DAEMON].servers) == {SERVER + 1}
-    assert known(story.node) == set()
-    assert not story.of(EventName.SERVER_CRASH_LOOP)
+    assert set(result.node.daemons[DAEMON].servers) == {SERVER + 1}
+    assert known(result.node) == set()
+    assert not result.of(EventName.SERVER_CRASH_LOOP)
 
 
 def test_counts_hidden_waiting_clients_of_each_user() -> None:
@@ -379,9 +379,9 @@ OWN = (process(SERVER, uid=ATTACKER, user="mallory"), process(CLIENT, uid=ATTACK
 CLAIMS: tuple[Observation, ...] = (FAKE, *at_work(CLIENT, VICTIM), *OWN)
 
 
-def everywhere(story: Reduced) -> set[int]:
+def everywhere(result: Reduced) -> set[int]:
     """Return all PIDs that the daemon has anything to do with."""
-    daemon = story.daemon
+    daemon = result.daemon
     hit = {pid for server in daemon.servers.values() for pid in fault_log.named_clients(server)}
     here = {*daemon.servers, *daemon.clients, *daemon.connections.queued}
     return (
@@ -399,10 +399,10 @@ def everywhere(story: Reduced) -> set[int]:
 @pytest.mark.parametrize("seen", [(*CLAIMS, ROOTS), (ROOTS, *CLAIMS)], ids=("learned after", "known before"))
 def test_another_users_process_is_no_client_and_has_no_account(seen: tuple[Observation, ...]) -> None:
     """In either order of the claim and the process reading."""
-    story = reduced(*seen, start=reduced(gpu_reading(beside=[VICTIM])).node)
-    assert everywhere(story) == {SERVER, CLIENT}
-    assert {workload.name for workload in story.node.accounts} == {"mallory"}
-    assert len(story.of(EventName.CLIENT_CONNECTED)) - len(story.of(EventName.CLIENT_DISCONNECTED)) == 1
+    result = reduced(*seen, start=reduced(gpu_reading(beside=[VICTIM])).node)
+    assert everywhere(result) == {SERVER, CLIENT}
+    assert {workload.name for workload in result.node.accounts} == {"mallory"}
+    assert len(result.of(EventName.CLIENT_CONNECTED)) - len(result.of(EventName.CLIENT_DISCONNECTED)) == 1
 
 
 def test_removes_other_users_clients_once_the_daemons_user_is_known() -> None:
@@ -462,12 +462,12 @@ def test_other_users_are_not_suspects_of_its_faults(known: float) -> None:
     claims = (*server_log(EXITS, at=AT + 0.85), *server_log(NAMED, *FAULT_BLOCK, str(VICTIM), at=AT + 1))
     confirms = status("FAULT", at=AT + 1)
     seen = sorted((*claims, confirms, *users, look("log", at=AT + 4)), key=lambda each: each.at)
-    story = reduced(*seen, start=own.node)
-    (incident,) = story.node.incidents.values()
+    result = reduced(*seen, start=own.node)
+    (incident,) = result.node.incidents.values()
     assert (incident.affected, set(incident.client_details)) == ((CLIENT,), {CLIENT})
     assert {suspect.client.pid for suspect in incident.suspects} <= {CLIENT}
     assert (incident.clues.named, incident.clues.early_disconnects) == (None, ())
-    faulted = {workload.name: account.faults_affected for workload, account in story.node.accounts.items()}
+    faulted = {workload.name: account.faults_affected for workload, account in result.node.accounts.items()}
     assert faulted == {"mallory": 1}
 
 

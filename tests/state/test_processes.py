@@ -20,6 +20,7 @@ from tests.builders import (
     clients,
     control_log,
     exited,
+    faulted_client,
     gpu_reading,
     look,
     node,
@@ -27,7 +28,6 @@ from tests.builders import (
     reduced,
     server_log,
     servers,
-    tenant,
 )
 from tests.state.strategies import timelines
 
@@ -267,7 +267,7 @@ def faults(present: Node) -> dict[str, tuple[int, int]]:
 
 
 def test_fault_counts_once_for_each_affected_workload_and_the_suspect() -> None:
-    alices, bobs = (tenant(600, "alice"), tenant(601, "alice")), tenant(602, "bob")
+    alices, bobs = (faulted_client(600, "alice"), faulted_client(601, "alice")), faulted_client(602, "bob")
     once = processes.count_fault(reduced(*at_work(), *connects_and_exits(600)).node, (*alices, bobs), bobs)
     assert faults(once) == {"alice": (1, 0), "bob": (1, 1)}
     assert faults(processes.count_fault(once, (bobs,), alices[0])) == {"alice": (1, 1), "bob": (2, 1)}
@@ -275,19 +275,19 @@ def test_fault_counts_once_for_each_affected_workload_and_the_suspect() -> None:
 
 
 def test_fault_without_known_workloads_has_no_account() -> None:
-    unknown = tenant(600, None)
+    unknown = faulted_client(600, None)
     assert processes.count_fault(node(), (unknown,), None) == processes.count_fault(node(), (), unknown) == node()
 
 
 def test_account_with_only_faults_is_removed_after_an_hour() -> None:
-    present = processes.count_fault(reduced(look()).node, (tenant(),), None)
+    present = processes.count_fault(reduced(look()).node, (faulted_client(),), None)
     assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS), start=present).node) == {"alice": (1, 0)}
     assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS + 1), start=present).node) == {}
 
 
 def test_account_with_only_faults_remains_while_its_workload_has_a_client() -> None:
     at_work_without_account = replace(reduced(*at_work(CLIENT), process()).node, accounts={})
-    present = processes.count_fault(at_work_without_account, (tenant(),), None)
+    present = processes.count_fault(at_work_without_account, (faulted_client(),), None)
     for hour in range(1, 4):
         present = reduced(look(at=AT + hour * FORGOTTEN_SECONDS + hour), start=present).node
     assert faults(present) == {"alice": (1, 0)}
@@ -295,7 +295,7 @@ def test_account_with_only_faults_remains_while_its_workload_has_a_client() -> N
 
 def test_faults_of_too_many_workloads_are_limited_to_the_maximum_of_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MAX_WORKLOADS", 3)
-    hit = [tenant(600 + number, f"user{number}") for number in range(5)]
+    hit = [faulted_client(600 + number, f"user{number}") for number in range(5)]
     assert set(faults(processes.count_fault(node(), hit, hit[0]))) == {"user3", "user4", "user0"}
 
 

@@ -96,7 +96,7 @@ class Worker:
 
 
 @dataclass(slots=True)
-class World:
+class SimulatedNode:
     """The GPU, its clients, and the node of the exporter. Random values come from the seed."""
 
     workers: tuple[Worker, ...]

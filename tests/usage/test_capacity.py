@@ -49,7 +49,7 @@ from tests.builders import (
     three_clients,
 )
 
-TRAIN, VLLM, EVAL, STRANGER = 600, 601, 602, 801
+TRAIN, VLLM, EVAL, BYPASSING = 600, 601, 602, 801
 POD = "6f9a2c1e-1b5d-4c57-9b0e-3d0f5a7c2b11"
 
 
@@ -91,8 +91,8 @@ def test_the_sum_has_the_combined_error_and_all_methods() -> None:
 
 
 def test_bypassing_processes_are_listed_separately() -> None:
-    found = of(split(three_clients(), {EVAL: flight(0.2), STRANGER: flight(0.5)}, gpu=OTHER_GPU), OTHER_GPU)
-    assert found.bypassing == {STRANGER: flight(0.5)}
+    found = of(split(three_clients(), {EVAL: flight(0.2), BYPASSING: flight(0.5)}, gpu=OTHER_GPU), OTHER_GPU)
+    assert found.bypassing == {BYPASSING: flight(0.5)}
     assert found.sm_used == 0.2
 
 

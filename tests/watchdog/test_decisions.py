@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
     seen: tuple[Observation, ...]
     after: float = NEVER
-    deed: str | None = None
+    action: str | None = None
     why: Reason | None = None
     rules: Mapping[str, Any] | None = None
 
@@ -130,7 +130,7 @@ def test_takes_the_expected_action_at_the_expected_time(subtests: pytest.Subtest
             assert post.kinds == before
             assert waits(post) == ([] if row.why is None else [row.why])
             post.until(DEATH + min(row.after, 1000.0) + 12)
-            assert [kind for kind, _ in post.kinds] == ([] if row.deed is None else [row.deed])
+            assert [kind for kind, _ in post.kinds] == ([] if row.action is None else [row.action])
 
 
 def test_reports_each_planned_action_once_in_observe_mode(subtests: pytest.Subtests) -> None:
@@ -140,7 +140,7 @@ def test_reports_each_planned_action_once_in_observe_mode(subtests: pytest.Subte
             post.observe(*row.seen)
             post.until(DEATH + 1000, every=5.0)
             would = [each.action for each in post.events if each.event is EventName.WATCHDOG_WOULD_ACT]
-            assert would == ([] if row.deed is None else [row.deed])
+            assert would == ([] if row.action is None else [row.action])
             assert sum(post.action_counts.values()) == len(would)
             assert {result for _, _, result in post.action_counts} <= {"observed"}
             assert (post.actions, post.watch.restarts, post.watch.acting) == ([], (), None)

@@ -518,9 +518,9 @@ def taken(at: float = AT) -> DaemonProcess:
 
 
 def test_the_daemon_is_absent_without_a_loss() -> None:
-    story = reduced(taken())
+    result = reduced(taken())
 
-    assert (story.daemon.state, story.daemon.runtime.foreign_owner, story.events) == (DaemonState.ABSENT, TENANT, ())
+    assert (result.daemon.state, result.daemon.runtime.foreign_owner, result.events) == (DaemonState.ABSENT, TENANT, ())
 
 
 def test_sends_the_daemon_no_command() -> None:
