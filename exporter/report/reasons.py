@@ -11,8 +11,8 @@ from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_TEXT, printable
 from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.text import counted, external_text
 
-JOURNAL, FINDER, IN_JOURNAL = "journal", "finder", "stdout"
-"""Names of two collectors, and of a daemon's log that is in the journal."""
+IN_JOURNAL = "stdout"
+"""The name of a daemon's log that is in the journal."""
 
 _LONGEST = {"text": LONGEST_PROBLEM, "subject": 256, "detail": 256}
 """Characters of these parameters. Those of a collector's problem are short, so that the remedy after them has room."""
@@ -24,8 +24,8 @@ ADVICE: Mapping[tuple[str, ReasonCode], str] = {
     (CollectorName.KERNEL, ReasonCode.NOT_FOUND): (
         "If the unit hides it, see the unit's drop-in kernel-log.conf. A container needs the device"
     ),
-    (JOURNAL, ReasonCode.PERMISSION_DENIED): "The exporter's user must be in the group systemd-journal",
-    (JOURNAL, ReasonCode.NOT_FOUND): "Check that journald stores the journal (Storage= in journald.conf)",
+    (CollectorName.JOURNAL, ReasonCode.PERMISSION_DENIED): "The exporter's user must be in the group systemd-journal",
+    (CollectorName.JOURNAL, ReasonCode.NOT_FOUND): "Check that journald stores the journal (Storage= in journald.conf)",
     (
         CollectorName.LOGS,
         ReasonCode.STILL_RUNNING,
@@ -33,10 +33,10 @@ ADVICE: Mapping[tuple[str, ReasonCode], str] = {
     (CollectorName.NVML, ReasonCode.STILL_RUNNING): "A call into the NVIDIA driver may hang",
     (CollectorName.NVML_EVENTS, ReasonCode.NOT_SUPPORTED): "The exporter reads Xids from the kernel's log only",
     (CollectorName.POD_RESOURCES, ReasonCode.TIMEOUT): "Check that the kubelet runs",
-    (FINDER, ReasonCode.NOT_SUPPORTED): (
+    (CollectorName.DISCOVERY, ReasonCode.NOT_SUPPORTED): (
         "Control daemon {pid} cannot be located: this needs Linux 5.6, and no RestrictSUIDSGID= in the exporter's unit"
     ),
-    (FINDER, ReasonCode.PROCESS_NOT_READABLE): "The exporter needs CAP_SYS_PTRACE",
+    (CollectorName.DISCOVERY, ReasonCode.PROCESS_NOT_READABLE): "The exporter needs CAP_SYS_PTRACE",
 }
 """What a problem means for one source, and what to do there."""
 
@@ -62,7 +62,7 @@ def source_text(name: str, source: CollectorState) -> str:
 
 def log_text(file: str, problem: Reason) -> str:
     """Return the problem of a daemon's log."""
-    return reason_text(problem, JOURNAL if file == IN_JOURNAL else CollectorName.LOGS)
+    return reason_text(problem, CollectorName.JOURNAL if file == IN_JOURNAL else CollectorName.LOGS)
 
 
 def reason_object(reason: Reason) -> dict[str, Any]:

@@ -13,10 +13,11 @@ import pytest
 from exporter.collectors.child import LONGEST_LINE
 from exporter.collectors.journal import DEADLINE_SECONDS, RETRY_SECONDS, Journal
 from exporter.collectors.thread import Reading
+from exporter.model.node import CollectorName
 from exporter.model.observation import LogFile, LogGap, LogLine
 from exporter.model.reason import Reason, ReasonCode, command_failed, timed_out
 from exporter.parse.systemd import SUPPRESSED_MESSAGE_ID
-from exporter.report.reasons import JOURNAL, reason_text
+from exporter.report.reasons import reason_text
 from tests.clocks import HandClock
 from tests.eventually import eventually
 from tests.standin.journald import BURST, Journald
@@ -213,7 +214,7 @@ def test_reports_what_to_do_about_an_unreadable_journal(
         problem = log.collect().problem
         assert problem is not None
         assert problem.parameters.get("detail") == stderr
-        assert advice in reason_text(problem, JOURNAL)
+        assert advice in reason_text(problem, CollectorName.JOURNAL)
 
     eventually(check)
 

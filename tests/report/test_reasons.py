@@ -22,7 +22,6 @@ from exporter.report.problem import FindingCode, Severity
 from exporter.report.problems import BLOCK_CODES, CONDITION_CODES, PHASE_CODES, PROBLEMS
 from exporter.report.reasons import (
     ADVICE,
-    JOURNAL,
     log_text,
     problem_object,
     reason_object,
@@ -141,7 +140,7 @@ def test_a_problem_has_the_cause_and_the_remedy(subtests: pytest.Subtests) -> No
         (failure("lost", subject="GPU-7"), CollectorName.NVML, "GPU-7: NVML: lost. Check the driver with nvidia-smi"),
         (
             Reason(ReasonCode.TOO_MANY_DAEMONS, detail="UID 7", limits=(16, 64)),
-            "finder",
+            CollectorName.DISCOVERY,
             (
                 "more control daemons run than are followed, and some of UID 7 are ignored (at most 16 of one user or"
                 " container, and 64 of all). End those that are not needed"
@@ -149,7 +148,7 @@ def test_a_problem_has_the_cause_and_the_remedy(subtests: pytest.Subtests) -> No
         ),
         (
             Reason(ReasonCode.NOT_SUPPORTED, subject="openat2(2)", pid=7),
-            "finder",
+            CollectorName.DISCOVERY,
             (
                 "this node does not support openat2(2). Control daemon 7 cannot be located: this needs Linux 5.6, and"
                 " no RestrictSUIDSGID= in the exporter's unit"
@@ -177,7 +176,7 @@ def test_a_source_names_the_daemon_of_each_problem() -> None:
 
 def test_a_log_in_the_journal_has_the_advice_for_the_journal() -> None:
     assert "systemd-journal" in log_text("stdout", denied("journal:x.service"))
-    assert "systemd-journal" in reason_text(denied("journal:x.service"), JOURNAL)
+    assert "systemd-journal" in reason_text(denied("journal:x.service"), CollectorName.JOURNAL)
     assert "systemd-journal" not in log_text("server.log", denied("x"))
     assert log_text("control.log", LOG_BLOCKED).startswith("blocked: ")
 
@@ -255,3 +254,9 @@ def test_values_that_contain_braces_are_shown_as_they_are() -> None:
 
 def test_one_scale_orders_all_problems() -> None:
     assert [each.rank for each in Severity] == [0, 1, 2, 3]
+
+
+def test_advice_is_for_collectors_that_exist() -> None:
+    assert {source for source, _ in ADVICE} <= set(CollectorName)
+    needs_ptrace = reason_text(Reason(ReasonCode.PROCESS_NOT_READABLE, pid=7), CollectorName.DISCOVERY)
+    assert "CAP_SYS_PTRACE" in needs_ptrace
