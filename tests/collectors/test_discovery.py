@@ -289,7 +289,7 @@ def test_expects_no_daemon_that_the_plugin_has_not_started(create: Create, tmp_p
 
 def test_another_user_cannot_declare_a_daemon(create: Create, tmp_path: Path) -> None:
     if os.geteuid() != 0:
-        not_here("this needs two_daemons users")
+        not_here("this needs two users")
     directory = tmp_path / "nvidia.com" / "gpu"
     (directory / "pipe").mkdir(parents=True)
     (directory / ".started").touch()
@@ -363,7 +363,7 @@ def test_does_not_mistake_a_users_process_for_the_daemon_of_root(
     create: Create, mps: MpsStandIn, start: Starter, tmp_path: Path
 ) -> None:
     if os.geteuid() != 0:
-        not_here("this needs two_daemons users")
+        not_here("this needs two users")
     mps.start()
     imitated = start(
         imitation(["-d"]),
