@@ -17,13 +17,13 @@ from pathlib import Path
 from exporter.clock import Clock
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import Reading
-from exporter.model.identity import WorkloadProcess, WorkloadRole
+from exporter.model.identity import ProcessIdentity, WorkloadProcess, WorkloadRole
 from exporter.model.observation import DaemonProcess, Observation, PodFound, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.settings import CLIENT_LIMITS
 from exporter.parse import proc as parse_proc
 from exporter.parse.cgroup import CgroupMembership, parse_cgroup, parse_pod_directory
-from exporter.parse.proc import MPS_PROGRAM_PREFIX, children_page_faults
+from exporter.parse.proc import MPS_PROGRAM_PREFIX, children_page_faults, is_exiting
 
 _INFO = struct.Struct("=QQ11Ii")
 """The first version of struct pidfd_info (include/uapi/linux/pidfd.h): first `mask`, last `exit_code`."""
@@ -156,6 +156,7 @@ class Processes:
         self._started: Mapping[int, int] = {}
         self._known: dict[int, int] = {}
         """The start time of each watched process."""
+        self._parents: dict[int, ProcessIdentity | None] = {}
         self._pidfds: dict[int, int] = {}
         self._poll = select.poll()
         self._retry_at: dict[int, float] = {}
@@ -207,7 +208,8 @@ class Processes:
         if self._unknown:
             problem = Reason(ReasonCode.PROCESSES_NOT_READABLE, pid=min(self._unknown))
         ended = {descriptor for descriptor, _ in self._poll.poll(0.0 if observations else self._wait * 1000)}
-        observations += self._exits([pid for pid, descriptor in self._pidfds.items() if descriptor in ended])
+        pids = {pid for pid, descriptor in self._pidfds.items() if descriptor in ended}
+        observations += self._exits(pids | set(self._ending_parents(pids)))
         return Reading(tuple(observations), problem)
 
     def close(self) -> None:
@@ -260,7 +262,7 @@ class Processes:
                 if started is not None and self._proc.presence(pid, started) is Presence.ENDED:
                     yield ProcessExit(at=self._clock.now(), pid=pid, start_ticks=started)
             else:
-                self._known[pid] = reading.start_ticks
+                self._known[pid], self._parents[pid] = reading.start_ticks, reading.parent
                 if reading.at - reading.started < EXEC_SECONDS:
                     self._young[pid] = (now + EXEC_SECONDS, reading)
                 yield reading
@@ -281,6 +283,19 @@ class Processes:
             reading = self._proc.facts(pid)
         return reading and replace(reading, environment=self._proc.variables(pid, CLIENT_LIMITS, intact=True))
 
+    def _ending_parents(self, pids: Iterable[int]) -> Iterator[int]:
+        """Wait for parents that are ending too.
+
+        The kernel closes a daemon's connections before the daemon has ended, so its server can be seen to end first.
+        """
+        parents = {identity.pid for pid in pids if (identity := self._parents.get(pid)) is not None}
+        for parent in parents & self._pidfds.keys():
+            if is_exiting(self._proc.text(parent, "stat") or ""):
+                end = select.poll()
+                end.register(self._pidfds[parent], select.POLLIN)
+                if end.poll(self._wait * 1000):
+                    yield parent
+
     def _exits(self, pids: Iterable[int]) -> Iterator[ProcessExit]:
         """Report exits, the oldest process first: a daemon before its servers, and these before their clients."""
         for pid in sorted(pids, key=lambda pid: (self._known[pid], pid)):
@@ -291,6 +306,7 @@ class Processes:
 
     def _forget(self, pid: int) -> None:
         self._known.pop(pid, None)
+        self._parents.pop(pid, None)
         self._young.pop(pid, None)
         descriptor = self._pidfds.pop(pid, None)
         if descriptor is not None:

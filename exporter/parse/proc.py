@@ -85,8 +85,9 @@ def parse_mapped_file(line: bytes) -> MappedFile | None:
 # -- /proc/PID/stat: its second field, the name, may contain anything, also parentheses ----------------------------
 
 _NUMBER = re.compile(r"[0-9]{1,20}")
+_EXITING = 0x4
 _SIGNALED = 0x400
-"""PF_SIGNALED (include/linux/sched.h): a signal ended the process."""
+"""PF_EXITING and PF_SIGNALED (include/linux/sched.h): the process is ending; a signal ended it."""
 
 
 def _field(text: str, number: int) -> int | None:
@@ -114,6 +115,11 @@ def is_zombie(text: str) -> bool:
     If only the first thread has ended, its state is the same, but other threads remain (field 20).
     """
     return process_state(text) in ("Z", "X") and (_field(text, 20) or 0) <= 1
+
+
+def is_exiting(text: str) -> bool:
+    """Return whether the process is ending: the kernel closes its files, or has done so, and no code of it runs."""
+    return bool((_field(text, 9) or 0) & _EXITING)
 
 
 def parent_pid(text: str) -> int | None:

@@ -23,6 +23,7 @@ from exporter.collectors.processes import EXEC_SECONDS, MAX_PIDFDS, Processes, a
 from exporter.collectors.thread import Reading
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
 from exporter.model.reason import joined
+from exporter.parse.proc import is_exiting
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import eventually
@@ -328,6 +329,40 @@ def test_reports_simultaneous_exits_in_order_of_age(watch: Watch, start: Starter
     exits = [each.pid for each in collect(collector, ProcessExit) if isinstance(each, ProcessExit)]
 
     assert exits == [old.pid, young.pid]
+
+
+def test_reports_an_ending_parent_before_its_child_which_the_kernel_ends_first(watch: Watch, start: Starter) -> None:
+    """The first thread of the parent has exited, as if the process were ending. It ends 0.1 s after its child."""
+    script = """
+import ctypes, os, platform, subprocess, sys, threading, time
+child = subprocess.Popen(["sleep", "1000"])
+def end_after_child():
+    child.wait()
+    time.sleep(0.1)
+    os._exit(0)
+threading.Thread(target=end_after_child).start()
+print(child.pid, flush=True)
+sys.stdin.readline()
+ctypes.CDLL(None).syscall({"x86_64": 60}.get(platform.machine(), 93), 0)
+"""
+    parent = start([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    with parent.stdout:
+        child = int(parent.stdout.readline())
+    collector = watch(parent.pid, child, wait=60)
+    collector.processes._recheck_due = float("inf")
+    collector.processes._wait = 0.0
+    assert len(collect(collector, ProcessReading)) == 2
+    collector.processes._wait = 60.0
+    parent.stdin.write(b"\n")
+    parent.stdin.flush()
+    wait_until(lambda: is_exiting(Path(f"/proc/{parent.pid}/stat").read_text()), "the end of the first thread")
+    os.kill(child, signal.SIGKILL)
+
+    exits = [each.pid for each in collect(collector, ProcessExit) if isinstance(each, ProcessExit)]
+
+    assert exits == [parent.pid, child]
 
 
 def test_reports_no_process_for_a_zombie(watch: Watch, start: Starter) -> None:
