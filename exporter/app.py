@@ -12,6 +12,7 @@ import structlog
 from exporter.actions.evidence import Evidence
 from exporter.actions.runner import ActionRunner, Tools
 from exporter.clock import Clock, boot_ns
+from exporter.collectors.address_ranges import AddressRangesCollector
 from exporter.collectors.child import OWN_USER, User
 from exporter.collectors.control_client import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.collectors.control_client import ControlClient, SessionLock
@@ -36,7 +37,7 @@ from exporter.model.node import CollectorName, Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.elf import Machine
 from exporter.report.reasons import reason_text
-from exporter.state import poll_schedule
+from exporter.state import address_ranges, poll_schedule
 from exporter.state.processes import unnamed_pods
 from exporter.usage.attribution import processes_to_watch
 
@@ -48,6 +49,8 @@ CONTINUOUS = 0.0
 PROCESS_WAIT = 0.5
 """How long the collector of processes waits for an exit, before it begins to watch newly requested processes."""
 JOURNAL_PERIOD = 0.2
+ADDRESS_RANGES_PERIOD = 1.0
+"""How often is checked which clients are due. After a fault, the collector is triggered."""
 LIBCUDA_PROBES_PERIOD = 1.0
 POD_RESOURCES_PERIOD = 15.0
 UNITS_PERIOD = 600.0
@@ -90,6 +93,11 @@ class Assembly:
             period=UNIT_STATES_PERIOD,
             deadline=UNITS_DEADLINE,
             quiet=True,
+        )
+        self._node, self._fault_at = Node(), 0.0
+        ranges = AddressRangesCollector(self._proc, clock, lambda: address_ranges.wanted(self._node))
+        self._address_ranges_thread = self._thread(
+            CollectorName.ADDRESS_RANGES, ranges.collect, period=ADDRESS_RANGES_PERIOD, quiet=True
         )
         self.journal = self._journal_thread = None
         if constants.journal:
@@ -208,6 +216,7 @@ class Assembly:
             )
             yield self._thread(CollectorName.UNITS, self.units.collect, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
         yield self._unit_states_thread
+        yield self._address_ranges_thread
         if self._journal_thread is not None:
             yield self._journal_thread
         yield self._thread(CollectorName.NVML_EVENTS, self.nvml.xid_events.collect, period=CONTINUOUS, quiet=True)
@@ -240,6 +249,10 @@ class Assembly:
         self.pods.watch(unnamed_pods(node))
         if self._libcuda_probes is not None:
             self._libcuda_probes.watch(*processes_to_watch(node))
+        self._node, fault_at = node, address_ranges.last_fault_at(node)
+        if fault_at > self._fault_at:
+            self._fault_at = fault_at
+            self._address_ranges_thread.trigger()
         pool.explain_ends(poll_schedule.unexplained_ends(node))
         if self._unit_states.watch(poll_schedule.units_wanted(node), poll_schedule.units_urgent(node)):
             self._unit_states_thread.trigger()

@@ -74,7 +74,7 @@ _HEX = r"(?=[0-9]*[a-f])[0-9a-f]{12,}"
 _SLURM_JOB = r"(?-i:\bs[0-9A-HJKMNP-TV-Z]{13}\b)"
 _PCI_ADDRESS = r"\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9])?\b"
 _TOKEN = re.compile(
-    rf"(?P<public>{_SLURM_JOB}|0x[0-9a-f]+|\\x[0-9a-f]{{2}}|{_PCI_ADDRESS})"
+    rf"(?P<public>{_SLURM_JOB}|0x[0-9a-f]+(?:_[0-9a-f]{{8}})?|\\x[0-9a-f]{{2}}|{_PCI_ADDRESS})"
     rf"|(?P<gpu>(?:GPU|MIG)-)(?P<part>[0-9a-f][0-9a-f-]*)|(?P<id>{_UUID}|{_HEX})"
     rf"|(?P<word>(?:(?!{_UUID}|{_HEX})[^\W\d_])+)",
     re.IGNORECASE,
@@ -164,6 +164,7 @@ _KINDS: Mapping[str, type[Observation]] = {
     "kernel": kinds.KernelRecord,
     "process": kinds.ProcessReading,
     "process_exit": kinds.ProcessExit,
+    "address_ranges": kinds.AddressRanges,
     "pod_found": kinds.PodFound,
     "pod_resources": PodResourcesReading,
     "daemon_process": kinds.DaemonProcess,

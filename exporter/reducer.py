@@ -19,6 +19,7 @@ from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import CollectorName, CollectorState, Node
 from exporter.model.observation import (
     ActionDone,
+    AddressRanges,
     ControlReply,
     ControlSocket,
     DaemonFound,
@@ -44,6 +45,7 @@ from exporter.model.observation import (
 from exporter.model.reason import ReasonCode, joined
 from exporter.model.values import replace
 from exporter.state import (
+    address_ranges,
     claims,
     clients,
     control_replies,
@@ -173,6 +175,8 @@ def _take(node: Node, observation: Observation) -> Reduced:
             return _process_read(node, observation)
         case ProcessExit():
             return _process_exited(node, observation)
+        case AddressRanges():
+            return address_ranges.ranges_read(node, observation), ()
         case PodFound():
             return replace(node, pods={**node.pods, observation.uid: observation}), ()
         case PodResourcesReading():
@@ -403,7 +407,7 @@ def prune(node: Node) -> Node:
     processes = {pid: process for pid, process in node.processes.items() if pid in wanted or process.at > kept_since}
     node = state_processes.prune_exits(replace(node, daemons=daemons, processes=processes))
     node = state_processes.prune_states(node, poll_schedule.states_wanted(node))
-    node = state_processes.prune_units(node)
+    node = address_ranges.prune(state_processes.prune_units(node))
     if node.pods:
         present = state_processes.pod_uids(node)
         node = replace(node, pods={uid: pod for uid, pod in node.pods.items() if uid in present})

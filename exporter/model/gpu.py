@@ -81,12 +81,27 @@ class XidCount:
     last_at: float = 0.0
 
 
+class AccessKind(StrEnum):
+    """What an access does."""
+
+    READ = "read"
+    WRITE = "write"
+    ATOMIC = "atomic"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAccess:
-    """A memory access that failed: the GPU's unit (GCC for GPCCLIENT_GCC, T1 for any GPCCLIENT_T1_n), the address."""
+    """A memory access that failed.
+
+    `unit` is the GPU's unit: GCC for GPCCLIENT_GCC, T1 for any GPCCLIENT_T1_n, HUB_CE0 for HUBCLIENT_CE0. `address` is
+    the first one of its page. `fault` is the driver's kind, such as FAULT_PDE.
+    """
 
     unit: str
     address: int
+    engine: str | None = None
+    fault: str | None = None
+    kind: AccessKind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

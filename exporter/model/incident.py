@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from exporter.model.gpu import IncidentXid
+from exporter.model.gpu import AccessKind, IncidentXid
 from exporter.model.identity import Workload
 from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
 from exporter.model.reason import Reason
@@ -59,6 +59,48 @@ class InFlightWork:
     """Time from its last launch to the fault; None if there was no launch."""
 
 
+class Place(StrEnum):
+    """Where an address lies, as seen from an address range."""
+
+    INSIDE = "inside"
+    BEFORE = "before"
+    BEHIND = "behind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressMatch:
+    """How well a faulting address fits the address ranges of one client.
+
+    `share` is the probability that this client used the address, by the ranges of all candidates. `distance` is that
+    to the nearest range, which has `range_bytes`; 0 inside. `is_host` is whether that range is memory of the host.
+    `freed_seconds` is set if an earlier reading has the range and the one after the fault has not: the time between
+    that reading and the fault. `alike` are other clients with the same ranges there.
+    """
+
+    pid: int
+    share: float
+    place: Place
+    distance: int
+    range_bytes: int
+    is_host: bool = False
+    freed_seconds: float | None = None
+    alike: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressClue:
+    """The faulting address, and the candidates that it fits best, the likeliest first.
+
+    `unread` are the candidates of which no address ranges are known, of all `candidates`.
+    """
+
+    address: int
+    kind: AccessKind | None = None
+    matches: tuple[AddressMatch, ...] = ()
+    candidates: int = 0
+    unread: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clues:
     """All evidence of one fault, except its Xids."""
@@ -70,6 +112,8 @@ class Clues:
     early_disconnects: tuple[EarlyDisconnect, ...] = ()
     in_flight_work: tuple[InFlightWork, ...] = ()
     """Work of the affected clients for which it is known."""
+    address: AddressClue | None = None
+    """None if no access of data failed, or if the kernel log did not report its address."""
     log_unreliable: bool = False
     """Whether lines of the log are missing or contradict other sources: a workload may have forged or removed some."""
 

@@ -12,6 +12,7 @@ from exporter.model.identity import PodResourcesReading, Workload, WorkloadCount
 from exporter.model.incident import Death, Incident
 from exporter.model.launches import LaunchHistory, WorkReading
 from exporter.model.observation import (
+    AddressRanges,
     DaemonName,
     GpuUuid,
     PodFound,
@@ -28,6 +29,7 @@ from exporter.model.watchdog import WatchdogState
 class CollectorName(StrEnum):
     """Collectors, as in the label `source` and in recordings."""
 
+    ADDRESS_RANGES = "address_ranges"
     CONTROL = "control"
     DISCOVERY = "discovery"
     JOURNAL = "journal"
@@ -77,6 +79,8 @@ class Node:
     """By id, in order of detection: open incidents and the most recent others."""
     deaths: Mapping[int, Death] = field(default_factory=dict)
     """Processes that exited in the last minute."""
+    address_ranges: Mapping[int, tuple[AddressRanges, ...]] = field(default_factory=dict)
+    """The last different readings of each client, the oldest first."""
     states: Mapping[int, ProcessState] = field(default_factory=dict)
     units: Mapping[str, UnitState] = field(default_factory=dict)
     watches: Mapping[DaemonName, WatchdogState] = field(default_factory=dict)

@@ -374,6 +374,34 @@ class ProcessExit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AddressWant:
+    """A process whose address ranges are wanted. They are read again if its GPU memory or the last fault changes."""
+
+    start_ticks: int
+    memory: tuple[int, ...] = ()
+    fault_at: float = 0.0
+
+
+AddressRange = tuple[int, int]
+"""The first address of a range, and the one after its last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressRanges:
+    """The address ranges of a process: those that it reserves or maps for a GPU, and other large ones, in order.
+
+    They are not all if `complete` is False, because the process has too many.
+    """
+
+    at: float
+    pid: int
+    start_ticks: int
+    gpu: tuple[AddressRange, ...]
+    host: tuple[AddressRange, ...]
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonProcess:
     """The process that a pid file names; `pid` is None if no control daemon runs there. `protocol` is 2 or 3 (R615)."""
 
@@ -453,6 +481,7 @@ Observation = (
     | KernelRecord
     | ProcessReading
     | ProcessExit
+    | AddressRanges
     | PodFound
     | PodResourcesReading
     | DaemonProcess

@@ -82,6 +82,40 @@ def parse_mapped_file(line: bytes) -> MappedFile | None:
     )
 
 
+_RANGE = re.compile(
+    rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) (?:(---p) 0{1,16} 00:00 0 *|..-. [0-9a-f]{1,16} 00:00 0 *(?:\[heap\])?"
+    rb"|.{4} [0-9a-f]{1,16} [0-9a-f]{2,3}:[0-9a-f]{2,5} [0-9]{1,20} +/dev/(nvidia)[^\n]*)$",
+    re.MULTILINE,
+)
+_SMALLEST = 1 << 20
+"""Smaller ranges are left out: stacks, and the kernel's and the C library's own."""
+
+MOST_RANGES = 256
+"""A process has at most so many ranges of each kind: the largest ones."""
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+def parse_address_ranges(maps: bytes) -> tuple[Ranges, Ranges, bool]:
+    """Return the ranges that are reserved or of a GPU's device, the large anonymous ones, and whether these are all.
+
+    CUDA reserves the range of each allocation and pool without rights (measured, R580). Adjacent ranges are merged.
+    """
+    found: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+    for start_text, end_text, reserved, device in _RANGE.findall(maps):
+        start, end, ranges = int(start_text, 16), int(end_text, 16), found[bool(reserved or device)]
+        if ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], end)
+        else:
+            ranges.append((start, end))
+    large = {kind: [each for each in ranges if each[1] - each[0] >= _SMALLEST] for kind, ranges in found.items()}
+    kept = {
+        kind: tuple(sorted(sorted(ranges, key=lambda each: each[0] - each[1])[:MOST_RANGES]))
+        for kind, ranges in large.items()
+    }
+    return kept[True], kept[False], all(len(kept[kind]) == len(ranges) for kind, ranges in large.items())
+
+
 # -- /proc/PID/stat: its second field, the name, may contain anything, also parentheses ----------------------------
 
 _NUMBER = re.compile(r"[0-9]{1,20}")
