@@ -5,8 +5,10 @@ from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
+from exporter.incidents.fault_address import find_owner
 from exporter.model.daemon import ClaimKind, Daemon
-from exporter.model.incident import Clues, EarlyDisconnect, Incident, InFlightWork
+from exporter.model.gpu import INSTRUCTIONS
+from exporter.model.incident import AddressClue, Clues, EarlyDisconnect, Incident, InFlightWork
 from exporter.model.launches import ProcessWork, WorkReading, began_ns
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
@@ -67,8 +69,19 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
         clues,
         early_disconnects=tuple(client for pid, client in early.items() if pid not in daemon.clients),
         in_flight_work=_in_flight_work(node, daemon, incident),
+        address=_address(node, incident, early) or clues.address,
         log_unreliable=_log_unreliable(node, daemon, incident) or (clues.log_unreliable and restored),
     )
+
+
+def _address(node: Node, incident: Incident, early: Collection[int]) -> AddressClue | None:
+    """Return what the address of the first failed access of data shows, if the kernel log reports one."""
+    accesses = ((xid.access, xid.at) for xid in incident.xids if xid.access is not None)
+    access, at = next((each for each in accesses if each[0].unit != INSTRUCTIONS), (None, 0.0))
+    if access is None:
+        return None
+    candidates = dict.fromkeys((*incident.affected, *early))
+    return find_owner(access, at, candidates, node.address_ranges, incident.clues.address)
 
 
 def suspected_pids(clues: Clues) -> frozenset[int]:
@@ -85,7 +98,12 @@ def without(clues: Clues, pids: Collection[int]) -> Clues:
         in_reset=tuple(pid for pid in clues.in_reset if pid not in pids),
         early_disconnects=tuple(client for client in clues.early_disconnects if client.pid not in pids),
         in_flight_work=tuple(work for work in clues.in_flight_work if work.pid not in pids),
+        address=None if clues.address is None else _without_matches(clues.address, pids),
     )
+
+
+def _without_matches(clue: AddressClue, pids: Collection[int]) -> AddressClue:
+    return replace(clue, matches=tuple(match for match in clue.matches if match.pid not in pids))
 
 
 def _existed(node: Node, daemon: Daemon, pid: int) -> bool:

@@ -152,7 +152,7 @@ def _may_have_changed(before: Node, node: Node, incident: Incident) -> bool:
         return True
     if before.deaths is not node.deaths or (all_disconnected(incident) and not incident.stuck):
         return True
-    if before.work is not node.work and not incident.settled:
+    if (before.work is not node.work or before.address_ranges is not node.address_ranges) and not incident.settled:
         return True
     old, new = before.daemons.get(incident.daemon), node.daemons.get(incident.daemon)
     if old is None or new is None:

@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
 
-from exporter.model.incident import EarlyDisconnect, FaultKind, Incident, InFlightWork, Suspect
+from exporter.model.gpu import INSTRUCTIONS
+from exporter.model.incident import (
+    AddressClue,
+    AddressMatch,
+    EarlyDisconnect,
+    FaultKind,
+    Incident,
+    InFlightWork,
+    Place,
+    Suspect,
+)
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.parse.xid_catalogue import exonerates
@@ -67,13 +77,22 @@ the only client with work in flight is the cause, if all others were idle."""
 ONLY_POSSIBLE = 0.75
 """At most this for the only client that may have had work in flight. Inferred, for the reason of `ONLY_AFFECTED`."""
 
+ADDRESS_INSIDE = Calibration(80, 80)
+ADDRESS_NEAR = Calibration(50, 50)
+"""The client that the faulting address names, because it is in a range of that client, or near one."""
+
+MIN_ADDRESS_SHARE = 0.5
+"""If no client, or group of clients with the same ranges, has this share, the address distinguishes none."""
+
+MAX_IF_CONTRADICTED = 0.45
+"""At most this for the client that the address names if it had no work in flight."""
+
 MAX_IF_LOG_UNRELIABLE = 0.45
 """At most this while the log may be forged: from 0.5 on, a client is reported as the likely cause."""
 
-INSTRUCTIONS = "GCC"
 HIGHEST_ADDRESS = 1 << 47
-"""The GPU's cache of instructions and constants, and the upper end of a process' addresses. The kernel of a client that
-has exited cannot fetch its instructions. A wild pointer fails elsewhere, and a wild jump above (measured, R580)."""
+"""The upper end of a process' addresses. The kernel of a client that has exited cannot fetch its instructions. A wild
+pointer fails elsewhere, and a wild jump above (measured, R580)."""
 
 ILLEGAL_ADDRESS = 31
 
@@ -161,7 +180,60 @@ def rankings(incident: Incident) -> Mapping[int, Ranking]:
             for pid, each in exits.items()
         }
         return {**_rank_affected(incident, remaining, ()), **ranked}
-    return _rank_affected(incident, AMONG_AFFECTED.confidence, ())
+    return _rank_by_address(incident, _rank_affected(incident, AMONG_AFFECTED.confidence, ()))
+
+
+def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mapping[int, Ranking]:
+    """Return the ranking with what the faulting address shows, if it distinguishes a client or clients that are alike.
+
+    Clients that are alike share what they have together, as the ranking without the address divides it.
+    """
+    clue = incident.clues.address
+    best = clue.matches[0] if clue is not None and clue.matches else None
+    if clue is None or best is None or best.pid not in ranked:
+        return ranked
+    shares = {match.pid: match.share for match in clue.matches if match.pid in ranked}
+    group = [best.pid, *(pid for pid in best.alike if pid in shares)]
+    together = sum(shares[pid] for pid in group)
+    if together < MIN_ADDRESS_SHARE:
+        return ranked
+    calibration = ADDRESS_INSIDE if best.place is Place.INSIDE else ADDRESS_NEAR
+    total, weight = min(together, calibration.confidence), sum(ranked[pid].confidence for pid in group)
+    remaining = max(0.0, AMONG_AFFECTED.confidence - total)
+    others = sum(ranking.confidence for pid, ranking in ranked.items() if pid not in group)
+    found = {}
+    for pid, ranking in ranked.items():
+        if pid not in group:
+            factor = min(1.0, remaining / others)
+            found[pid] = Ranking(ranking.confidence * factor, ranking.indications)
+            continue
+        confidence = total * ranking.confidence / weight
+        idle = any(work.pid == pid and not work.in_flight for work in incident.clues.in_flight_work)
+        confidence = min(confidence, MAX_IF_CONTRADICTED) if idle else max(confidence, ranking.confidence)
+        indications = tuple(_address_indications(clue, best, calibration, len(group)))
+        found[pid] = Ranking(confidence, (*indications, *ranking.indications))
+    return found
+
+
+def _address_indications(
+    clue: AddressClue, match: AddressMatch, calibration: Calibration, group: int
+) -> Iterable[Reason]:
+    hits, trials = calibration.hits, calibration.trials
+    if match.place is Place.INSIDE:
+        yield Reason(ReasonCode.ADDRESS_INSIDE_RANGE, range_bytes=match.range_bytes, hits=hits, trials=trials)
+    else:
+        yield Reason(
+            ReasonCode.ADDRESS_NEAR_RANGE,
+            range_bytes=match.range_bytes,
+            distance=match.distance,
+            place=match.place,
+            hits=hits,
+            trials=trials,
+        )
+    if group > 1:
+        yield Reason(ReasonCode.ONE_OF_ALIKE, count=group)
+    if clue.unread:
+        yield Reason(ReasonCode.ADDRESS_RANGES_UNREAD, count=clue.unread)
 
 
 def _exit_confidences(exits: Mapping[int, EarlyDisconnect], *, fetch_failed: bool) -> Mapping[int, float]:

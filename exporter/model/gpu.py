@@ -81,6 +81,10 @@ class XidCount:
     last_at: float = 0.0
 
 
+INSTRUCTIONS = "GCC"
+"""The GPU's cache of instructions and constants, which fetches the instructions of kernels."""
+
+
 class AccessKind(StrEnum):
     """What an access does."""
 

@@ -59,6 +59,10 @@ class InFlightWork:
     """Time from its last launch to the fault; None if there was no launch."""
 
 
+NULL_BYTES = 1 << 16
+"""A smaller address is a null pointer with a small offset. It identifies nobody."""
+
+
 class Place(StrEnum):
     """Where an address lies, as seen from an address range."""
 
@@ -91,7 +95,8 @@ class AddressMatch:
 class AddressClue:
     """The faulting address, and the candidates that it fits best, the likeliest first.
 
-    `unread` are the candidates of which no address ranges are known, of all `candidates`.
+    `unread` are the candidates of which not all address ranges are known, of all `candidates`. `read_after` are those
+    that were read after the fault.
     """
 
     address: int
@@ -99,6 +104,7 @@ class AddressClue:
     matches: tuple[AddressMatch, ...] = ()
     candidates: int = 0
     unread: int = 0
+    read_after: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ class Parameters(TypedDict, total=False):
     `text` and `detail` only ever come from outside: an error of the system, of NVML, of systemctl or of a program.
     `subject` is what could not be read or run: a path, a program, a command, a unit, a daemon, a GPU's UUID or index.
     `hits` of `trials` are how often an indication was right. `found` and `wanted` are a limit in its own unit (bytes,
-    percent, priority).
+    percent, priority). `range_bytes` is the size of an address range, and `distance` that of an address to it.
     """
 
     pid: int | None
@@ -54,6 +54,9 @@ class Parameters(TypedDict, total=False):
     subject: str | None
     detail: str | None
     limits: tuple[int, ...] | None
+    range_bytes: int | None
+    distance: int | None
+    place: str | None
     text: str | None
 
 

@@ -112,6 +112,17 @@ class ReasonCode(StrEnum):
         "only_work_in_flight",
         "all other affected clients had no work in flight (inferred, not measured)",
     )
+    ADDRESS_INSIDE_RANGE = (
+        "address_inside_range",
+        "the faulting address is in a {range_bytes:size} range that it reserves ({hits} of {trials} trials)",
+    )
+    ADDRESS_NEAR_RANGE = (
+        "address_near_range",
+        "the faulting address is {distance:size} {place} a {range_bytes:size} range that it reserves"
+        " ({hits} of {trials} trials)",
+    )
+    ONE_OF_ALIKE = "one_of_alike", "{count} clients have the same ranges there, as if forked from one process"
+    ADDRESS_RANGES_UNREAD = "address_ranges_unread", "the address ranges of {count} clients are not known completely"
     LOG_UNRELIABLE = "log_unreliable", "the log contradicts other sources or lacks lines: a user may have forged it"
 
     # Why the watchdog waits: what it knows is not enough, or the problem may pass

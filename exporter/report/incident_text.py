@@ -5,7 +5,7 @@ from itertools import groupby, takewhile
 from shlex import quote
 
 from exporter.model.gpu import IncidentXid
-from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, Suspect
+from exporter.model.incident import NULL_BYTES, ClientDetails, FaultKind, Incident, IncidentEnd, Place, Suspect
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.reasons import texts_of
@@ -31,6 +31,7 @@ from exporter.report.text import (
     shell_command,
     short_gpu,
     short_time,
+    size_text,
     truncate,
     utc_time,
     workload_text,
@@ -47,6 +48,9 @@ MOST_LISTED = 16
 
 MOST_ALIKE = 2
 """If more suspects have the same confidence and indications, they share a line."""
+
+MIN_NAMED_SHARE = 0.5
+"""If no client, or group of clients with the same ranges, has this share, the address is near nobody."""
 
 _INDENT = 13
 
@@ -198,6 +202,7 @@ def details(incident: Incident, now: float, address: Address | None) -> list[Lin
         *_part("Ended", [] if incident.ended_at is None else [_time(incident.ended_at, now)]),
         *_part("GPUs", _first(map(printable, incident.gpus)) or ["unknown"]),
         *_part("Xids", _first(map(xid_text, incident.xids)) or ["none reported"]),
+        *_part("Address", _first(address_texts(incident))),
         *_part("Affected", [f"{affected_count(incident)}{':' if affected else ''}", *affected]),
         *_part("Suspect", [verdict(incident), *suspects]),
         *_part("Refused", _refused(incident)),
@@ -242,6 +247,33 @@ def xid_text(xid: IncidentXid) -> str:
     process = "" if xid.pid is None else f", names {pid_text(xid.pid)}{name}"
     advice = "" if known is None or known.action is None else f"; NVIDIA advises {known.action}"
     return f"{xid.number}{meaning}{gpu}{process}{advice}"
+
+
+def address_texts(incident: Incident) -> Iterable[str]:
+    """Yield the faulting address, and where it lies for the client that it fits best: what its owner needs to know."""
+    clue = incident.clues.address
+    if clue is None:
+        return
+    access = "access" if clue.kind is None else clue.kind.value
+    if clue.address < NULL_BYTES:
+        yield f"{access} at 0x{clue.address:x}: a null pointer"
+        return
+    yield f"{access} at 0x{clue.address:x}"
+    best = clue.matches[0] if clue.matches else None
+    if best is None or best.share < MIN_NAMED_SHARE / (1 + len(best.alike)):
+        yield "it is near the ranges of no client, or fits those of several"
+        return
+    owner = pid_text(best.pid)
+    size = size_text(best.range_bytes)
+    if best.freed_seconds is not None:
+        ago = duration_text(best.freed_seconds)
+        yield f"in a {size} range that {owner} freed at most {ago} before: a use after free"
+    elif best.place is Place.INSIDE:
+        kind = "memory of the host" if best.is_host else "no memory of the GPU is mapped there"
+        yield f"in a {size} range of {owner}; {kind}"
+    else:
+        kind = ", memory of the host" if best.is_host else ""
+        yield f"{size_text(best.distance)} {best.place} a {size} range of {owner}{kind}"
 
 
 def _suspects(suspects: Sequence[Suspect]) -> Iterable[str]:

@@ -17,7 +17,7 @@ from exporter.parse.printable import PrintableText, printable, printable_value
 from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.finding import Finding
 from exporter.report.incident_filter import IncidentFilter
-from exporter.report.incident_text import details, in_flight, incidents_table, likelihood, verdict
+from exporter.report.incident_text import address_texts, details, in_flight, incidents_table, likelihood, verdict
 from exporter.report.reasons import problem_object, reason_object, reason_text
 from exporter.report.remedy import Address, AddressOf, address_of, command_to_end_server, command_to_kill
 from exporter.report.status_view import ClientView, DaemonView, GpuView, ServerView, StatusView
@@ -113,6 +113,9 @@ def incident_object(incident: Incident, *, now: float | None = None, address: Ad
         "ending": incident.ending,
         "settled": incident.settled,
         "kind": incident.kind,
+        "address": None
+        if incident.clues.address is None
+        else {**plain(incident.clues.address), "texts": [*address_texts(incident)]},
         "gpus": [printable(gpu) for gpu in incident.gpus],
         "xids": [_xid(each) for each in incident.xids[:MOST_LISTED]],
         **_time("started", incident.started_at),

@@ -9,7 +9,7 @@ from exporter.model.reason import OPTIONAL, PLACEHOLDER, Reason, ReasonCode, pla
 from exporter.model.watchdog import Condition
 from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_TEXT, printable
 from exporter.parse.xid_catalogue import xid_meaning
-from exporter.report.text import counted, external_text
+from exporter.report.text import counted, external_text, size_text
 
 IN_JOURNAL = "stdout"
 """The name of a daemon's log that is in the journal."""
@@ -112,6 +112,8 @@ def _shown(name: str, form: str, value: Any) -> str:
             return f"Xid {value}" if known is None else f"Xid {value} ({known.meaning})"
         case _, "GiB":
             return f"{value / 2**30:.4g} GiB"
+        case _, "size":
+            return size_text(value)
         case _, "ms":
             return f"{round(value * 1000)} ms"
         case _, "restart":

@@ -323,6 +323,13 @@ def mebibytes(used_bytes: int) -> str:
     return f"{used_bytes >> 20} MiB"
 
 
+def size_text(size: int) -> str:
+    """Return an amount of bytes in its largest unit: `64 MiB`, `1.5 GiB`."""
+    exponent = max(0, min(4, (size.bit_length() - 1) // 10))
+    unit = ("bytes", "KiB", "MiB", "GiB", "TiB")[exponent]
+    return f"{size / (1 << 10 * exponent):.3g} {unit}"
+
+
 def percent(fraction: float) -> str:
     """Return a fraction as a percentage; a small one is never shown as 0."""
     return "under 1 %" if 0 < fraction < 0.01 else f"{100 * fraction:.0f} %"
