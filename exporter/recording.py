@@ -35,24 +35,25 @@ from exporter.model.values import build, plain
 
 WORDS = """
     accept accepting access action active again agent all allocating allowed already anonymous applications are
-    associated assuming at attributes backoff be been belonging besteffort between bin binary board burstable bus bytes
-    cannot cgroup changed channel chunk chunks ci claim client clients closed cmd com command connect connected
-    connecting connection container containerd context contexts control copyright corporation count create created
-    creating credentials cri crio csv cuda current daemon default deleted destroy device devices did directory dis
-    disabled disconnected display docker dockerd down driver due ecs ecstasks en enabled encountered engine enough env
-    error exception execute exists exit exited exiting expected failed fallen fatal fault faulted files find finish
-    following for force format found free from gcc get gpc gpcclient gpu gpus graphics groups handling has have id ids
-    in inactive include information initialization initializing installed insufficient intr invalid io is issued job
-    kill killed kubelet kubepods level lib libpod limit linux list local log lspart lxc maws max maximum mem memory
-    microk mig mmu most mount mps ms name named namespace nerdctl new no nobody nomad not notified ns number nvidia nvrm
-    of off on only oom open ordinal other out parent partition payload pci pde pending percentage pid pinned pipe pod
-    priority privilege privileges process progress ps push qnx query quit reached read ready rece receive received
-    recevie recovery refusing region remainder reply request requesting reserve reserved reset rke root run scontroller
-    scope segment send serial server servers service session set share shared shm shut shutdown shutting slice sluid
-    slurm slurmstepd sm sms snap socket start started starting startup status stdout step sticky succeeded supported
-    swap sworker system systemd task teardown terminate termination the there this thread threads timeout tmp to torn
-    total trigging try type ui uid unable unallocated unix unknown used user using usr uuid valid var version vgpu virt
-    visible volta waiting was will with worker write xid yes
+    associated assuming at atomic attributes backoff be been belonging besteffort between bin binary board burstable
+    bus bytes cannot cgroup changed channel chunk chunks ci claim client clients closed cmd com command compression
+    connect connected connecting connection container containerd context contexts control copyright corporation count
+    create created creating credentials cri crio csv cuda current daemon default deleted destroy device devices did
+    directory dis disabled disconnected display docker dockerd down driver due ecs ecstasks en enabled encountered
+    engine enough env error esc exception execute exists exit exited exiting expected failed fallen fatal fault
+    faulted fe files find finish following for force format found free from gcc get gpc gpcclient gpu gpus gr graphics
+    groups handling has have hsce hub hubclient id ids in inactive include information initialization initializing
+    installed insufficient intr invalid io is issued job kill killed kubelet kubepods level lib libpod limit linux
+    list local log lspart lxc maws max maximum mem memory microk mig mmu most mount mps ms name named namespace
+    nerdctl new no nobody nomad not notified ns number nvidia nvrm of off on only oom open ordinal other out parent
+    partition payload pbdma pci pde phys pending percentage pid pinned pipe pod prefetch priority priv privilege privileges
+    process progress ps pte push qnx query quit reached read ready rece receive received recevie recovery refusing
+    region remainder reply request requesting reserve reserved reset rke ro root run scontroller scope segment send
+    serial server servers service session set share shared shm shut shutdown shutting slice sluid slurm slurmstepd sm
+    sms snap socket start started starting startup status stdout step sticky strong succeeded supported swap sworker
+    system systemd task teardown terminate termination the there this thread threads timeout tmp to torn total
+    trigging try type ui uid unable unallocated unix unknown used user using usr uuid valid var version vgpu violation
+    virt visible volta waiting was weak will with worker write xid yes
 """
 """Words that identify nothing: those of the texts of MPS, of the kernel and of cgroups that the exporter reads."""
 

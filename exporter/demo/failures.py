@@ -10,12 +10,16 @@ from exporter.config.checks import checked, duration, shown
 from exporter.demo.gpus import BYPASSING, CONTEXT_BYTES, GIBIBYTE, SERVING, TRAINERS, SimulatedProcess, pci_address
 from exporter.demo.scenario import CLIENTS_LIMIT, Scenario, SimulatedDaemon, context
 from exporter.errors import ConfigError
-from exporter.model.observation import GpuEvent, KernelRecord, Observation, Resumed
+from exporter.model.observation import AddressRanges, GpuEvent, KernelRecord, Observation, Resumed
 
 FLAG = "--at"
 
 CRITICAL_XID, ILLEGAL_ADDRESS, UNCONTAINED = 8, 31, 95
-WILD_POINTER = "GPCCLIENT_T1_0 faulted @ 0x7f00_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
+WILD_POINTER = "GPCCLIENT_T1_0 faulted @ 0x%04x_%08x. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
+FIRST_RANGE, RANGE_BYTES, DISTANCE_OF_CLIENTS = 0x7E00_0000_0000, 12 * GIBIBYTE, 64 * GIBIBYTE
+"""Address ranges of the simulated clients: where the first begins, their size, and how far they are from each other."""
+UNKNOWN_EVERY = 7
+"""One illegal address of so many is far from all ranges, as with 28 of 187 addresses of trials (docs/hardware.md)."""
 LOST_INSTRUCTIONS = "GPCCLIENT_GCC faulted @ 0x7f18_7b754000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
 
 
@@ -25,7 +29,8 @@ LOST_INSTRUCTIONS = "GPCCLIENT_GCC faulted @ 0x7f18_7b754000. Fault is of type F
 def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Affect all clients that share two GPUs. One of them stays for `seconds`, and recovery waits for it.
 
-    The cause is by turns a client that is killed with a kernel in flight, and a wild pointer.
+    The cause is by turns a client that is killed with a kernel in flight, and a wild pointer, mostly 1 GiB beyond a
+    range of the culprit.
     """
     daemon = scenario.training
     if daemon.pid is None or daemon.fault is not None:
@@ -41,13 +46,25 @@ def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observatio
         yield culprit.exit(at - 0.19, wait_status=9)
     else:
         named, *_, blamed = clients
-        gpu, error = named.gpus[0], WILD_POINTER
+        number = scenario.faults // 2
+        address = FIRST_RANGE + DISTANCE_OF_CLIENTS * (number % len(clients)) + RANGE_BYTES + GIBIBYTE
+        if number % UNKNOWN_EVERY == 0:
+            address = FIRST_RANGE - DISTANCE_OF_CLIENTS
+        gpu, error = named.gpus[0], WILD_POINTER % divmod(address, 1 << 32)
+        yield from _address_ranges(clients, at - 0.2)
     process = f"pid={named.pid}, name={named.workload.command}"
     text = f"{process}, channel 0x0000001d, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 {error}"
     yield from _xid(at - 0.1, gpu, ILLEGAL_ADDRESS, text)
     yield from _fault_block(at - (0.08 if killed else 0.05), daemon, clients, blamed, seconds)
     if killed:
         yield daemon.server_log(at, f"Client process {culprit.pid} disconnected")
+
+
+def _address_ranges(clients: Sequence[SimulatedProcess], at: float) -> Iterator[Observation]:
+    for number, client in enumerate(clients):
+        start = FIRST_RANGE + number * DISTANCE_OF_CLIENTS
+        reserved = ((start, start + RANGE_BYTES),)
+        yield AddressRanges(at=at, pid=client.pid, start_ticks=client.start_ticks, gpu=reserved, host=())
 
 
 def _fault_block(

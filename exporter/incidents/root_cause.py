@@ -18,6 +18,7 @@ from exporter.model.incident import (
 )
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
+from exporter.parse.kernel_log import ILLEGAL_ADDRESS
 from exporter.parse.xid_catalogue import exonerates
 
 Z = 1.959964
@@ -77,12 +78,16 @@ the only client with work in flight is the cause, if all others were idle."""
 ONLY_POSSIBLE = 0.75
 """At most this for the only client that may have had work in flight. Inferred, for the reason of `ONLY_AFFECTED`."""
 
-ADDRESS_INSIDE = Calibration(80, 80)
-ADDRESS_NEAR = Calibration(50, 50)
+ADDRESS_INSIDE = Calibration(128, 128)
+ADDRESS_NEAR = Calibration(60, 61)
 """The client that the faulting address names, because it is in a range of that client, or near one."""
 
 MIN_ADDRESS_SHARE = 0.5
 """If no client, or group of clients with the same ranges, has this share, the address distinguishes none."""
+
+MAX_IF_UNREAD = 0.75
+"""At most this while the address ranges of a candidate are unknown: if the culprit's are, an innocent was named in 12 of
+231 trials, and a client can make its own unreadable."""
 
 MAX_IF_CONTRADICTED = 0.45
 """At most this for the client that the address names if it had no work in flight."""
@@ -93,8 +98,6 @@ MAX_IF_LOG_UNRELIABLE = 0.45
 HIGHEST_ADDRESS = 1 << 47
 """The upper end of a process' addresses. The kernel of a client that has exited cannot fetch its instructions. A wild
 pointer fails elsewhere, and a wild jump above (measured, R580)."""
-
-ILLEGAL_ADDRESS = 31
 
 LOG_UNRELIABLE = Reason(ReasonCode.LOG_UNRELIABLE)
 
@@ -209,6 +212,7 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
             continue
         confidence = total * ranking.confidence / weight
         idle = any(work.pid == pid and not work.in_flight for work in incident.clues.in_flight_work)
+        confidence = min(confidence, MAX_IF_UNREAD) if clue.unread else confidence
         confidence = min(confidence, MAX_IF_CONTRADICTED) if idle else max(confidence, ranking.confidence)
         indications = tuple(_address_indications(clue, best, calibration, len(group)))
         found[pid] = Ranking(confidence, (*indications, *ranking.indications))

@@ -149,6 +149,10 @@ def _xids(view: View) -> Samples:
     return found.items()
 
 
+def _unrecognized(view: View) -> Samples:
+    return [((), view.node.xids.addresses_unrecognized)] if _can_be_read(view.node) else []
+
+
 def _can_be_read(node: Node) -> bool:
     """Return whether Xids can be read. A recording may lack the sources: then a counted Xid shows it."""
     sources = [node.sources[name] for name in (CollectorName.KERNEL, CollectorName.NVML_EVENTS) if name in node.sources]
@@ -166,6 +170,9 @@ XIDS = group(
     ),
     _XID.time("cuda_mps_xid_last_timestamp_seconds", lambda count: count.last_at).help(
         "Unix time at which the Xid was last reported."
+    ),
+    Series("cuda_mps_exporter_fault_addresses_unrecognized_total", (), _unrecognized).help(
+        "Xids 31 whose text has no faulting address in a known form, so that the address names no client."
     ),
 )
 

@@ -172,4 +172,6 @@ class Xids:
     """Xids of the last seconds, the oldest first, which may still belong to a fault."""
     bursts: Mapping[tuple[str | None, int], XidBurst] = field(default_factory=dict)
     """Recent Xids of no fault, by GPU and number."""
+    addresses_unrecognized: int = 0
+    """Xids 31 whose text has no faulting address in a known form."""
     recovery_actions: Mapping[GpuUuid, RecoveryAction] = field(default_factory=dict)

@@ -272,8 +272,10 @@ def address_texts(incident: Incident) -> Iterable[str]:
         kind = "memory of the host" if best.is_host else "no memory of the GPU is mapped there"
         yield f"in a {size} range of {owner}; {kind}"
     else:
-        kind = ", memory of the host" if best.is_host else ""
-        yield f"{size_text(best.distance)} {best.place} a {size} range of {owner}{kind}"
+        hint = "small" if best.place is Place.BEFORE else "large"
+        where = f"{size_text(best.distance)} {best.place} a {size} range of {owner}"
+        yield f"{where}, as with an index that is too {hint}"
+    yield "another client of this user could use this address on purpose"
 
 
 def _suspects(suspects: Sequence[Suspect]) -> Iterable[str]:

@@ -10,6 +10,7 @@ from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuEvent, GpuReading, GpuUuid, KernelRecord
 from exporter.model.values import replace
 from exporter.parse.kernel_log import (
+    ILLEGAL_ADDRESS,
     LOST_GPU_XID,
     RECOVERY_XID,
     Xid,
@@ -100,6 +101,9 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
         error = Xid(number=LOST_GPU_XID, bus_id=lost)
     if error is None:
         return node
+    access = parse_failed_access(error.text)
+    if error.number == ILLEGAL_ADDRESS and access is None:
+        xids = replace(xids, addresses_unrecognized=xids.addresses_unrecognized + 1)
     board = xids.addresses.get(error.bus_id)
     gpu = _instance(node, board, error.gpu_instance, error.compute_instance)
     report = XidReport(
@@ -111,7 +115,7 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
         bus_id=error.bus_id,
         pid=error.pid,
         name=error.name,
-        access=parse_failed_access(error.text),
+        access=access,
     )
     if error.number == RECOVERY_XID and board is not None:
         xids = _with_recovery_action(xids, board, record.at, parse_recovery_action(error.text))

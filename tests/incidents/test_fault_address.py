@@ -1,53 +1,213 @@
 """Whose address was it? The address of a failed access, and the address ranges of the clients."""
 
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from exporter.incidents.fault_address import find_owner
 from exporter.model.gpu import AccessKind, FailedAccess
-from exporter.model.incident import Incident, Place
-from exporter.model.observation import AddressRange, AddressRanges, KernelRecord
-from tests.builders import AT, GPU, at_work, reduced, status
+from exporter.model.incident import AddressClue, Incident, Place
+from exporter.model.node import Node
+from exporter.model.observation import AddressRange, AddressRanges, KernelRecord, Observation
+from exporter.model.reason import ReasonCode
+from exporter.recording import Mask, Recording, open_recording
+from exporter.reducer import reduce_all
+from exporter.report.incident_text import address_texts, verdict
+from tests.builders import AT, GPU, reduced, status
 from tests.incidents.test_incidents import UP, A, B, C, claimed
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 FIXED = ((0x2_0000_0000, 0x3_0020_0000), (0x100_0000_0000, 0x100_0400_0000))
 """What CUDA maps in every process at the same addresses."""
 LAYOUT = {pid: 0x7F00_0000_0000 + number * 100 * GIB for number, pid in enumerate((A, B, C))}
-"""Where each client has its ranges."""
+"""Where each client has a range."""
+SIZE = 8 * GIB
+ADDRESSES = Path(__file__).parents[1] / "recordings" / "addresses"
+TRUTH: Mapping[str, Any] = json.loads((ADDRESSES / "truth.json").read_text())
 
 
-def ranges(pid: int, at: float = AT, *more: AddressRange, size: int = 8 * GIB, **values: object) -> AddressRanges:
-    start = LAYOUT[pid]
-    gpu = (*FIXED, *more, (start, start + size))
-    return AddressRanges(at=at, pid=pid, start_ticks=1, gpu=gpu, host=((start + 20 * GIB, start + 20 * GIB + 8),))
+def ranges(pid: int, *more: AddressRange, at: float = AT, start: int | None = None, size: int = SIZE) -> AddressRanges:
+    first = LAYOUT[pid] if start is None else start
+    host = ((first + 20 * GIB, first + 20 * GIB + 64 * MIB), (first + 21 * GIB, first + 21 * GIB + 8 * MIB))
+    return AddressRanges(at=at, pid=pid, start_ticks=1, gpu=(*FIXED, *more, (first, first + size)), host=host)
 
 
-ALL = {pid: (ranges(pid),) for pid in (A, B, C)}
+EACH = {pid: (ranges(pid),) for pid in (A, B, C)}
 
 
-def owner(address: int, readings: dict[int, tuple[AddressRanges, ...]] = ALL, at: float = AT + 1) -> tuple[int | None, float]:
-    """Return the likeliest client and its share."""
-    clue = find_owner(FailedAccess(unit="T1", address=address), at, (A, B, C), readings)
-    return (clue.matches[0].pid, clue.matches[0].share) if clue.matches else (None, 0.0)
+def clue_of(address: int, readings: Mapping[int, tuple[AddressRanges, ...]] = EACH, at: float = AT) -> AddressClue:
+    access = FailedAccess(unit="T1", address=address, kind=AccessKind.WRITE)
+    return find_owner(access, at, (A, B, C), readings)
 
 
-def test_a_fault_in_the_range_of_one_client_has_that_client_as_its_suspect() -> None:
-    address = LAYOUT[B] + 3 * GIB
-    line = (
+def named(address: int, readings: Mapping[int, tuple[AddressRanges, ...]] = EACH) -> int | None:
+    """Return the client that an address names at 0.8 or more."""
+    return next((match.pid for match in clue_of(address, readings).matches if match.share >= 0.8), None)
+
+
+# -- the rule --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offset", "place", "distance"),
+    [
+        (SIZE // 2, Place.INSIDE, 0),
+        (-64 * MIB, Place.BEFORE, 64 * MIB),
+        (SIZE + 32 * MIB, Place.BEHIND, 32 * MIB + 1),
+        (20 * GIB + MIB, Place.INSIDE, 0),
+    ],
+)
+def test_an_address_names_the_client_with_the_only_range_there(offset: int, place: Place, distance: int) -> None:
+    match = clue_of(LAYOUT[B] + offset).matches[0]
+    assert (match.pid, match.place, match.distance) == (B, place, distance)
+    assert match.share > 0.9
+    assert match.is_host == (offset > SIZE + GIB)
+
+
+@pytest.mark.parametrize("address", [0x40, LAYOUT[C] + 400 * GIB, FIXED[0][0] + GIB, FIXED[0][1] + 16 * MIB])
+def test_an_address_near_nobody_or_in_what_all_have_names_nobody(address: int) -> None:
+    assert named(address) is None
+
+
+def test_an_address_that_cuda_chose_names_the_only_client_with_a_range_there() -> None:
+    own, pool = (0x3_2000_0000, 0x3_6000_0000), (0x3_2000_0000, 0x20_0000_0000)
+    assert named(0x3_3000_0000, {**EACH, B: (ranges(B, own),)}) == B
+    assert named(0x3_3000_0000, {**EACH, B: (ranges(B, own),), C: (ranges(C, own),)}) is None
+    # Near a range there is as good as in one: other processes have theirs at the same places.
+    assert named(0x3_7000_0000, {**EACH, B: (ranges(B, own),), C: (ranges(C, pool),)}) is None
+
+
+def test_clients_of_one_layout_are_not_distinguished() -> None:
+    """Forked workers, or processes without a random layout: one faults where only the other one has a range."""
+    alike = {
+        A: (ranges(A),),
+        B: (ranges(B, start=LAYOUT[A], size=SIZE),),
+        C: (ranges(C, start=LAYOUT[A], size=2 * SIZE),),
+    }
+    clue = clue_of(LAYOUT[A] + SIZE + GIB, alike)
+    assert [match.share for match in clue.matches] == pytest.approx([1 / 3] * 3, abs=0.001)
+    assert set(clue.matches[0].alike) == {A, B, C} - {clue.matches[0].pid}
+
+
+def test_a_tenant_that_reserves_everything_is_no_suspect() -> None:
+    everything = {**EACH, C: (ranges(C, (0x7E00_0000_0000, 0x7F00_0000_0000), start=0x7F00_0000_0000, size=900 * GIB),)}
+    assert named(LAYOUT[B] + GIB, everything) == B
+    assert named(LAYOUT[B] - 64 * MIB, everything) == B
+
+
+def test_thousands_of_ranges_of_one_tenant_change_nothing() -> None:
+    many = tuple((start, start + MIB) for start in range(0x7E00_0000_0000, 0x7E00_0000_0000 + 200 * GIB, GIB))
+    assert named(LAYOUT[B] + GIB, {**EACH, C: (ranges(C, *many),)}) == B
+
+
+def test_a_range_that_was_freed_before_the_reading_after_the_fault_is_a_use_after_free() -> None:
+    freed = AddressRanges(at=AT + 5.1, pid=B, start_ticks=1, gpu=FIXED, host=())
+    match = clue_of(LAYOUT[B] + GIB, {**EACH, B: (ranges(B, at=AT + 2), freed)}, at=AT + 5).matches[0]
+    assert (match.pid, match.place, match.freed_seconds) == (B, Place.INSIDE, 3.0)
+    assert clue_of(LAYOUT[B] + GIB, at=AT + 5).matches[0].freed_seconds is None
+
+
+def test_the_ranges_are_compared_again_only_if_more_are_read_after_the_fault() -> None:
+    access = FailedAccess(unit="T1", address=LAYOUT[B])
+    known = find_owner(access, AT + 1, (A, B), EACH)
+    assert find_owner(access, AT + 1, (A, B), {}, known) is known
+    later = {**EACH, A: (ranges(A, at=AT + 2),)}
+    assert find_owner(access, AT + 1, (A, B), later, known).read_after == 1
+
+
+# -- incidents -------------------------------------------------------------------------------------------------------
+
+
+def kernel_line(address: int, unit: str = "GPCCLIENT_T1_8", at: float = AT + 5) -> tuple[Observation, ...]:
+    text = (
         f"NVRM: Xid (PCI:0000:18:00): 31, pid={A}, name=python, channel 0x2, intr 00000000. MMU Fault: ENGINE GRAPHICS"
-        f" GPC1 GPCCLIENT_T1_8 faulted @ 0x{address >> 32:x}_{address & 0xFFFFFFFF:08x}. Fault is of type FAULT_PDE"
+        f" GPC1 {unit} faulted @ 0x{address >> 32:x}_{address & 0xFFFFFFFF:08x}. Fault is of type FAULT_PDE"
         " ACCESS_TYPE_VIRT_WRITE"
     )
-    node = reduced(
-        *(ranges(pid, AT + 1) for pid in (A, B, C)),
-        KernelRecord(at=AT + 5, record=f"4,1,1,-;NVRM: GPU at PCI:0000:18:00: {GPU}"),
-        KernelRecord(at=AT + 5, record=f"4,2,2,-;{line}"),
-        *claimed(A, B, C),
-        status("FAULT", at=AT + 5),
-        *(ranges(pid, AT + 5.1) for pid in (A, B, C)),
-        start=UP,
-    ).node
+    located = KernelRecord(at=at, record=f"4,1,1,-;NVRM: GPU at PCI:0000:18:00: {GPU}")
+    return located, KernelRecord(at=at, record=f"4,2,2,-;{text}")
+
+
+def incident_of(address: int, *readings: AddressRanges, unit: str = "GPCCLIENT_T1_8") -> Incident:
+    """Return the incident of an illegal access, with these readings before it."""
+    block = (*claimed(A, B, C), status("FAULT", at=AT + 5))
+    node = reduced(*readings, *kernel_line(address, unit), *block, start=UP).node
     (incident,) = node.incidents.values()
+    return incident
+
+
+ALL_READ = tuple(ranges(pid, at=AT + 1) for pid in (A, B, C))
+
+
+def test_the_suspect_is_the_client_that_the_address_names() -> None:
+    incident = incident_of(LAYOUT[B] - 64 * MIB, *ALL_READ)
     assert incident.suspect is not None
-    assert incident.suspect.client.pid == B
-    print(incident.suspect, incident.clues.address)
+    assert (incident.suspect.client.pid, incident.suspect.confidence) == (B, 0.91)
+    assert incident.suspect.indications[0].code is ReasonCode.ADDRESS_NEAR_RANGE
+    assert verdict(incident).startswith(f"very likely PID {B} ")
+    assert list(address_texts(incident)) == [
+        "write at 0x7f18fc000000",
+        f"64 MiB before a 8 GiB range of PID {B}, as with an index that is too small",
+        "another client of this user could use this address on purpose",
+    ]
+    others = [each.confidence for each in incident.suspects if each.client.pid != B]
+    assert sum(others) + incident.suspect.confidence <= 0.98
+
+
+def test_an_unread_candidate_makes_the_suspect_less_than_very_likely() -> None:
+    incident = incident_of(LAYOUT[B] + GIB, *ALL_READ[:2])
+    assert incident.suspect is not None
+    assert (incident.suspect.client.pid, incident.suspect.confidence) == (B, 0.75)
+    assert ReasonCode.ADDRESS_RANGES_UNREAD in {each.code for each in incident.suspect.indications}
+    incomplete = AddressRanges(at=AT + 1, pid=C, start_ticks=1, gpu=(), host=(), complete=False)
+    assert incident_of(LAYOUT[B] + GIB, *ALL_READ[:2], incomplete).clues.address.unread == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("address", "unit"), [(0, "GPCCLIENT_T1_8"), (LAYOUT[C] + 400 * GIB, "GPCCLIENT_T1_8")])
+def test_an_address_that_names_nobody_leaves_all_equal(address: int, unit: str) -> None:
+    incident = incident_of(address, *ALL_READ, unit=unit)
+    assert incident.suspect is None
+    assert len({each.confidence for each in incident.suspects}) == 1
+    assert "PID" not in "".join(address_texts(incident))
+
+
+def test_ranges_of_an_earlier_process_with_the_pid_are_not_used() -> None:
+    other = AddressRanges(at=AT + 1, pid=B, start_ticks=2, gpu=(), host=())
+    incident = incident_of(LAYOUT[B] + GIB, *ALL_READ, other)
+    assert incident.suspect is None or incident.suspect.client.pid != B
+
+
+# -- recordings ------------------------------------------------------------------------------------------------------
+
+
+def replayed(name: str, key: bytes | None = None) -> Node:
+    """Return the end of a recording; with a key, of its masked copy."""
+    with open_recording(str(ADDRESSES / f"{name}.jsonl.gz"), "r") as file:
+        lines = file.readlines()
+    if key is not None:
+        mask = Mask(key)
+        lines = [json.dumps(mask.values(json.loads(line))) + "\n" for line in lines]
+    recording = Recording(io.StringIO("".join(lines)))
+    *_, (node, _) = reduce_all(recording.header.node(), recording.observations())
+    return node
+
+
+@pytest.mark.parametrize("key", [None, b"secret"], ids=["as recorded", "masked"])
+@pytest.mark.parametrize("name", sorted(TRUTH))
+def test_recorded_faults_name_their_culprit(name: str, key: bytes | None) -> None:
+    """On an H100, one client of several wrote, read or changed memory that it did not have."""
+    (incident,) = replayed(name, key).incidents.values()
+    truth, suspect = TRUTH[name], incident.suspect
+    if name == "random":
+        assert suspect is None
+    else:
+        assert suspect is not None
+        assert (suspect.client.pid, suspect.confidence >= 0.8) == (truth["culprit"], True)
+    clue = incident.clues.address
+    assert clue is not None
+    assert (clue.address, clue.kind) == (truth["address"] & ~0xFFF, truth["access"])
+    assert len(incident.affected) == truth["clients"]

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.model.gpu import AccessKind, FailedAccess
 from exporter.parse.kernel_log import (
     Xid,
     parse_bus_id,
+    parse_failed_access,
     parse_gpu_address,
     parse_kernel_record,
     parse_lost_gpu,
@@ -320,3 +322,47 @@ def test_only_system_classes_exonerate() -> None:
     kinds = {XIDS[number].kind for number in XIDS if exonerates(number)}
 
     assert kinds == {XidClass.HARDWARE, XidClass.LINK, XidClass.DRIVER}
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "access"),
+    [
+        (
+            "GRAPHICS GPCCLIENT_T1_6 faulted @ 0x7f5a_e7504000.",
+            "FAULT_PDE ACCESS_TYPE_VIRT_READ",
+            ("T1", 0x7F5A_E750_4000, "GRAPHICS", "FAULT_PDE", AccessKind.READ),
+        ),
+        (
+            "GRAPHICS GPC5 GPCCLIENT_T1_10 faulted @ 0x3_c1000000.",
+            "FAULT_PTE ACCESS_TYPE_VIRT_ATOMIC_STRONG",
+            ("T1", 0x3_C100_0000, "GRAPHICS", "FAULT_PTE", AccessKind.ATOMIC),
+        ),
+        (
+            "CE2 HUBCLIENT_CE0 faulted @ 0x7f29_5b8c9000.",
+            "FAULT_PRIV_VIOLATION ACCESS_TYPE_VIRT_WRITE",
+            ("HUB_CE0", 0x7F29_5B8C_9000, "CE2", "FAULT_PRIV_VIOLATION", AccessKind.WRITE),
+        ),
+        (
+            "GR0_PBDMA0 HUBCLIENT_ESC faulted @ 0x2_0440f000.",
+            "FAULT_INFO",
+            ("HUB_ESC", 0x2_0440_F000, "GR0_PBDMA0", "FAULT_INFO", None),
+        ),
+        (
+            "GRAPHICS GPC3 GPCCLIENT_GCC faulted @ 0x7f347b754000.",
+            "more: words",
+            ("GCC", 0x7F34_7B75_4000, "GRAPHICS", None, None),
+        ),
+        ("GRAPHICS GPCCLIENT_T1_6 faulted @ 0x12.", "FAULT_PDE", None),
+    ],
+)
+def test_parses_the_failed_access_of_an_illegal_address(
+    place: str, kind: str, access: tuple[str, int, str, str | None, AccessKind | None] | None
+) -> None:
+    """Wordings of drivers 470 to 610."""
+    expected = None
+    if access is not None:
+        unit, address, engine, fault, how = access
+        expected = FailedAccess(unit=unit, address=address, engine=engine, fault=fault, kind=how)
+    for before in ("", "Ch 00000010, intr 10000000. ", "channel 0x0000000f, intr 00000000. "):
+        assert parse_failed_access(f"{before}MMU Fault: ENGINE {place} Fault is of type {kind}") == expected
+    assert parse_failed_access("MMU Fault") is None

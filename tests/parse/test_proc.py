@@ -6,11 +6,13 @@ import pytest
 
 from exporter.parse import proc
 from exporter.parse.proc import (
+    MOST_RANGES,
     MappedFile,
     effective_user,
     group_ids,
     listening_unix_sockets,
     max_open_files,
+    parse_address_ranges,
     parse_mapped_file,
 )
 
@@ -205,3 +207,39 @@ def test_ignores_lines_of_another_form(subtests: pytest.Subtests) -> None:
 
 def test_flags_in_another_column_do_not_count() -> None:
     assert list(listening_unix_sockets(row("/run/00010000/control", flags="00000000"))) == []
+
+
+def test_address_ranges_are_those_of_gpus_and_large_anonymous_ones_without_names() -> None:
+    maps = b"""\
+200000000-200200000 rw-s 00000000 00:06 523 /dev/nvidiactl
+200200000-300200000 ---p 00000000 00:00 0
+55564b3a3000-55564c3a3000 rw-p 00000000 00:00 0                          [heap]
+55564c3a3000-55564c3a4000 rw-p 00000000 00:00 0
+7f0000000000-7f0040000000 ---p 00000000 00:00 0
+7f0040000000-7f0040001000 r--p 00000000 08:01 5 /lib/secret.so
+7f0050000000-7f0060000000 rw-p 00000000 00:00 0
+7f0070000000-7f0090000000 rw-p 00000000 08:01 6 /data/secret
+7f00a0000000-7f00b0000000 rw-s 00000000 00:06 524 /dev/nvidia-uvm
+7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0                          [stack]
+"""
+    gpu, host, complete = parse_address_ranges(maps)
+    assert gpu == (
+        (0x2_0000_0000, 0x3_0020_0000),
+        (0x7F00_0000_0000, 0x7F00_4000_0000),
+        (0x7F00_A000_0000, 0x7F00_B000_0000),
+    )
+    assert host == ((0x5556_4B3A_3000, 0x5556_4C3A_4000), (0x7F00_5000_0000, 0x7F00_6000_0000))
+    assert complete
+
+
+def test_of_too_many_address_ranges_the_largest_are_kept() -> None:
+    sizes = range(2, 302)
+    starts = ((1 << 44) + (number << 30) for number in sizes)
+    lines = (
+        f"{start:x}-{start + (mib << 20):x} ---p 00000000 00:00 0\n" for start, mib in zip(starts, sizes, strict=True)
+    )
+    gpu, _, complete = parse_address_ranges("".join(lines).encode())
+    assert len(gpu) == MOST_RANGES
+    assert min(end - start for start, end in gpu) == (302 - MOST_RANGES) << 20
+    assert list(gpu) == sorted(gpu)
+    assert not complete

@@ -123,7 +123,7 @@ def exporter_rights(facts: Facts) -> Iterator[Occurrence]:
 
 @check(Severity.ADVICE, Area.RIGHTS, doc="docs/security.md")
 def kernel_log_closed(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter cannot read the kernel log. It misses some Xids, and root causes are less certain.
+    """The exporter cannot read the kernel log. It misses some Xids, and no faulting address names a client.
 
     Install the drop-in `kernel-log.conf` (CAP_SYSLOG).
     """
