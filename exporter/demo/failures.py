@@ -48,7 +48,7 @@ def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observatio
         named, *_, blamed = clients
         number = scenario.faults // 2
         address = FIRST_RANGE + DISTANCE_OF_CLIENTS * (number % len(clients)) + RANGE_BYTES + GIBIBYTE
-        if number % UNKNOWN_EVERY == 0:
+        if number % UNKNOWN_EVERY == 2:
             address = FIRST_RANGE - DISTANCE_OF_CLIENTS
         gpu, error = named.gpus[0], WILD_POINTER % divmod(address, 1 << 32)
         yield from _address_ranges(clients, at - 0.2)

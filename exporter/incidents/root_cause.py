@@ -86,8 +86,8 @@ MIN_ADDRESS_SHARE = 0.5
 """If no client, or group of clients with the same ranges, has this share, the address distinguishes none."""
 
 MAX_IF_UNREAD = 0.75
-"""At most this while the address ranges of a candidate are unknown: if the culprit's are, an innocent was named in 12 of
-231 trials, and a client can make its own unreadable."""
+"""At most this while the address ranges of a candidate are unknown: if the culprit's are, an innocent was named in 12
+of 231 trials, and a client can make its own unreadable."""
 
 MAX_IF_CONTRADICTED = 0.45
 """At most this for the client that the address names if it had no work in flight."""

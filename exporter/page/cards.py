@@ -15,6 +15,7 @@ from exporter.model.usage import Share
 from exporter.model.watchdog import WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.incident_text import (
+    address_texts,
     affected_clients,
     affected_count,
     client_text,
@@ -117,6 +118,7 @@ def _fault(view: StatusView, incident: Incident) -> SimpleNamespace:
         more_blockers=max(0, len(incident.blockers) - MOST_NAMED),
         stuck=stuck,
         refused=f"{counted(refused, 'new client')} refused in the meantime" if refused else "",
+        address=tuple(address_texts(incident)),
         xids=tuple(xid_text(xid) for xid in incident.xids[:MOST_NAMED]),
     )
 
