@@ -46,14 +46,14 @@ WORDS = """
     installed insufficient intr invalid io is issued job kill killed kubelet kubepods level lib libpod limit linux
     list local log lspart lxc maws max maximum mem memory microk mig mmu most mount mps ms name named namespace
     nerdctl new no nobody nomad not notified ns number nvidia nvrm of off on only oom open ordinal other out parent
-    partition payload pbdma pci pde phys pending percentage pid pinned pipe pod prefetch priority priv privilege
+    partition payload pbdma pci pde pending percentage phys pid pinned pipe pod prefetch priority priv privilege
     privileges process progress ps pte push qnx query quit reached read ready rece receive received recevie recovery
-    refusing region remainder reply request requesting reserve reserved reset rke ro root run scontroller scope segment send
-    serial server servers service session set share shared shm shut shutdown shutting slice sluid slurm slurmstepd sm
-    sms snap socket start started starting startup status stdout step sticky strong succeeded supported swap sworker
-    system systemd task teardown terminate termination the there this thread threads timeout tmp to torn total
-    trigging try type ui uid unable unallocated unix unknown used user using usr uuid valid var version vgpu violation
-    virt visible volta waiting was weak will with worker write xid yes
+    refusing region remainder reply request requesting reserve reserved reset rke ro root run scontroller scope
+    segment send serial server servers service session set share shared shm shut shutdown shutting slice sluid slurm
+    slurmstepd sm sms snap socket start started starting startup status stdout step sticky strong succeeded supported
+    swap sworker system systemd task teardown terminate termination the there this thread threads timeout tmp to torn
+    total trigging try type ui uid unable unallocated unix unknown used user using usr uuid valid var version vgpu
+    violation virt visible volta waiting was weak will with worker write xid yes
 """
 """Words that identify nothing: those of the texts of MPS, of the kernel and of cgroups that the exporter reads."""
 
