@@ -115,19 +115,34 @@ def verdict(incident: Incident) -> str:
     leaders = leading(incident)
     if not leaders:
         return "unknown: no suspect stands out"
+    if len(leaders) == 1:
+        return f"{_likelihood_of(leaders)} {client_text(leaders[0].client)}"
     names = ", ".join(client_text(each.client) for each in leaders)
-    return f"{_likelihood_of(leaders)} {names}" if len(leaders) == 1 else f"{_likelihood_of(leaders)} one of {names}"
+    return f"{_likelihood_of(leaders)} one of {names if len(leaders) <= MOST_LEADERS else _common_text(leaders)}"
+
+
+def _common_text(suspects: Sequence[Suspect]) -> str | None:
+    """Return many suspects by the workload that all of them belong to; None if they belong to several or none."""
+    workloads = {workload_text(each.client.workload, each.client.pod) for each in suspects}
+    (workload, *others) = workloads
+    return None if others or not workload else f"{len(suspects)} clients of {workload}"
 
 
 def leading(incident: Incident) -> Sequence[Suspect]:
-    """Return the suspects that stand out: the likeliest one, or a few equally likely ones if others are less likely."""
+    """Return the suspects that stand out: the likeliest one, or equally likely ones if others are less likely.
+
+    Those are a few, or clients of one workload, such as workers that were forked from one process.
+    """
     suspects = incident.suspects
     if incident.kind is FaultKind.HARDWARE or not suspects:
         return ()
     leaders = list(takewhile(lambda each: each.confidence == suspects[0].confidence, suspects))
-    all_equal = len(leaders) == len(suspects) > 1
+    together = sum(each.confidence for each in leaders)
+    by_chance = len(leaders) / max(1, len(incident.affected))
+    all_equal = len(leaders) == len(suspects) > 1 and together <= by_chance
     least, _ = LIKELIHOODS[-1]
-    if all_equal or len(leaders) > MOST_LEADERS or sum(each.confidence for each in leaders) < least:
+    too_many = len(leaders) > MOST_LEADERS and _common_text(leaders) is None
+    if all_equal or too_many or together < least:
         return ()
     return leaders
 
@@ -164,7 +179,8 @@ def _row(incident: Incident, now: float, *, short: bool) -> Sequence[Piece]:
     if not leaders:
         suspect = "none" if hardware else "unknown"
     elif len(leaders) > 1:
-        suspect = f"{_likelihood_of(leaders)} one of {', '.join(str(each.client.pid) for each in leaders)}"
+        pids = ", ".join(str(each.client.pid) for each in leaders)
+        suspect = f"{_likelihood_of(leaders)} one of {pids if len(leaders) <= MOST_LEADERS else _common_text(leaders)}"
     else:
         suspect = f"{_likelihood_of(leaders)} {truncate(client_text(leaders[0].client), _LONGEST_SUSPECT)}"
     return (

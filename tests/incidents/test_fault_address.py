@@ -9,11 +9,22 @@ from typing import Any
 import pytest
 
 from exporter.incidents.fault_address import find_owner
-from exporter.model.gpu import AccessKind, FailedAccess
-from exporter.model.incident import AddressClue, Incident, Place
+from exporter.incidents.root_cause import rank_suspects
+from exporter.model.gpu import AccessKind, FailedAccess, IncidentXid
+from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.incident import (
+    AddressClue,
+    AddressMatch,
+    ClientDetails,
+    Clues,
+    Incident,
+    InFlightWork,
+    Place,
+)
 from exporter.model.node import Node
 from exporter.model.observation import AddressRange, AddressRanges, KernelRecord, Observation
 from exporter.model.reason import ReasonCode
+from exporter.model.values import replace
 from exporter.recording import Mask, Recording, open_recording
 from exporter.reducer import reduce_all
 from exporter.report.incident_text import address_texts, verdict
@@ -211,3 +222,30 @@ def test_recorded_faults_name_their_culprit(name: str, key: bytes | None) -> Non
     assert clue is not None
     assert (clue.address, clue.kind) == (truth["address"] & ~0xFFF, truth["access"])
     assert len(incident.affected) == truth["clients"]
+
+
+def test_many_workers_of_one_job_that_the_address_fits_are_named_by_their_job() -> None:
+    """Forked workers have one layout. They share the suspicion, and only together they are very likely the cause."""
+    job, pids = Workload(kind=WorkloadKind.SLURM_JOB, name="42"), range(600, 606)
+    details = {pid: ClientDetails(pid=pid, client=str(pid), workload=job if pid < 604 else None) for pid in pids}
+    match = AddressMatch(pid=600, share=0.24, place=Place.INSIDE, distance=0, range_bytes=GIB, alike=(601, 602, 603))
+    matches = tuple(replace(match, pid=pid, alike=tuple({*range(600, 604)} - {pid})) for pid in range(600, 604))
+    incident = Incident(
+        id="x",
+        daemon="d",
+        server=5,
+        started_at=AT,
+        detected_at=AT,
+        xids=(IncidentXid(at=AT, number=31),),
+        affected=tuple(pids),
+        client_details=details,
+        clues=Clues(address=AddressClue(address=LAYOUT[A], matches=matches, candidates=6)),
+    )
+    incident = rank_suspects(incident)
+    assert verdict(incident) == "very likely one of 4 clients of job 42"
+    assert [each.confidence for each in incident.suspects] == [0.24] * 4
+    assert ReasonCode.ONE_OF_ALIKE in {each.code for each in incident.suspects[0].indications}
+    idle = InFlightWork(pid=600, in_flight=False)
+    alone = AddressClue(address=LAYOUT[A], matches=(replace(match, share=0.97, alike=()),), candidates=6)
+    contradicted = rank_suspects(replace(incident, clues=Clues(address=alone, in_flight_work=(idle,))))
+    assert contradicted.suspects[0].confidence <= 0.45

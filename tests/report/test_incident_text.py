@@ -213,6 +213,7 @@ def test_open_incident() -> None:
         "ending": None,
         "settled": False,
         "kind": "memory",
+        "address": None,
         "gpus": [GPU],
         "xids": [
             {
