@@ -49,6 +49,10 @@ def ranges_read(node: Node, reading: AddressRanges) -> Node:
     before = tuple(each for each in node.address_ranges.get(reading.pid, ()) if each.start_ticks == reading.start_ticks)
     if before and replace(before[-1], at=reading.at) == reading:
         before = before[:-1]
+    # Equal ranges of several readings are stored once.
+    stored = {each: each for known in before for each in (*known.gpu, *known.host)}
+    gpu, host = (tuple(stored.get(each, each) for each in ranges) for ranges in (reading.gpu, reading.host))
+    reading = replace(reading, gpu=gpu, host=host)
     readings = (*before, reading)[-MOST_READINGS:]
     return replace(node, address_ranges={**node.address_ranges, reading.pid: readings})
 
