@@ -70,9 +70,10 @@ def batch(node: Processes, name: str = "bash") -> str:
 
 
 def test_finds_the_script_of_a_batch_job(processes: Processes) -> None:
-    """And nothing that the script started, of Slurm, of MPS, or of another job."""
+    """And nothing that the script started, of Slurm, of MPS, or of another step or job."""
     tasks = batch(processes)
     processes.add(93, "bash", tasks.replace("4711", "4712"), 30)
+    processes.add(94, "bash", tasks.replace("step_batch", "step_0"), 30)
     assert processes.found(tasks) == [(31, TASK)]
 
 

@@ -388,6 +388,11 @@ class TestDaemon:
         assert reduced(*seen, start=start).daemon.state is DaemonState.ABSENT
         assert reduced(*seen[2:], start=start).daemon.state is DaemonState.HELD
 
+    def test_one_refusal_after_unanswered_commands_shows_no_open_session(self) -> None:
+        seen = (refusal(at=AT + 1), silence(at=AT + 6), silence(at=AT + 13), refusal(at=AT + 20))
+        assert reduced(*seen, start=UP).daemon.state is not DaemonState.HELD
+        assert reduced(*seen, refusal(at=AT + 23), start=UP).daemon.state is DaemonState.HELD
+
     def test_an_absent_daemon_has_neither_servers_nor_clients(self) -> None:
         late = (
             *control_log("Starting new server 700 for user 0", "NEW SERVER 700: Ready", at=AT + 5.1),

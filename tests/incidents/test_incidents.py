@@ -7,7 +7,7 @@ import pytest
 from exporter.model.event import EventName
 from exporter.model.incident import Incident, IncidentEnd
 from exporter.model.node import Node
-from exporter.model.observation import KernelRecord, Observation
+from exporter.model.observation import KernelRecord, LogLine, Observation
 from tests.builders import (
     AT,
     DAEMON,
@@ -79,7 +79,7 @@ def leaves(*pids: int, at: float) -> tuple[Observation, ...]:
     )
 
 
-def reset(at: float, *devices: int) -> tuple[Observation, ...]:
+def reset(at: float, *devices: int) -> tuple[LogLine, ...]:
     """Return the end of the contexts on each device."""
     return server_log(
         *(f"Destroy server context on device {device} (NVIDIA H200)" for device in devices or (0,)), at=at
@@ -293,9 +293,11 @@ class TestXids:
 
     def test_of_two_faults_in_a_row_each_has_its_own(self) -> None:
         """Evidence of one fault must not count for the other."""
-        again = (*server_log(active(LATE), at=AT + 5.9), *block(LATE, at=AT + 6.4), xid(13, AT + 6.5), *reset(AT + 6.6))
+        again = (*server_log(active(LATE), at=AT + 5.9), *block(LATE, at=AT + 6.4), xid(13, AT + 6.5))
+        again = (*again, *refused(LATE + 1, AT + 6.5), *reset(AT + 6.6))
         result = reduced(*block(A), xid(31, AT + 5.1), *leaves(A, at=AT + 5.2), *reset(AT + 5.3), *again, start=UP)
         assert [[each.number for each in one.xids] for one in incidents(result)] == [[31], [13]]
+        assert [one.refused_count for one in incidents(result)] == [0, 1]
 
     def test_one_of_another_gpu_moments_before_does_not(self) -> None:
         """It belongs to a fault on the server's other GPU."""
@@ -367,6 +369,11 @@ class TestRecovery:
     def test_its_time_is_counted(self) -> None:
         recoveries = over().daemon.totals.fault_recoveries
         assert (recoveries.count, recoveries.within[0], recoveries.seconds) == (1, 1, pytest.approx(0.1))
+
+    def test_its_time_is_not_negative_if_the_log_has_earlier_times(self) -> None:
+        early = (replace(line, at=AT + 5.1) for line in reset(AT + 4.9))
+        result = reduced(*block(A), *leaves(A, at=AT + 5.03), *early, time_passes(AT + 8), start=UP)
+        assert result.daemon.totals.fault_recoveries.seconds == pytest.approx(0.1)
 
 
 class TestRestart:
@@ -448,7 +455,7 @@ class TestBounds:
         seen = [each for number in range(80) for each in self.over(9000, AT + 100 + 10 * number)]
         result = reduced(*seen, start=over().node)
         assert [each.affected for each in incidents(result) if each.daemon == DAEMON] == [(A, B, C)]
-        assert len(incidents(result)) == 64
+        assert (len(incidents(result)), incidents(result)[-1].started_at) == (64, AT + 890)
 
     def test_the_lists_of_clients_are_bounded(self) -> None:
         forged = [

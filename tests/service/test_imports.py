@@ -27,7 +27,13 @@ finally:
 SERVICE_ALONE = {"pynvml", "psutil", "prometheus_client", "jinja2", "sqlite3", "tenacity", "structlog", "http", "ssl"}
 """The packages that the service needs."""
 
-OURS = {"exporter.state", "exporter.model.node", "exporter.collectors", "exporter.store.database", "exporter.web"}
+OURS = {
+    "exporter.state",
+    "exporter.model.observation",
+    "exporter.collectors",
+    "exporter.store.database",
+    "exporter.web",
+}
 """Our own packages that take long to import."""
 
 

@@ -136,6 +136,12 @@ class TestUnchangedDaemon:
             assert 2 <= len(asked[question]) <= 3
             assert gap(asked[question]) > RHYTHM.limits - 5 * RHYTHM.liveness
 
+    def test_queries_the_default_limits_of_another_daemon_at_once(self) -> None:
+        start = reduced(daemon_process(), start=poll(60)[0]).node
+        another = reduced(daemon_process(900, at=start.at + 1), start=start).node
+        _, asked = poll(10, start=another)
+        assert {DEFAULT_THREADS, DEFAULT_PRIORITY} <= asked.keys()
+
     def test_only_lists_the_servers_of_a_daemon_without_servers(self) -> None:
         _, asked = poll(600, answer=serverless)
         assert asked[LIST][0] == 0.0

@@ -145,6 +145,16 @@ def test_waits_between_two_steps() -> None:
     assert gaps == pytest.approx([10.1] * 3, abs=1.0)
 
 
+def test_waits_after_the_end_of_a_long_step() -> None:
+    post = faulted(VICTIM)
+    post.until(STRUCK + 61)
+    post.finish_action(after=30)
+    passes(post, 9)
+    assert len(post.actions) == 1
+    passes(post, 2)
+    assert len(post.actions) == 2
+
+
 def test_reports_the_clients_for_which_the_server_waits() -> None:
     post = faulted(VICTIM, OTHER, allow=NOTHING)
     post.until(STRUCK + 300)
@@ -194,7 +204,8 @@ def test_does_not_shut_down_a_server_with_an_unaffected_client() -> None:
     post = faulted(VICTIM, served=(OTHER,))
     passes(post, 300)
     assert [action.kind.value for action in post.actions] == ["kill_clients"]
-    assert post.watch.reason == Reason(ReasonCode.CLIENTS_UNAFFECTED, pids=(601,), server=SERVER)
+    waits = Reason(ReasonCode.CLIENTS_UNAFFECTED, pids=(601,), server=SERVER)
+    assert (post.watch.reason, post.watch.last_action) == (waits, None)
 
 
 def test_does_not_shut_down_a_server_with_unknown_clients() -> None:

@@ -258,6 +258,16 @@ def test_another_condition_does_not_close_the_circuit() -> None:
     assert (post.condition, post.watch.circuit_opened_at) == (Condition.HELD, AT)
 
 
+def test_closes_the_circuit_a_whole_window_after_another_daemon_replaced_the_last_one() -> None:
+    post = WatchedDaemon()
+    post.node = replace(post.node, watches={DAEMON: replace(post.watch, circuit_opened_at=AT)})
+    post.observe(*returns(AT + 500))
+    post.until(AT + 1390, every=10.0)
+    assert (post.condition, post.watch.circuit_opened_at) == (Condition.WELL, AT)
+    post.until(AT + 1410, every=10.0)
+    assert post.watch.circuit_opened_at is None
+
+
 # What the watchdog would have done in a recording: reported among the rest, and changing nothing of it.
 
 

@@ -146,7 +146,9 @@ def ask(connection: http.client.HTTPConnection, path: str, method: str = "GET", 
     """Send one request on a connection; underscores in header names become hyphens."""
     connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
     with connection.getresponse() as response:
-        return Answer(response.status, dict(response.getheaders()), response.read())
+        headers = dict(response.getheaders())
+        assert len(headers) == len(response.getheaders()), "each header has one value"
+        return Answer(response.status, headers, response.read())
 
 
 def read_all(connection: socket.socket) -> bytes:
