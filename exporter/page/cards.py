@@ -23,8 +23,8 @@ from exporter.report.incident_text import (
     verdict,
     xid_text,
 )
-from exporter.report.problem import FindingCode, Severity
-from exporter.report.problems import PROBLEMS, of_phase
+from exporter.report.problem import NodeProblem, Severity
+from exporter.report.problems import of_phase
 from exporter.report.reasons import log_text, reason_text, texts_of
 from exporter.report.remedy import address_of, command_to_end_server, command_to_kill
 from exporter.report.sharing_text import sentences, used_text
@@ -378,7 +378,7 @@ def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int,
         name=f"GPU {printable(gpu_name(node, uuid))}",
         model=display_name(reading.name),
         uuid=short_gpu(uuid),
-        severity=PROBLEMS[FindingCode.GPU_UNREADABLE].severity if reading.problem is not None else severity,
+        severity=NodeProblem.GPU_UNREADABLE.definition.severity if reading.problem is not None else severity,
         sharing="cannot be read" if reading.problem is not None else sharing,
         busy="" if reading.gpu_percent is None else f"{reading.gpu_percent} % of the time busy",
         problem=None if reading.problem is None else reason_text(reading.problem, CollectorName.NVML),

@@ -1,15 +1,15 @@
-"""A problem that this node has: a code of the catalogue, the values that fill its texts, and the commands that help."""
+"""A problem of the catalogue that this node has, the values that fill its texts, and the commands that help."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from string import Formatter
 
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.parse.printable import printable
-from exporter.report.problem import ON_NODE, Definition, FindingCode, Severity
-from exporter.report.problems import PROBLEMS, Situation
+from exporter.report.problem import ON_NODE, Definition, Problem, Severity
+from exporter.report.problems import Situation
 from exporter.report.remedy import ManualStep
 from exporter.report.text import duration_text
 
@@ -17,14 +17,15 @@ MOST_COMMANDS = 4
 """How many commands a finding has at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One problem, as it was at the time `at`.
 
     `since` is when it began, if that is known. `daemon`, `server`, `gpu` and `client` (a PID) are what it concerns.
     """
 
-    code: FindingCode
+    problem: Problem
+    _: KW_ONLY
     at: float
     since: float | None = None
     daemon: DaemonName | None = None
@@ -53,7 +54,7 @@ class Finding:
     @property
     def definition(self) -> Definition:
         """The entry of the catalogue."""
-        return PROBLEMS[self.code]
+        return self.problem.definition
 
     @property
     def severity(self) -> Severity:

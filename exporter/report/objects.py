@@ -276,7 +276,7 @@ def node_object(view: StatusView) -> dict[str, Any]:
 
 def _finding(found: Finding) -> dict[str, Any]:
     return {
-        "code": found.code,
+        "code": found.problem.code,
         "severity": found.severity,
         "daemon": found.daemon,
         "server": found.server,

@@ -19,7 +19,7 @@ from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.finding import Finding, severity_and_label
 from exporter.report.findings import findings
-from exporter.report.problem import FindingCode, Severity
+from exporter.report.problem import NodeProblem, Severity
 from exporter.report.reasons import source_text
 from exporter.report.text import display_name, listed, workload_text
 from exporter.report.watchdog_text import WatchdogSummary, watchdog_summary
@@ -255,7 +255,7 @@ def status_view(data: StatusInput) -> StatusView:
     node, found = data.node, findings(data.node, data.at, data.policy)
     if data.stalled_seconds is not None:
         since = data.at - data.stalled_seconds
-        stalled = Finding(code=FindingCode.EXPORTER_STALLED, at=data.at, since=since, commands=(RESTART_EXPORTER,))
+        stalled = Finding(NodeProblem.EXPORTER_STALLED, at=data.at, since=since, commands=(RESTART_EXPORTER,))
         found = (stalled, *found)
     domains, memory = named_domains(node), memory_by_process(node)
     return StatusView(

@@ -4,6 +4,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -166,9 +167,13 @@ def templated(summary: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: LABELS.get(found[1], f"{{{{ $labels.{found[1]} }}}}"), summary)
 
 
+def definitions() -> Iterator[Definition]:
+    return (problem.definition for problem in PROBLEMS)
+
+
 def definition(rule: Rule) -> Definition:
     """Return what the catalogue of problems has of an alert and its severity."""
-    (found,) = (each for each in PROBLEMS.values() if (each.alert, each.severity) == (rule.alert, rule.severity))
+    (found,) = (each for each in definitions() if (each.alert, each.severity) == (rule.alert, rule.severity))
     return found
 
 
@@ -204,7 +209,7 @@ def test_fires_without_any_exporter() -> None:
 
 
 def test_each_alert_of_the_catalogue_is_a_rule() -> None:
-    defined = sorted((each.alert, each.severity.value) for each in PROBLEMS.values() if each.alert is not None)
+    defined = sorted((each.alert, each.severity.value) for each in definitions() if each.alert is not None)
     assert defined == sorted((rule.alert, rule.severity) for rule in rules())
 
 
