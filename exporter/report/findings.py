@@ -30,12 +30,13 @@ from exporter.report.remedy import (
     address_of,
     command_to_end_server,
     command_to_kill,
-    command_to_resume,
     commands_to_restart,
+    commands_to_resume,
     commands_to_signal,
     commands_to_start,
     control_command,
     gpu_text,
+    known,
     needed,
     quarantine_cause,
     recovery_steps,
@@ -97,9 +98,9 @@ def _faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
     open_ones = [each for each in node.incidents.values() if each.open]
     open_ones.sort(key=lambda each: not (each.blockers or each.stuck))
     yield from (_fault(node, at, each, policy) for each in open_ones)
-    known = {(each.daemon, each.server) for each in open_ones}
+    with_incident = {(each.daemon, each.server) for each in open_ones}
     for daemon, server in View(node).servers():
-        if server.state is ServerState.FAULT and (daemon.name, server.pid) not in known:
+        if server.state is ServerState.FAULT and (daemon.name, server.pid) not in with_incident:
             yield Finding(
                 DaemonProblem.SERVER_FAULT,
                 at=at,
@@ -128,7 +129,7 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
         client=blockers[0] if blockers else None,
         values={"suspect": verdict(incident), "recovery": recovery},
         situation=situation,
-        commands=tuple(each for each in commands if each is not None)[:MOST_COMMANDS],
+        commands=known(*commands)[:MOST_COMMANDS],
     )
 
 
@@ -174,10 +175,10 @@ def _resets_needed(node: Node, at: float) -> Iterable[Finding]:
 
 def _handles(node: Node, daemon: Daemon, gpu: str, at: float) -> bool:
     """Return whether a daemon is in quarantine for this GPU, or an operator has ended that quarantine since."""
-    watch, known = node.watches.get(daemon.name), node.gpus.get(gpu)
+    watch = node.watches.get(daemon.name)
     if watch is None:
         return False
-    serves = gpu in daemon.runtime.devices.values() if known is None else uses_gpu(node, daemon, gpu)
+    serves = gpu in daemon.runtime.devices.values() if gpu not in node.gpus else uses_gpu(node, daemon, gpu)
     released = watch.resumed_at is not None and watch.resumed_at >= at
     return (watch.quarantine is not None and watch.quarantine.gpu == gpu) or (serves and released)
 
@@ -242,14 +243,13 @@ def _drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
             place = "for new servers" if first.server is None else f"on server {first.server}"
             more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
             settable = [check.command for check in drifted if check.command][:MOST_COMMANDS]
-            commands = (control_command(command, address) for command in settable)
             yield Finding(
                 NodeProblem.LIMITS_DRIFTED,
                 at=at,
                 daemon=daemon.name,
                 server=first.server,
                 values={"limits": f"{reason_text(first.reason)} {place}{more}"},
-                commands=tuple(each for each in commands if each is not None),
+                commands=known(*(control_command(command, address) for command in settable)),
             )
 
 
@@ -292,14 +292,9 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
 def _contradicted_logs(node: Node, at: float) -> Iterable[Finding]:
     """Yield the daemons with a log that other sources contradicted recently."""
     for daemon in View(node).daemons():
-        if daemon.log.contradicted_at is not None and at - daemon.log.contradicted_at <= CONTRADICTED_SECONDS:
-            yield Finding(
-                NodeProblem.LOG_CONTRADICTED,
-                at=at,
-                since=daemon.log.contradicted_at,
-                daemon=daemon.name,
-                commands=(DOCTOR,),
-            )
+        since = daemon.log.contradicted_at
+        if since is not None and at - since <= CONTRADICTED_SECONDS:
+            yield Finding(NodeProblem.LOG_CONTRADICTED, at=at, since=since, daemon=daemon.name, commands=(DOCTOR,))
 
 
 def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
@@ -323,14 +318,10 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
         found = _state_finding(node, at, daemon, watch, policy)
         if found is not None:
             yield found
-        if daemon.log.own_commands.blocked_since is not None:
-            yield Finding(
-                NodeProblem.LOG_BLOCKED,
-                at=at,
-                since=daemon.log.own_commands.blocked_since,
-                daemon=daemon.name,
-                commands=commands_to_restart(node, daemon, policy),
-            )
+        since = daemon.log.own_commands.blocked_since
+        if since is not None:
+            restart = commands_to_restart(node, daemon, policy)
+            yield Finding(NodeProblem.LOG_BLOCKED, at=at, since=since, daemon=daemon.name, commands=restart)
 
 
 def _state_finding(
@@ -347,13 +338,8 @@ def _state_finding(
     if watch.diagnosis is not None and watch.diagnosis.condition is Condition.PROGRAM_UNRESPONSIVE:
         # Clients are not affected; lists of them, limits and servers' states are as old as the last answer.
         run = control_command(list_servers(daemon.runtime.protocol), address_of(node, name, policy), deadline=10)
-        return Finding(
-            DaemonProblem.CONTROL_PROGRAM_HUNG,
-            at=at,
-            since=daemon.commands.unanswered_since,
-            daemon=name,
-            commands=() if run is None else (run,),
-        )
+        since = daemon.commands.unanswered_since
+        return Finding(DaemonProblem.CONTROL_PROGRAM_HUNG, at=at, since=since, daemon=name, commands=known(run))
     if summary is not None and summary.problem and not summary.fault:
         problem = _problem_of(node, at, daemon, watch)
         commands, since = commands_to_signal(node, watch.diagnosis), _since(node, at, daemon, watch, problem)
@@ -362,7 +348,7 @@ def _state_finding(
         return _with_watchdog(Finding(problem, at=at, since=since, daemon=name, commands=commands), watch, summary)
     if watch.phase in _SUSPENDED:
         since = watch.circuit_opened_at if watch.phase is WatchdogPhase.CIRCUIT_OPEN else watch.state_lost_at
-        return Finding(PHASE_PROBLEMS[watch.phase], at=at, since=since, daemon=name, commands=_resume(daemon))
+        return Finding(PHASE_PROBLEMS[watch.phase], at=at, since=since, daemon=name, commands=commands_to_resume(name))
     if servers.in_crash_loop(daemon, at):
         return _crash_loop(at, daemon)
     if daemon.connections.waiting:
@@ -404,7 +390,8 @@ def _not_up(
     acts = policy is not None and policy.mode_of(daemon) is Mode.ACT
     if daemon.declared.expected and daemon.ended and watch.quarantine is None:
         if watch.phase in _SUSPENDED:
-            commands = (*_resume(daemon), *(() if acts else commands_to_start(node, daemon, policy)))
+            start = () if acts else commands_to_start(node, daemon, policy)
+            commands = (*commands_to_resume(daemon.name), *start)
         elif watch.phase is WatchdogPhase.IDLE:
             commands = commands_to_start(node, daemon, policy)
     elif problem is DaemonProblem.DAEMON_HUNG and not acts:
@@ -481,8 +468,3 @@ def _unknown_since(node: Node, daemon: Daemon, at: float) -> float | None:
     since = (daemon.commands.unanswered_since, daemon.lifecycle.state_since, node.began_at)
     began = next((each for each in since if each is not None), at)
     return began if at - began > STARTING_SECONDS else None
-
-
-def _resume(daemon: Daemon) -> tuple[str, ...]:
-    command = command_to_resume(daemon.name)
-    return () if command is None else (command,)

@@ -24,8 +24,8 @@ from exporter.report.remedy import (
     address_of,
     command_to_end_server,
     command_to_kill,
-    command_to_resume,
     commands_to_restart,
+    commands_to_resume,
     commands_to_signal,
     commands_to_start,
     control_command,
@@ -112,7 +112,7 @@ def test_signals_only_a_process_that_was_read_since_the_start() -> None:
 def test_writes_no_command_for_an_unprintable_directory(directory: str) -> None:
     assert command_to_end_server(513, at(directory)) is None
     assert started(moved(daemon_dead(), pipe=directory)) == ()
-    assert command_to_resume(directory) is None
+    assert commands_to_resume(directory) == ()
 
 
 def test_writes_no_command_without_an_address() -> None:
@@ -127,7 +127,7 @@ def test_writes_no_command_for_a_server_without_a_pid() -> None:
 def test_resume_command_quotes_the_name(subtests: pytest.Subtests) -> None:
     for name in HOSTILE:
         with subtests.test(name=name):
-            assert shlex.split(command_to_resume(name) or "") == ["cuda-mps-exporter", "resume", name]
+            assert shlex.split(*commands_to_resume(name)) == ["cuda-mps-exporter", "resume", name]
 
 
 @pytest.mark.parametrize(("uid", "prefix"), [(None, ""), (0, ""), (1000, "sudo -u '#1000' env ")])
