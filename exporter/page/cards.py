@@ -25,7 +25,7 @@ from exporter.report.incident_text import (
 )
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import of_phase
-from exporter.report.reasons import log_text, reason_text, texts_of
+from exporter.report.reasons import log_text, reason_text, source_text, texts_of
 from exporter.report.remedy import address_of, command_to_end_server, command_to_kill
 from exporter.report.sharing_text import sentences, used_text
 from exporter.report.status_text import counts_text
@@ -58,7 +58,7 @@ _SERVER_SEVERITIES = {
 
 def headline(view: StatusView) -> SimpleNamespace:
     """Return the most urgent finding and the others. If the exporter is stalled, no other finding is current."""
-    found = view.findings[:1] if view.stalled else view.findings
+    found = view.findings[:1] if view.stalled_seconds is not None else view.findings
     text = counts_text(view.node) if view.daemons else "no MPS control daemon runs here, and none is expected"
     return SimpleNamespace(
         severity=view.severity,
@@ -248,13 +248,13 @@ def collectors(view: StatusView) -> tuple[SimpleNamespace, ...]:
     """Return the collectors by name, then the log files that are not followed. `age` is the age of the data."""
     rows = [
         SimpleNamespace(
-            name=printable(each.name),
-            severity=Severity.WARNING if each.text else Severity.WELL,
-            state=each.text or "works",
-            age="never" if each.last_success is None else f"{duration_text(view.at - each.last_success)} ago",
-            took=duration_text(each.seconds),
+            name=printable(name),
+            severity=Severity.WARNING if source.problems else Severity.WELL,
+            state=source_text(name, source) or "works",
+            age="never" if source.last_success is None else f"{duration_text(view.at - source.last_success)} ago",
+            took=duration_text(source.last.seconds),
         )
-        for each in view.collectors
+        for name, source in sorted(view.node.sources.items())
     ]
     for shown in view.daemons:
         for file, known in sorted(shown.daemon.log.problems.items()):

@@ -361,9 +361,9 @@ def _remedies(view: StatusView, above: Sequence[Line]) -> Iterable[Line]:
 
 
 def _collection_errors(view: StatusView) -> Iterable[str]:
-    for collector in view.collectors:
-        if collector.problem is not None:
-            yield f"{collector.name}: {collector.text}"
+    for name, source in sorted(view.node.sources.items()):
+        if source.last.problem is not None:
+            yield f"{name}: {source_text(name, source)}"
     for shown in view.daemons:
         daemon, name = shown.daemon, printable(shown.daemon.name)
         if not daemon.supported:

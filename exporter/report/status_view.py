@@ -1,7 +1,7 @@
 """The status of a node as one value, which terminal, page and JSON render."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from string import ascii_uppercase
 
 from exporter.model.daemon import Daemon, DaemonState
@@ -10,7 +10,6 @@ from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
-from exporter.model.reason import Reason
 from exporter.model.server import Client, Server
 from exporter.model.settings import Mode
 from exporter.model.usage import Sample
@@ -20,7 +19,6 @@ from exporter.parse.printable import printable
 from exporter.report.finding import Finding, severity_and_label
 from exporter.report.findings import findings
 from exporter.report.problem import NodeProblem, Severity
-from exporter.report.reasons import source_text
 from exporter.report.text import display_name, listed, workload_text
 from exporter.report.watchdog_text import WatchdogSummary, watchdog_summary
 from exporter.state.bypassing import sharing_mode
@@ -203,36 +201,13 @@ class GpuView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectorView:
-    """A collector: its error, when it last succeeded, and how long its last collection took."""
-
-    name: str
-    problem: Reason | None
-
-    text: str
-    """The error in words; empty if there is none."""
-
-    last_success: float | None
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusView:
+class StatusView(StatusInput):
     """The status of a node at a moment."""
 
-    node: Node
-    at: float
-    host: str
-    policy: Policy | None
     findings: tuple[Finding, ...]
     daemons: tuple[DaemonView, ...]
     gpus: tuple[GpuView, ...]
     domains: tuple[NamedDomain, ...]
-    collectors: tuple[CollectorView, ...]
-    incidents: Sequence[Incident]
-    events: Sequence[Event]
-    samples: Sequence[Sample]
-    stalled: bool
 
     @property
     def severity(self) -> Severity:
@@ -259,28 +234,11 @@ def status_view(data: StatusInput) -> StatusView:
         found = (stalled, *found)
     domains, memory = named_domains(node), memory_by_process(node)
     return StatusView(
-        node=node,
-        at=data.at,
-        host=data.host,
-        policy=data.policy,
+        **{each.name: getattr(data, each.name) for each in fields(data)},
         findings=found,
         daemons=tuple(_daemon(node, daemon, data.policy, found, domains, memory) for daemon in View(node).daemons()),
         gpus=_gpus(node, found, memory),
         domains=tuple(domains),
-        collectors=tuple(
-            CollectorView(
-                name=name,
-                problem=source.last.problem,
-                text=source_text(name, source) if source.problems else "",
-                last_success=source.last_success,
-                seconds=source.last.seconds,
-            )
-            for name, source in sorted(node.sources.items())
-        ),
-        incidents=data.incidents,
-        events=data.events,
-        samples=data.samples,
-        stalled=data.stalled_seconds is not None,
     )
 
 
