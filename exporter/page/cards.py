@@ -181,9 +181,9 @@ def _server(view: StatusView, shown: ServerView) -> SimpleNamespace:
     severity = _SERVER_SEVERITIES.get(server.state, Severity.WARNING)
     number = counted(clients, "client") if limit is None else f"{clients} of {limit} clients"
     limits = [*_memory_limits(view.node, shown.memory_limits)]
-    if server.active_thread_percentage is not None:
-        limits.insert(0, f"{server.active_thread_percentage:g} % of threads")
-    if server.client_priority:
+    if server.limits.active_thread_percentage is not None:
+        limits.insert(0, f"{server.limits.active_thread_percentage:g} % of threads")
+    if server.limits.client_priority:
         limits.append("priority below normal")
     return SimpleNamespace(
         pid=server.pid,
@@ -210,8 +210,8 @@ def _server(view: StatusView, shown: ServerView) -> SimpleNamespace:
     )
 
 
-def _memory_limits(node: Node, limits: Mapping[int, tuple[GpuUuid, int]]) -> Iterable[str]:
-    return (f"{mebibytes(limit)} on GPU {printable(gpu_name(node, gpu))}" for gpu, limit in limits.values())
+def _memory_limits(node: Node, limits: Iterable[tuple[GpuUuid, int]]) -> Iterable[str]:
+    return (f"{mebibytes(limit)} on GPU {printable(gpu_name(node, gpu))}" for gpu, limit in limits)
 
 
 def watchdog(view: StatusView) -> SimpleNamespace:

@@ -272,11 +272,11 @@ def _daemon(node: Node, shown: DaemonView) -> dict[str, Any]:
 
 
 def _server(node: Node, shown: ServerView) -> dict[str, Any]:
-    percentage = shown.server.active_thread_percentage
+    percentage = shown.server.limits.active_thread_percentage
     return {
         **_fields(shown.server, "pid", "uid", "state"),
         "active_thread_ratio": None if percentage is None else percentage / 100,
-        "pinned_memory_limit_bytes": dict(shown.memory_limits.values()),
+        "pinned_memory_limit_bytes": dict(shown.memory_limits),
         "clients_limit": shown.clients_limit,
         "clients": [_client(node, each) for each in shown.clients],
     }

@@ -22,9 +22,8 @@ from exporter.report.problem import NodeProblem, Severity
 from exporter.report.text import display_name, listed, workload_text
 from exporter.report.watchdog_text import WatchdogSummary, watchdog_summary
 from exporter.state.bypassing import sharing_mode
-from exporter.state.devices import gpus_by_ordinal
 from exporter.state.failure_domains import FailureDomain, failure_domains
-from exporter.state.limits import clients_limit
+from exporter.state.limits import clients_limit, memory_limits_by_gpu
 from exporter.state.processes import client_id, pod_of, workload_of
 from exporter.usage.allocation import AllocatedShares, allocation
 from exporter.usage.capacity import GpuSharing, gpu_sharing
@@ -160,8 +159,8 @@ class ServerView:
     clients_limit: int | None
     started_at: float
 
-    memory_limits: Mapping[int, tuple[GpuUuid, int]]
-    """The GPU and the bytes of each memory limit, by the daemon's device ordinal."""
+    memory_limits: Iterable[tuple[GpuUuid, int]]
+    """The GPU and the bytes of each memory limit."""
 
     answering: bool
     """Whether the daemon answers, so that the server's state is current."""
@@ -176,7 +175,7 @@ class DaemonView:
     label: str
     findings: tuple[Finding, ...]
     servers: tuple[ServerView, ...]
-    memory_limits: Mapping[int, tuple[GpuUuid, int]]
+    memory_limits: Iterable[tuple[GpuUuid, int]]
     waiting: Mapping[int, ProcessLabel]
     watch: WatchdogState | None
     mode: Mode | None
@@ -269,13 +268,15 @@ def _daemon(
     def server(each: Server) -> ServerView:
         process = node.processes.get(each.pid)
         user = process_label(node, each.pid).user or ("" if each.uid is None else str(each.uid))
+        if daemon.has_static_partitions:
+            each = replace(each, limits=replace(each.limits, active_thread_percentage=None))
         return ServerView(
-            server=replace(each, active_thread_percentage=None) if daemon.has_static_partitions else each,
+            server=each,
             user="all users" if daemon.serves_all_users else user,
             clients=tuple(map(client, clients_of(daemon, each))),
             clients_limit=clients_limit(node, daemon, each),
             started_at=each.started_at if process is None else process.started,
-            memory_limits=_limits(node, daemon, each.pinned_memory_limits),
+            memory_limits=memory_limits_by_gpu(node, daemon, each.limits.pinned_memory),
             answering=daemon.state is DaemonState.UP,
         )
 
@@ -285,7 +286,7 @@ def _daemon(
         label=label,
         findings=tuple(each for each in found if each.daemon == daemon.name),
         servers=tuple(map(server, daemon.servers.values())),
-        memory_limits=_limits(node, daemon, daemon.default_limits.pinned_memory),
+        memory_limits=memory_limits_by_gpu(node, daemon, daemon.default_limits.pinned_memory),
         waiting={
             pid: waiting_label(node, pid, daemon.connections.queued.get(pid))
             for pid in sorted(daemon.connections.waiting)
@@ -294,11 +295,6 @@ def _daemon(
         mode=None if policy is None else policy.mode_of(daemon),
         watchdog=watchdog_summary(node, daemon),
     )
-
-
-def _limits(node: Node, daemon: Daemon, limits: Mapping[int, int]) -> Mapping[int, tuple[GpuUuid, int]]:
-    gpus = gpus_by_ordinal(node, daemon)
-    return {device: (gpus[device], limit) for device, limit in sorted(limits.items()) if device in gpus}
 
 
 def _gpus(node: Node, found: Sequence[Finding], memory: MemoryByProcess) -> tuple[GpuView, ...]:

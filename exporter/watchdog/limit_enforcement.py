@@ -95,15 +95,15 @@ def check_defaults(daemon: Daemon, wanted: Limits) -> Iterator[LimitCheck]:
 def _check_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> Iterator[LimitCheck]:
     share, priority, logged_at = wanted.active_thread_percentage, wanted.client_priority, server.limits_logged_at
     # If the log has all limits of the server, it has no memory limit that the log does not have.
-    logged = logged_at is not None and (server.client_priority is not None or at - logged_at >= LOG_SECONDS)
+    logged = logged_at is not None and (server.limits.client_priority is not None or at - logged_at >= LOG_SECONDS)
     verb = f"set_device_pinned_mem_limit {server.pid}"
-    yield from _check_memory(daemon, server.pid, verb, server.pinned_memory_limits, wanted, logged=logged)
+    yield from _check_memory(daemon, server.pid, verb, server.limits.pinned_memory, wanted, logged=logged)
     if share is not None:
         command = f"set_active_thread_percentage {server.pid} {share:g}"
-        yield _check_threads(daemon, server.pid, command, server.active_thread_percentage, share)
-    if priority is not None and server.client_priority is not None:
+        yield _check_threads(daemon, server.pid, command, server.limits.active_thread_percentage, share)
+    if priority is not None and server.limits.client_priority is not None:
         command = f"set_default_client_priority {priority}"
-        yield _check_priority(daemon, server.pid, command, server.client_priority, priority)
+        yield _check_priority(daemon, server.pid, command, server.limits.client_priority, priority)
 
 
 def _check_named(daemon: Daemon, server: Server, wanted: Limits) -> Iterator[LimitCheck]:
@@ -114,7 +114,7 @@ def _check_named(daemon: Daemon, server: Server, wanted: Limits) -> Iterator[Lim
     if server.name is None or not server.namespaces:
         return
     share, priority, verb = wanted.active_thread_percentage, wanted.client_priority, f"server set {server.name}"
-    in_force = next(iter(server.pinned_memory_limits.values()), None)
+    in_force = next(iter(server.limits.pinned_memory.values()), None)
     differ = len(set(wanted.pinned_memory.values())) > 1
     devices = sorted(wanted.pinned_memory.items())
     for device, limit in devices if differ else devices[:1]:
@@ -123,10 +123,10 @@ def _check_named(daemon: Daemon, server: Server, wanted: Limits) -> Iterator[Lim
         yield _check(daemon, server.pid, command, reason, known=True, holds=in_force == limit)
     if share is not None:
         command = f"{verb} --active-thread-percentage={share:g}"
-        yield _check_threads(daemon, server.pid, command, server.active_thread_percentage, share)
+        yield _check_threads(daemon, server.pid, command, server.limits.active_thread_percentage, share)
     if priority is not None:
         command = f"{verb} --client-priority={priority}"
-        yield _check_priority(daemon, server.pid, command, server.client_priority, priority)
+        yield _check_priority(daemon, server.pid, command, server.limits.client_priority, priority)
 
 
 def _check_memory(

@@ -286,7 +286,7 @@ def with_protocol_3(present: Node) -> Node:
     """Return the node with a daemon of protocol 3, whose servers belong to a user and have no memory limit."""
     daemon = present.daemons[DAEMON]
     servers = {
-        pid: replace(each, name="uid_1000", namespaces={"default": Limits()}, pinned_memory_limits={})
+        pid: replace(each, name="uid_1000", namespaces={"default": Limits()}, limits=Limits())
         for pid, each in daemon.servers.items()
     }
     return moved(present, runtime__protocol=3, servers=servers)
