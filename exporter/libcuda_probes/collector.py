@@ -211,15 +211,13 @@ class LibcudaCollector:
         parts = self._work(probes)
         work = self._last = self._with_known_beginnings(sums(parts.values()))
         allowed = {pid: sms_of(percentage, probes.sms) for pid, percentage in self._percentages.items()}
-        limits = {pid: sms for pid, sms in allowed.items() if sms is not None}
-        probes.limit_sms(limits)
+        probes.limit_sms({pid: sms for pid, sms in allowed.items() if sms is not None})
         reading = WorkReading(
             at=self.clock.now(),
             boot_ns=self.boot_ns(),
             seconds=watched,
             sms=probes.sms,
             lost=probes.lost,
-            narrowed=limits,
             processes=tuple(work.values()),
             on_devices=tuple(part for part in parts.values() if part.device >= 0),
             watched=self._watched_pids(),

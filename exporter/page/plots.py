@@ -64,7 +64,6 @@ def plots(view: StatusView, hour: Hour) -> SimpleNamespace:
     return SimpleNamespace(
         plots=(
             _plot(
-                hour,
                 ("clients", "Clients"),
                 [None if each is None else {"clients": float(each)} for each in counts],
                 max((each for each in counts if each is not None), default=0) or 1,
@@ -72,7 +71,6 @@ def plots(view: StatusView, hour: Hour) -> SimpleNamespace:
                 marks,
             ),
             _plot(
-                hour,
                 ("memory", f"Memory of {'all GPUs' if many else 'the GPU'} by workload"),
                 memory,
                 memory_top,
@@ -81,7 +79,6 @@ def plots(view: StatusView, hour: Hour) -> SimpleNamespace:
                 shown,
             ),
             _plot(
-                hour,
                 ("sm", f"SM time of {'all GPUs' if many else 'the GPU'} by workload"),
                 sm,
                 sm_top,
@@ -131,7 +128,6 @@ def _percent(part: float) -> str:
 
 
 def _plot(
-    hour: Hour,
     title: tuple[str, str],
     amounts: Sequence[Amounts | None],
     top: float,

@@ -120,7 +120,7 @@ def watchdog_summary(node: Node, daemon: Daemon) -> WatchdogSummary | None:
     watch = node.watches.get(daemon.name)
     if watch is None:
         return None
-    found, phase, last = watch.diagnosis, _phase_text(node, daemon, watch), watch.last_action
+    found, phase, last = watch.diagnosis, _phase_text(node, watch), watch.last_action
     harmless = found is None or found.condition in HARMLESS
     if harmless and phase is None:
         return None
@@ -167,7 +167,7 @@ def _process(node: Node, identity: ProcessIdentity) -> str:
     return process_text(identity.pid, process.command, process.user)
 
 
-def _phase_text(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
+def _phase_text(node: Node, watch: WatchdogState) -> str | None:
     """Return what the watchdog does; None if it is idle."""
     match watch.phase:
         case WatchdogPhase.IDLE:
