@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from string import Formatter
 
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.observation import DaemonName, GpuUuid
+from exporter.model.reason import with_known_parts
 from exporter.parse.printable import printable
 from exporter.report.problem import ON_NODE, Definition, Problem, Severity
 from exporter.report.problems import Situation
@@ -69,14 +69,11 @@ class Finding:
     @property
     def text(self) -> str:
         """What is wrong, in one line."""
-        values, definition = self._values(), self.definition
-        template = (
-            definition.summary_since if self.since is not None and definition.summary_since else definition.summary
-        )
+        values = self._values()
+        template = with_known_parts(self.definition.summary, values.keys())
         for part in ON_NODE:
             template = template.replace(part, "")
-        detail = definition.detail if _placeholders(definition.detail) <= values.keys() else ""
-        return ", ".join((f"{template}{detail}".format_map(values), *self.notes))
+        return ", ".join((template.format_map(values), *self.notes))
 
     @property
     def remedy(self) -> str:
@@ -92,10 +89,6 @@ class Finding:
         known = {"daemon": self.daemon, "gpu": self.gpu, "server": self.server, "since": since}
         shown = {name: printable(str(value)) for name, value in known.items() if value is not None}
         return defaultdict(lambda: "unknown", {**shown, **self.values})
-
-
-def _placeholders(template: str) -> set[str]:
-    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
 
 
 def state_text(daemon: Daemon) -> str:

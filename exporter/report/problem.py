@@ -42,7 +42,11 @@ class Definition:
     """Two or three words: the state of a daemon or GPU on the page, and the problem in a dashboard's table."""
 
     summary: str
-    """One line that names the problem, the daemon or GPU, and the node. It is the title of the alert."""
+    """One line that names the problem, the daemon or GPU, and the node. `{since}` is the duration so far.
+
+    Parts in brackets are as in texts of reasons (`model/reason_code.py`). Without any values, it is the title of the
+    alert.
+    """
 
     meaning: str
     """What the problem is, and what it means for clients."""
@@ -51,12 +55,6 @@ class Definition:
     """What to do about it, before any commands for the daemon concerned."""
 
     severity: Severity = Severity.WARNING
-
-    summary_since: str = ""
-    """The summary if `{since}`, the duration so far, is known. Empty: the same as `summary`."""
-
-    detail: str = ""
-    """What is added to the summary if the finding has these values."""
 
     alert: str | None = None
     """The alert that has the texts of this definition."""
@@ -91,8 +89,7 @@ class Problem(Enum):
 
 _BYPASSING = Definition(
     label="process bypasses MPS",
-    summary="CUDA processes bypass MPS on GPU {gpu} of {node}",
-    detail=": {processes}",
+    summary="CUDA processes bypass MPS on GPU {gpu} of {node}[: {processes}]",
     meaning="CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and "
     "MPS clients wait while they compute.",
     remedy="Restart the processes with CUDA_MPS_PIPE_DIRECTORY set to the daemon's directory.",
@@ -116,8 +113,7 @@ class NodeProblem(Problem):
     GPU_RESET_NEEDED = Definition(
         severity=Severity.CRITICAL,
         label="needs a reset or a reboot",
-        summary="GPU {gpu} on {node} needs a reset or a reboot (Xid {xid})",
-        summary_since="{which} needs {needed}",
+        summary="[{which} needs {needed}|GPU {gpu} on {node} needs a reset or a reboot (Xid {xid})]",
         meaning="The driver reported an error that no program causes, and NVIDIA advises a reset of the GPU or a "
         "reboot. Work on that GPU fails.",
         remedy="Take the node out of scheduling. Then reset the GPU or reboot. A restart of MPS does not help.",
@@ -142,8 +138,7 @@ class NodeProblem(Problem):
     GPU_LOST = Definition(
         severity=Severity.CRITICAL,
         label="GPU lost",
-        summary="GPU {gpu} on {node} is lost",
-        detail=": {problem}",
+        summary="GPU {gpu} on {node} is lost[: {problem}]",
         meaning="The GPU does not respond to the driver, or NVML no longer lists it. All CUDA processes on it fail.",
         remedy="Take the node out of scheduling. Read what the kernel reports (`journalctl -k`). Then reset the GPU "
         "or reboot. A restart of MPS does not help.",
@@ -152,8 +147,7 @@ class NodeProblem(Problem):
     GPU_UNREADABLE = Definition(
         severity=Severity.CRITICAL,
         label="GPU cannot be read",
-        summary="Exporter on {node} cannot read GPU {gpu}",
-        detail=": {problem}",
+        summary="Exporter on {node} cannot read GPU {gpu}[: {problem}]",
         meaning="NVML returns an error for this GPU. Its memory, its processes and its Xids are unknown.",
         remedy="Read what the driver and the kernel report (`nvidia-smi -q`, `journalctl -k`). The GPU may need a "
         "reset.",
@@ -162,8 +156,8 @@ class NodeProblem(Problem):
     )
     WORKLOAD_FILLS_MEMORY = Definition(
         label="workload fills memory",
-        summary="Workload {workload} fills the memory of GPU {gpu} on {node}",
-        detail=": it has {part} of it, and {free} are free",
+        summary="Workload {workload} fills the memory of GPU {gpu} on {node}"
+        "[: it has {part} of it, and {free} are free]",
         meaning="More than 95 % of the GPU's memory is used, and one workload has more than half of it. Allocations "
         "of the other workloads fail.",
         remedy="Limit the workload's memory (`pinned_memory_limits` in the configuration), or move it.",
@@ -172,8 +166,7 @@ class NodeProblem(Problem):
     )
     CLIENTS_WAITING = Definition(
         label="clients waiting",
-        summary="Clients of MPS daemon {daemon} on {node} wait for another user's clients to exit",
-        detail=": {clients}",
+        summary="Clients of MPS daemon {daemon} on {node} wait for another user's clients to exit[: {clients}]",
         meaning="A server serves one user at a time. The waiting clients hang, without an error, until the last "
         "client of the current user has exited.",
         remedy="Wait, or end the current user's clients. To keep users apart, give each user a node or a daemon. If "
@@ -200,8 +193,7 @@ class NodeProblem(Problem):
     )
     CLIENT_SLOTS_FULL = Definition(
         label="client slots full",
-        summary="MPS server {server} of {daemon} on {node} has no free client slot",
-        detail=" ({clients} of {limit})",
+        summary="MPS server {server} of {daemon} on {node} has no free client slot[ ({clients} of {limit})]",
         meaning="All client slots of the server are taken. New CUDA processes fail when they start.",
         remedy="End clients that are idle, or start new work later.",
         runbook="CudaMpsClientsRefused",
@@ -213,13 +205,11 @@ class NodeProblem(Problem):
         severity=Severity.CRITICAL,
         label="bypasses MPS after a loss",
         summary="CUDA processes bypass MPS on GPU {gpu} of {node} after a daemon died",
-        detail="",
         fails=True,
     )
     LIMITS_DRIFTED = Definition(
         label="limits drifted",
-        summary="Limits of MPS daemon {daemon} on {node} differ from the configured ones",
-        detail=": {limits}",
+        summary="Limits of MPS daemon {daemon} on {node} differ from the configured ones[: {limits}]",
         meaning="A command changed a limit, or the daemon was started without it. Clients can use more of the GPU "
         "than was configured, or less.",
         remedy='Set the limit again. If the watchdog may act (watchdog.mode = "act"), it sets the limit itself. '
@@ -238,8 +228,7 @@ class NodeProblem(Problem):
     )
     LOG_BLOCKED = Definition(
         label="log blocked",
-        summary="MPS daemon {daemon} on {node} no longer writes its logs",
-        summary_since="MPS daemon {daemon} has not written its logs for {since}",
+        summary="MPS daemon {daemon} [has not written its logs for {since}|on {node} no longer writes its logs]",
         meaning="The control daemon answers commands, but they do not appear in its log. A process wrote data "
         "without a valid header into the log fifo, or reads from it. Until the daemon is restarted, the exporter "
         "does not know which clients a fault hits or which are refused.",
@@ -258,8 +247,7 @@ class NodeProblem(Problem):
     )
     LOG_NOT_FOLLOWED = Definition(
         label="log not followed",
-        summary="Exporter on {node} cannot read a log of MPS daemon {daemon}",
-        detail=": {problem}",
+        summary="Exporter on {node} cannot read a log of MPS daemon {daemon}[: {problem}]",
         meaning="The exporter misses short faults, the clients that they hit, and refused clients.",
         remedy="Let the exporter read the log.",
         runbook="CudaMpsExporterBlind",
@@ -284,8 +272,8 @@ class NodeProblem(Problem):
     EXPORTER_STALLED = Definition(
         severity=Severity.CRITICAL,
         label="exporter stalled",
-        summary="CUDA MPS exporter on {node} serves outdated data",
-        summary_since="The exporter has been stalled for {since}; the data below is not current",
+        summary="[The exporter has been stalled for {since}; the data below is not current|"
+        "CUDA MPS exporter on {node} serves outdated data]",
         meaning="The exporter's main loop has stopped, or the clocks of the node and of Prometheus differ. Other "
         "alerts of this node may be wrong.",
         remedy="Restart the exporter. No client is affected.",
@@ -293,8 +281,7 @@ class NodeProblem(Problem):
     )
     EXPORTER_CANNOT_COLLECT = Definition(
         label="exporter cannot collect",
-        summary="CUDA MPS exporter on {node} cannot collect {source}",
-        detail=": {problem}",
+        summary="CUDA MPS exporter on {node} cannot collect {source}[: {problem}]",
         meaning="A collector has failed, completely or in part. What it collects is missing, not zero.",
         remedy=RUN_DOCTOR,
         alert="CudaMpsExporterBlind",

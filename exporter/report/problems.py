@@ -35,8 +35,7 @@ class DaemonProblem(Problem):
     DAEMON_DEAD = Definition(
         severity=Severity.CRITICAL,
         label="daemon down",
-        summary="MPS daemon {daemon} on {node} is down",
-        summary_since="MPS daemon {daemon} has been down for {since}",
+        summary="MPS daemon {daemon} [has been down for {since}|on {node} is down]",
         meaning="The control daemon does not run, and no operator stopped it. Any clients ended with it. New CUDA "
         "processes run without MPS and without limits, and get no error.",
         remedy="Start the daemon. Then restart the processes that bypass MPS.",
@@ -58,8 +57,7 @@ class DaemonProblem(Problem):
     )
     DAEMON_STOPPED = Definition(
         label="stopped",
-        summary="An operator stopped MPS daemon {daemon} on {node}",
-        summary_since="An operator stopped MPS daemon {daemon} {since} ago",
+        summary="An operator stopped MPS daemon {daemon} [{since} ago|on {node}]",
         meaning="An operator stopped the control daemon. New CUDA processes run without MPS and without limits.",
         remedy="Start the daemon when it is needed again.",
     )
@@ -75,8 +73,7 @@ class DaemonProblem(Problem):
     )
     DAEMON_STARTING = Definition(
         label="starting",
-        summary="MPS daemon {daemon} on {node} is starting",
-        summary_since="MPS daemon {daemon} has been starting for {since}",
+        summary="MPS daemon {daemon} [has been starting for {since}|on {node} is starting]",
         meaning="The control daemon's process runs, but has not answered yet.",
         remedy="Wait 30 s for the first answer.",
     )
@@ -89,15 +86,13 @@ class DaemonProblem(Problem):
     )
     DAEMON_STATE_UNKNOWN = Definition(
         label="unknown",
-        summary="The state of MPS daemon {daemon} on {node} is unknown",
-        summary_since="The state of MPS daemon {daemon} has been unknown for {since}",
+        summary="The state of MPS daemon {daemon} [has been unknown for {since}|on {node} is unknown]",
         meaning="The control daemon has not answered since the exporter found it.",
         remedy=RUN_DOCTOR,
     )
     DAEMON_NOT_QUERIED = Definition(
         label="not queried",
-        summary="Exporter on {node} cannot query MPS daemon {daemon}",
-        detail=": {problem}",
+        summary="Exporter on {node} cannot query MPS daemon {daemon}[: {problem}]",
         meaning="The exporter cannot send commands to the control daemon, so the daemon's state is unknown.",
         remedy=RUN_DOCTOR,
     )
@@ -111,8 +106,7 @@ class DaemonProblem(Problem):
     DAEMON_HUNG = Definition(
         severity=Severity.CRITICAL,
         label="daemon unresponsive",
-        summary="MPS daemon {daemon} on {node} does not answer",
-        summary_since="MPS daemon {daemon} has not answered for {since}",
+        summary="MPS daemon {daemon} [has not answered for {since}|on {node} does not answer]",
         meaning="The control daemon's process exists, but answers no command. New CUDA processes hang when they "
         "start. Connected clients continue.",
         remedy="If a process is stopped, resume it with `kill -CONT` before you restart anything: a restart ends "
@@ -122,8 +116,8 @@ class DaemonProblem(Problem):
     DAEMON_SUSPENDED = Definition(
         severity=Severity.CRITICAL,
         label="stopped by a signal",
-        summary="MPS daemon {daemon} on {node} is stopped by a signal or a debugger",
-        summary_since="MPS daemon {daemon} has been stopped by a signal or a debugger for {since}",
+        summary="MPS daemon {daemon} [has been stopped by a signal or a debugger for {since}|"
+        "on {node} is stopped by a signal or a debugger]",
         meaning="The control daemon's process is stopped (SIGSTOP or a debugger). New CUDA processes hang when they "
         "start.",
         remedy="Resume the process with `kill -CONT`. No client ends.",
@@ -132,8 +126,7 @@ class DaemonProblem(Problem):
     DAEMON_STUCK_IN_DRIVER = Definition(
         severity=Severity.CRITICAL,
         label="stuck in the driver",
-        summary="MPS daemon {daemon} on {node} is stuck in the driver",
-        summary_since="MPS daemon {daemon} has been stuck in the driver for {since}",
+        summary="MPS daemon {daemon} [has been stuck in the driver for {since}|on {node} is stuck in the driver]",
         meaning="The control daemon, or one of its servers, is in uninterruptible sleep in the driver. No signal "
         "ends it.",
         remedy="Look for Xids in the kernel log. Usually the machine needs a reboot.",
@@ -141,8 +134,8 @@ class DaemonProblem(Problem):
     )
     DAEMON_HELD = Definition(
         label="session held open",
-        summary="An open session blocks commands to MPS daemon {daemon} on {node}",
-        summary_since="An open session has blocked commands to MPS daemon {daemon} for {since}",
+        summary="An open session [has blocked commands to MPS daemon {daemon} for {since}|"
+        "blocks commands to MPS daemon {daemon} on {node}]",
         meaning="A process is connected to the control daemon, usually a prompt of nvidia-cuda-mps-control, so no "
         "other command can be sent. If that process has sent nothing, new clients wait too. Running clients are not "
         "affected, but a hang would not be detected.",
@@ -152,10 +145,8 @@ class DaemonProblem(Problem):
     )
     CONTROL_PROGRAM_HUNG = Definition(
         label="not queried",
-        summary="The control program does not answer for MPS daemon {daemon} on {node}, but the daemon accepts "
-        "connections",
-        summary_since="The control program has not answered for MPS daemon {daemon} for {since}, but the daemon "
-        "accepts connections",
+        summary="The control program [has not answered for MPS daemon {daemon} for {since},|"
+        "does not answer for MPS daemon {daemon} on {node},] but the daemon accepts connections",
         meaning="Clients are not affected. Lists of clients, limits and states of servers are as old as the last "
         "answer.",
         remedy="Find out why nvidia-cuda-mps-control hangs: run it by hand. Do not restart the daemon.",
@@ -164,16 +155,15 @@ class DaemonProblem(Problem):
     PID_FILE_WRONG = Definition(
         severity=Severity.CRITICAL,
         label="wrong PID file",
-        summary="The PID file of MPS daemon {daemon} on {node} does not contain the daemon's PID",
-        detail=" ({pid})",
+        summary="The PID file of MPS daemon {daemon} on {node} does not contain the daemon's PID[ ({pid})]",
         meaning="The control program reads the PID file, so no command reaches the control daemon.",
         remedy="Write the PID of the daemon into the PID file.",
     )
     FOREIGN_DIRECTORY = Definition(
         severity=Severity.CRITICAL,
         label="directory of another user",
-        summary="The pipe directory of MPS daemon {daemon} on {node} belongs to a user who must not run this daemon",
-        detail=" (UID {uid}, {directory})",
+        summary="The pipe directory of MPS daemon {daemon} on {node} belongs to a user who must not run this daemon"
+        "[ (UID {uid}, {directory})]",
         meaning="The configuration does not allow the directory's owner to run this daemon. Clients that connect "
         "there may reach another user's daemon.",
         remedy="Remove the directory, and start the daemon. If that user is to run the daemon, set `user` in "
@@ -183,9 +173,8 @@ class DaemonProblem(Problem):
     SERVER_FAULT = Definition(
         severity=Severity.CRITICAL,
         label="server in FAULT",
-        summary="MPS server {server} of {daemon} on {node} is in FAULT and refuses new clients",
-        summary_since="MPS server {server} of {daemon} has been in FAULT for {since}",
-        detail="{recovery}; suspect: {suspect}",
+        summary="MPS server {server} of {daemon} [has been in FAULT for {since}|"
+        "on {node} is in FAULT and refuses new clients][{recovery}; suspect: {suspect}]",
         meaning="A fatal GPU error hit the clients of the server. Until the last of these clients has exited, the "
         "server refuses new clients on all of its GPUs.",
         remedy="End the clients that the fault hit and that still run. Do not restart the daemon, and do not use "
@@ -204,8 +193,8 @@ class DaemonProblem(Problem):
     SERVER_SUSPENDED = Definition(
         severity=Severity.CRITICAL,
         label="server stopped by a signal",
-        summary="A server of MPS daemon {daemon} on {node} is stopped by a signal or a debugger",
-        summary_since="A server of MPS daemon {daemon} has been stopped by a signal or a debugger for {since}",
+        summary="A server of MPS daemon {daemon} [has been stopped by a signal or a debugger for {since}|"
+        "on {node} is stopped by a signal or a debugger]",
         meaning="A server's process is stopped. Its clients make no progress, and the control daemon hangs as soon "
         "as it queries that server.",
         remedy="Resume the process with `kill -CONT`. No client ends.",
@@ -214,8 +203,8 @@ class DaemonProblem(Problem):
     SERVER_HUNG = Definition(
         severity=Severity.CRITICAL,
         label="server unresponsive",
-        summary="MPS daemon {daemon} on {node} waits for a server that does not answer",
-        summary_since="MPS daemon {daemon} has waited for a server that does not answer for {since}",
+        summary="MPS daemon {daemon} [has waited for a server that does not answer for {since}|"
+        "on {node} waits for a server that does not answer]",
         meaning="The control daemon answers no command, because it waits for one of its servers.",
         remedy="Find out why the server hangs. Resume it if it is stopped, otherwise end it: this ends its clients.",
         runbook="CudaMpsDaemonUnresponsive",
@@ -223,8 +212,7 @@ class DaemonProblem(Problem):
     SERVER_CRASH_LOOP = Definition(
         severity=Severity.CRITICAL,
         label="server crash loop",
-        summary="Servers of MPS daemon {daemon} on {node} exit before they are ready",
-        detail=": {failed}",
+        summary="Servers of MPS daemon {daemon} on {node} exit before they are ready[: {failed}]",
         meaning="Three servers in a row exited before they were ready. No new client gets a GPU from this daemon. "
         "Clients of older servers continue.",
         remedy="Read the cause in the logs of the daemon. Check that MPS supports the GPUs and that the daemon "
@@ -234,8 +222,8 @@ class DaemonProblem(Problem):
     CIRCUIT_OPEN = Definition(
         severity=Severity.CRITICAL,
         label="circuit open",
-        summary="Restarts of MPS daemon {daemon} on {node} are suspended (circuit open)",
-        summary_since="Restarts of MPS daemon {daemon} have been suspended for {since} (circuit open)",
+        summary="Restarts of MPS daemon {daemon} [have been suspended for {since}|"
+        "on {node} are suspended] (circuit open)",
         meaning="The control daemon was restarted as often as its budget allows. If it fails again, the watchdog "
         "does not restart it.",
         remedy="Find out why the daemon failed and correct the cause. Then resume restarts.",
@@ -244,9 +232,8 @@ class DaemonProblem(Problem):
     QUARANTINED = Definition(
         severity=Severity.CRITICAL,
         label="quarantined",
-        summary="MPS daemon {daemon} on {node} is quarantined because of its GPU",
-        summary_since="MPS daemon {daemon} has been quarantined for {since}",
-        detail=": {cause}",
+        summary="MPS daemon {daemon} [has been quarantined for {since}|on {node} is quarantined because of its GPU]"
+        "[: {cause}]",
         meaning="A GPU of the daemon needs a reset, or the machine needs a reboot. The watchdog does not restart "
         "the control daemon until an operator ends the quarantine.",
         remedy="Take the node out of scheduling. Then take the steps that `cuda-mps-exporter status` lists, in this "
@@ -256,8 +243,7 @@ class DaemonProblem(Problem):
     WATCHDOG_STATE_LOST = Definition(
         severity=Severity.CRITICAL,
         label="watchdog state lost",
-        summary="The watchdog's state of MPS daemon {daemon} on {node} is lost",
-        summary_since="The watchdog's state of MPS daemon {daemon} has been lost for {since}",
+        summary="The watchdog's state of MPS daemon {daemon} [has been lost for {since}|on {node} is lost]",
         meaning="The exporter could not read or write its state directory, so earlier restarts of the daemon are "
         "unknown. The watchdog does not restart the daemon.",
         remedy="Make the state directory writable. Check that the daemon answers. Then resume restarts.",

@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.model.node import CollectorName, CollectorState
-from exporter.model.reason import LOG_BLOCKED, Reason, ReasonCode, command_failed, joined, parameters_of, timed_out
+from exporter.model.reason import (
+    LOG_BLOCKED,
+    Reason,
+    ReasonCode,
+    command_failed,
+    joined,
+    parameters_of,
+    timed_out,
+    with_known_parts,
+)
 from exporter.model.values import build
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.parse.printable import LONGEST_PROBLEM
@@ -240,7 +249,7 @@ def test_texts_are_short_sentences(subtests: pytest.Subtests) -> None:
                 longest = max((len(each.split()) for each in re.split(r"[.:;] ", text)), default=0)
                 assert longest <= 30, text
             assert problem.page is None or (ROOT / problem.page).exists(), "the runbook exists"
-            names = {name for _, name, _, _ in Formatter().parse(problem.summary)}
+            names = {name for _, name, _, _ in Formatter().parse(with_known_parts(problem.summary, ()))}
             assert "node" in names or problem.alert is None, "an alert shows the summary"
             for since in (None, 0.0):
                 finding = Finding(each, at=10.0, since=since)
