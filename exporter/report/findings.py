@@ -178,9 +178,9 @@ def _handles(node: Node, daemon: Daemon, gpu: str, at: float) -> bool:
     watch = node.watches.get(daemon.name)
     if watch is None:
         return False
-    serves = gpu in daemon.runtime.devices.values() if gpu not in node.gpus else uses_gpu(node, daemon, gpu)
     released = watch.resumed_at is not None and watch.resumed_at >= at
-    return (watch.quarantine is not None and watch.quarantine.gpu == gpu) or (serves and released)
+    quarantined = watch.quarantine is not None and watch.quarantine.gpu == gpu
+    return quarantined or (released and uses_gpu(node, daemon, gpu))
 
 
 def _full_servers(node: Node, at: float) -> Iterable[Finding]:

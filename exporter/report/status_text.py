@@ -268,8 +268,7 @@ def _joined_domains(node: Node, domains: Sequence[NamedDomain]) -> Iterable[Line
             labels = {pid: process_label(node, pid).command for pid, on in found.items() if len(on) > 1}
             names = {pid: f"{pid} ({command})" if command else str(pid) for pid, command in labels.items()}
             bridges = [f"{name} on {gpus_text(node, found[pid])}" for pid, name in names.items()]
-            more = [f"{len(bridges) - MOST_BRIDGES} more"] if len(bridges) > MOST_BRIDGES else []
-            joined = listed([*bridges[:MOST_BRIDGES], *more])
+            joined = listed(bridges, MOST_BRIDGES)
             yield line_of(f"  joined by {joined}; a daemon for each GPU separates them; a client then has one GPU")
 
 
