@@ -253,7 +253,7 @@ def quarantined(present: Node, action: str) -> Node:
     return replace(present, watches={DAEMON: watch})
 
 
-SCENES = {
+NODES = {
     "dead": daemon_dead(),
     "circuit open": circuit_open(),
     "limits drifted": drifted(),
@@ -265,9 +265,9 @@ SCENES = {
 
 
 def test_commands_name_the_directory_and_start_commands_the_user(subtests: pytest.Subtests) -> None:
-    for uid, directory, scene in product([0, 1000], [PIPE, *HOSTILE], SCENES):
-        with subtests.test(uid=uid, directory=directory, scene=scene):
-            commands = list(shown(of_user(moved(SCENES[scene], pipe=directory, log=f"{directory}/log"), uid), Policy()))
+    for uid, directory, state in product([0, 1000], [PIPE, *HOSTILE], NODES):
+        with subtests.test(uid=uid, directory=directory, state=state):
+            commands = list(shown(of_user(moved(NODES[state], pipe=directory, log=f"{directory}/log"), uid), Policy()))
 
             assert commands
             for command in commands:
@@ -293,23 +293,23 @@ def with_protocol_3(present: Node) -> Node:
 
 
 def test_a_daemon_of_protocol_3_gets_no_command_of_protocol_2(subtests: pytest.Subtests) -> None:
-    for scene in SCENES:
-        with subtests.test(scene=scene):
-            present = with_protocol_3(SCENES[scene])
+    for state in NODES:
+        with subtests.test(state=state):
+            present = with_protocol_3(NODES[state])
             found = list(shown(present, Policy()))
 
             assert [each for each in found if OF_PROTOCOL_2.search(each)] == []
-            if scene == "limits drifted":
+            if state == "limits drifted":
                 assert any(" server set uid_1000 --pinned-memory-limit=2G" in each for each in found)
-            if scene == "fault":
+            if state == "fault":
                 assert any(" server delete uid_1000 --force" in each for each in found)
 
 
 def test_a_daemon_with_a_unit_is_only_started_and_stopped_through_it(subtests: pytest.Subtests) -> None:
-    for scene in SCENES:
-        with subtests.test(scene=scene):
+    for state in NODES:
+        with subtests.test(state=state):
             unit = "mps.service"
-            for command in shown(moved(SCENES[scene], declared__unit=unit), Policy()):
+            for command in shown(moved(NODES[state], declared__unit=unit), Policy()):
                 words = shlex.split(command)
                 assert words[-1] != "-d"
                 assert not any(word.startswith("quit") for word in words)
