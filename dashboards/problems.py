@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from dashboards.looks import Colour, words
 from dashboards.query import DAEMON
-from exporter.report.problem import FindingCode, Severity
-from exporter.report.problems import PROBLEMS
+from exporter.report.problem import NodeProblem, Problem, Severity
+from exporter.report.problems import DaemonProblem
 
 NUMBERS = {Severity.WELL: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 """How a severity is written as a sample's value."""
@@ -23,18 +23,18 @@ HEALTH = words(
 class ShownProblem:
     """A problem of the catalogue. It exists wherever the expression has a value, for each daemon if that is known."""
 
-    code: FindingCode
+    problem: Problem
     expression: str
 
     @property
     def label(self) -> str:
         """The problem in a few words."""
-        return PROBLEMS[self.code].label
+        return self.problem.definition.label
 
     @property
     def number(self) -> int:
         """The severity as a sample's value."""
-        return NUMBERS[PROBLEMS[self.code].severity]
+        return NUMBERS[self.problem.definition.severity]
 
     def query(self) -> str:
         """Return the expression of the severity, with the problem's name in a label."""
@@ -48,38 +48,38 @@ _EXPECTED_AND_NOT_STOPPED = (
 )
 
 SHOWN_PROBLEMS = (
-    ShownProblem(FindingCode.EXPORTER_DOWN, "up{node} == 0"),
-    ShownProblem(FindingCode.EXPORTER_STALLED, "time() - cuda_mps_exporter_snapshot_timestamp_seconds{node} > 120"),
+    ShownProblem(NodeProblem.EXPORTER_DOWN, "up{node} == 0"),
+    ShownProblem(NodeProblem.EXPORTER_STALLED, "time() - cuda_mps_exporter_snapshot_timestamp_seconds{node} > 120"),
     ShownProblem(
-        FindingCode.DAEMON_DEAD, f'cuda_mps_daemon_state{{node, state="absent"}} == 1 {_EXPECTED_AND_NOT_STOPPED}'
+        DaemonProblem.DAEMON_DEAD, f'cuda_mps_daemon_state{{node, state="absent"}} == 1 {_EXPECTED_AND_NOT_STOPPED}'
     ),
-    ShownProblem(FindingCode.DAEMON_HUNG, 'cuda_mps_daemon_state{node, state="unresponsive"} == 1'),
-    ShownProblem(FindingCode.SERVER_FAULT, 'cuda_mps_server_state{node, state="fault"} == 1'),
-    ShownProblem(FindingCode.SERVER_CRASH_LOOP, 'cuda_mps_watchdog_diagnosis{node, diagnosis="crash_loop"} == 1'),
-    ShownProblem(FindingCode.CIRCUIT_OPEN, 'cuda_mps_watchdog_state{node, state="circuit_open"} == 1'),
-    ShownProblem(FindingCode.QUARANTINED, 'cuda_mps_watchdog_state{node, state="quarantined"} == 1'),
-    ShownProblem(FindingCode.WATCHDOG_BLOCKED, "cuda_mps_watchdog_blocked{node} == 1"),
-    ShownProblem(FindingCode.GPU_UNREADABLE, "cuda_mps_gpu_up{node} == 0"),
-    ShownProblem(FindingCode.DAEMON_DIED, "time() - cuda_mps_daemon_last_loss_timestamp_seconds{node} < 3600"),
-    ShownProblem(FindingCode.FAULT, "time() - cuda_mps_fault_last_timestamp_seconds{node} < 3600"),
-    ShownProblem(FindingCode.GPU_XID, "time() - cuda_mps_xid_last_timestamp_seconds{node} < 3600"),
-    ShownProblem(FindingCode.DAEMON_HELD, 'cuda_mps_daemon_state{node, state="held"} == 1'),
-    ShownProblem(FindingCode.PROCESS_BYPASSING, "cuda_mps_bypassing_processes{node} > 0"),
-    ShownProblem(FindingCode.CLIENTS_WAITING, "cuda_mps_clients_waiting{node} > 0"),
+    ShownProblem(DaemonProblem.DAEMON_HUNG, 'cuda_mps_daemon_state{node, state="unresponsive"} == 1'),
+    ShownProblem(DaemonProblem.SERVER_FAULT, 'cuda_mps_server_state{node, state="fault"} == 1'),
+    ShownProblem(DaemonProblem.SERVER_CRASH_LOOP, 'cuda_mps_watchdog_diagnosis{node, diagnosis="crash_loop"} == 1'),
+    ShownProblem(DaemonProblem.CIRCUIT_OPEN, 'cuda_mps_watchdog_state{node, state="circuit_open"} == 1'),
+    ShownProblem(DaemonProblem.QUARANTINED, 'cuda_mps_watchdog_state{node, state="quarantined"} == 1'),
+    ShownProblem(DaemonProblem.WATCHDOG_BLOCKED, "cuda_mps_watchdog_blocked{node} == 1"),
+    ShownProblem(NodeProblem.GPU_UNREADABLE, "cuda_mps_gpu_up{node} == 0"),
+    ShownProblem(DaemonProblem.DAEMON_DIED, "time() - cuda_mps_daemon_last_loss_timestamp_seconds{node} < 3600"),
+    ShownProblem(DaemonProblem.FAULT, "time() - cuda_mps_fault_last_timestamp_seconds{node} < 3600"),
+    ShownProblem(NodeProblem.GPU_XID, "time() - cuda_mps_xid_last_timestamp_seconds{node} < 3600"),
+    ShownProblem(DaemonProblem.DAEMON_HELD, 'cuda_mps_daemon_state{node, state="held"} == 1'),
+    ShownProblem(NodeProblem.PROCESS_BYPASSING, "cuda_mps_bypassing_processes{node} > 0"),
+    ShownProblem(NodeProblem.CLIENTS_WAITING, "cuda_mps_clients_waiting{node} > 0"),
     ShownProblem(
-        FindingCode.CLIENT_SLOTS_NEARLY_FULL,
+        NodeProblem.CLIENT_SLOTS_NEARLY_FULL,
         "cuda_mps_server_clients{node} >= 0.9 * cuda_mps_server_clients_limit{node}",
     ),
     ShownProblem(
-        FindingCode.LIMITS_DRIFTED,
+        NodeProblem.LIMITS_DRIFTED,
         "cuda_mps_server_limits_drifted{node} == 1 or cuda_mps_daemon_limits_drifted{node} == 1",
     ),
-    ShownProblem(FindingCode.EXPORTER_CANNOT_COLLECT, "cuda_mps_exporter_source_up{node} == 0"),
-    ShownProblem(FindingCode.LOG_NOT_FOLLOWED, "cuda_mps_exporter_log_followed{node} == 0"),
-    ShownProblem(FindingCode.LOG_BLOCKED, "cuda_mps_daemon_log_blocked{node} == 1"),
-    ShownProblem(FindingCode.LOG_GROWING, "cuda_mps_daemon_log_size_bytes{node} > 1e9"),
-    ShownProblem(FindingCode.EXPORTER_PAUSED, "cuda_mps_exporter_paused{node} == 1"),
-    ShownProblem(FindingCode.CONFIG_RELOAD_FAILED, "cuda_mps_exporter_config_last_reload_successful{node} == 0"),
+    ShownProblem(NodeProblem.EXPORTER_CANNOT_COLLECT, "cuda_mps_exporter_source_up{node} == 0"),
+    ShownProblem(NodeProblem.LOG_NOT_FOLLOWED, "cuda_mps_exporter_log_followed{node} == 0"),
+    ShownProblem(NodeProblem.LOG_BLOCKED, "cuda_mps_daemon_log_blocked{node} == 1"),
+    ShownProblem(NodeProblem.LOG_GROWING, "cuda_mps_daemon_log_size_bytes{node} > 1e9"),
+    ShownProblem(NodeProblem.EXPORTER_PAUSED, "cuda_mps_exporter_paused{node} == 1"),
+    ShownProblem(NodeProblem.CONFIG_RELOAD_FAILED, "cuda_mps_exporter_config_last_reload_successful{node} == 0"),
 )
 
 EVERY_PROBLEM = " or ".join(problem.query() for problem in SHOWN_PROBLEMS)

@@ -4,7 +4,7 @@ import contextlib
 import queue
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 import structlog
@@ -150,87 +150,82 @@ EVALUATION_SECONDS = 0.25
 """Interval of evaluations if no event occurs. With many daemons and clients, each takes a millisecond."""
 
 
+@dataclass(eq=False)
 class Watchdog:
-    """The watchdog with its policy, its locks and its runner. For one thread."""
+    """The watchdog with its policy, its locks and its runner. For one thread.
 
-    def __init__(
-        self,
-        config: Config,
-        clock: Clock,
-        *,
-        runner: Runner | None = None,
-        locks: ActLocks | None = None,
-        store: Store | None = None,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
-        """Without `runner`, nothing is done. Without `locks`, none is needed. Without `store`, no state can be lost.
+    Without `runner`, nothing is done. Without `locks`, none is needed. Without `store`, no state can be lost.
 
-        `chance` returns numbers from 0 to 1, so that the nodes do not restart their daemons at the same time.
-        """
-        self._config = config
-        self._clock = clock
-        self._runner = runner
-        self._locks = locks
-        self._store = store
-        self._chance = chance
+    `chance` returns numbers from 0 to 1, so that the nodes do not restart their daemons at the same time.
+    """
+
+    config: Config
+    clock: Clock
+    _: KW_ONLY
+    runner: Runner | None = None
+    locks: ActLocks | None = None
+    store: Store | None = None
+    chance: Callable[[], float] = random.random
+
+    def __post_init__(self) -> None:
         self._log = structlog.get_logger()
         self._blocks: Locks = {}
-        self._state_lost = store is not None and not store.has_watchdog_states
+        self._state_lost = self.store is not None and not self.store.has_watchdog_states
         self._planned: tuple[Action, ...] = ()
         self._evaluated_at = self._settled_at = float("-inf")
         self._called_at = float("inf")
         self.policy = Policy()
         """The policy in effect; replaced as a whole."""
-        self.configure(config)
+        self.configure(self.config)
 
     def configure(self, config: Config) -> None:
         """Apply a configuration."""
-        self._config = config
-        locks = None if self._locks is None else self._blocks
+        self.config = config
+        locks = None if self.locks is None else self._blocks
         self.policy = replace(policy_of(config), state_lost=self._state_lost, locks=locks)
 
     def take_locks(self, node: Node) -> None:
         """Try to take the locks of the known daemons, and wait a moment for the result."""
-        if self._locks is not None:
-            self._locks.open(self._lockable(node))
-            self._update_locks(self._locks)
+        if self.locks is not None:
+            self.locks.open(self._lockable(node))
+            self._update_locks(self.locks)
 
     def evaluate(self, node: Node, *, changed: bool) -> tuple[Node, tuple[Event, ...]]:
         """Return the node after an evaluation, and its events, which must be reported before `act`.
 
         If nothing has `changed`, most calls return the node without an evaluation.
         """
-        if self._locks is not None:
-            self._locks.want(self._lockable(node))
-            self._update_locks(self._locks)
-        recovered = None if self._store is None else self._store.recovered_state()
+        if self.locks is not None:
+            self.locks.want(self._lockable(node))
+            self._update_locks(self.locks)
+        recovered = None if self.store is None else self.store.recovered_state()
         if recovered is not None:
             self._state_lost = not recovered.whole
-            self.configure(self._config)
+            self.configure(self.config)
             self._log.info("watchdog_state_regained", whole=recovered.whole)
-            node = evaluation.restore_state(node, recovered.watches, self._clock.now(), whole=recovered.whole)
-        now, before, self._called_at = self._clock.monotonic(), self._called_at, self._clock.monotonic()
+            node = evaluation.restore_state(node, recovered.watches, self.clock.now(), whole=recovered.whole)
+        now, before, self._called_at = self.clock.monotonic(), self._called_at, self.clock.monotonic()
         if now - before >= STOPPED_SECONDS:
             self._log.warning("exporter_was_stopped", seconds=round(now - before))
             self._settled_at = now + SETTLE_SECONDS
         if now < self._settled_at or (not changed and now - self._evaluated_at < EVALUATION_SECONDS):
             return node, ()
         self._evaluated_at = now
-        at = max(node.at, self._clock.now())
-        node, events, self._planned = evaluation.evaluate(node, self.policy, at=at, chance=self._chance())
+        at = max(node.at, self.clock.now())
+        node, events, self._planned = evaluation.evaluate(node, self.policy, at=at, chance=self.chance())
         return node, events
 
     def act(self, node: Node) -> None:
         """Start the actions that the last evaluation planned."""
         planned, self._planned = self._planned, ()
         for action in planned:
-            if self._runner is not None:
-                self._runner.do(action, node)
+            if self.runner is not None:
+                self.runner.do(action, node)
 
     def stop(self) -> None:
         """Interrupt the actions in progress, and start none."""
-        if self._runner is not None:
-            self._runner.break_off()
+        if self.runner is not None:
+            self.runner.break_off()
 
     def _lockable(self, node: Node) -> Mapping[str, str]:
         """Return the pipe directories of the daemons for which this exporter is to act."""
@@ -246,7 +241,7 @@ class Watchdog:
                 self._log.info("watchdog_may_act", daemon=daemon)
             elif block is not None and block is not before.get(daemon):
                 self._log.warning("watchdog_may_not_act", daemon=daemon, reason=block.value)
-        self.configure(self._config)
+        self.configure(self.config)
 
 
 CYCLE_SECONDS = 0.5
@@ -258,98 +253,90 @@ MAX_OBSERVATIONS = 1000
 """Observations of one cycle. The watchdog acts and metrics are published before the rest is reduced."""
 
 
+@dataclass(eq=False)
 class Loop:
-    """Reduces what the collectors return into `node`, and publishes it."""
+    """Reduces what the collectors return into `node`, and publishes it.
 
-    def __init__(
-        self,
-        node: Node,
-        pool: CollectorPool,
-        *,
-        inbox: Inbox,
-        clock: Clock,
-        intervals: PollIntervals,
-        publish: Callable[[Node], None],
-        record: Callable[[Observation], None] | None = None,
-        on_events: Callable[[Node, Sequence[Event]], None] | None = None,
-        on_cycle: Callable[[], None] | None = None,
-        watchdog: Watchdog | None = None,
-    ) -> None:
-        """`record` gets each observation. `on_events` gets the events of each cycle before the watchdog acts."""
-        self.node = node
-        self.intervals = intervals
-        self._pool = pool
-        self._inbox = inbox
-        self._clock = clock
-        self._publish = publish
-        self._record = record
-        self._on_events = on_events
-        self._on_cycle = on_cycle
-        self._watchdog = watchdog
-        self._log = EventLog(clock)
-        self._throttle = PublishThrottle(clock.monotonic())
+    `record` gets each observation. `on_events` gets the events of each cycle before the watchdog acts.
+    """
+
+    node: Node
+    pool: CollectorPool
+    _: KW_ONLY
+    inbox: Inbox
+    clock: Clock
+    intervals: PollIntervals
+    publish: Callable[[Node], None]
+    record: Callable[[Observation], None] | None = None
+    on_events: Callable[[Node, Sequence[Event]], None] | None = None
+    on_cycle: Callable[[], None] | None = None
+    watchdog: Watchdog | None = None
+
+    def __post_init__(self) -> None:
+        self._log = EventLog(self.clock)
+        self._throttle = PublishThrottle(self.clock.monotonic())
         self._changed = self._urgent = self._inbox_left = False
-        self._changed_at, self._received_at = clock.monotonic(), float("inf")
+        self._changed_at, self._received_at = self.clock.monotonic(), float("inf")
         self._requested_for: Node | None = None
 
     def put(self, *observations: Observation) -> None:
         """Add observations, and end the wait of the cycle. Any thread and any signal handler can call this."""
-        self._inbox.put(observations)
+        self.inbox.put(observations)
 
     def run(self, proceed: Callable[[], bool]) -> None:
         """Run cycles as long as `proceed` returns true."""
-        self._pool.update(self.node)
-        self._pool.start()
+        self.pool.update(self.node)
+        self.pool.start()
         try:
             while proceed():
                 self.once(self.timeout())
         finally:
             self._log.summarize(force=True)
-            self._pool.close(timeout=1.0)
+            self.pool.close(timeout=1.0)
 
     def timeout(self) -> float:
         """Return how many seconds the next cycle can wait for observations."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         longest = IDLE_CYCLE_SECONDS if now - self._changed_at >= IDLE_AFTER_SECONDS else CYCLE_SECONDS
         return min(longest, self._until_publication(now))
 
     def once(self, timeout: float) -> tuple[Event, ...]:
         """Run one cycle, which waits up to `timeout` seconds for observations."""
         # Read before the inbox: all observations of a poller that is idle now are in the inbox already.
-        idle = self._pool.idle_pollers()
+        idle = self.pool.idle_pollers()
         received = self._receive(timeout)
-        now, before, self._received_at = self._clock.monotonic(), self._received_at, self._clock.monotonic()
-        observations = [*received, *self._pool.readings(excused=now - before >= STOPPED_SECONDS)]
+        now, before, self._received_at = self.clock.monotonic(), self._received_at, self.clock.monotonic()
+        observations = [*received, *self.pool.readings(excused=now - before >= STOPPED_SECONDS)]
         events = self._reduce(sorted(observations, key=lambda each: each.at))
-        if self._watchdog is not None:
-            self.node, evaluated = self._watchdog.evaluate(self.node, changed=bool(events))
+        if self.watchdog is not None:
+            self.node, evaluated = self.watchdog.evaluate(self.node, changed=bool(events))
             events = (*events, *evaluated)
         for event in events:
             self._log.event(event)
         self._log.summarize()
-        if self._on_events is not None:
-            self._on_events(self.node, events)
-        if self._watchdog is not None:
-            self._watchdog.act(self.node)
+        if self.on_events is not None:
+            self.on_events(self.node, events)
+        if self.watchdog is not None:
+            self.watchdog.act(self.node)
         # A reply can be among the observations that are still in the inbox.
         self._request(() if self._inbox_left else idle)
         if events or any(map(_is_change, observations)):
-            self._changed, self._changed_at = True, self._clock.monotonic()
+            self._changed, self._changed_at = True, self.clock.monotonic()
         self._urgent = self._urgent or any(event.urgent for event in events)
         self._publish_if_due()
-        if self._on_cycle is not None:
-            self._on_cycle()
+        if self.on_cycle is not None:
+            self.on_cycle()
         return events
 
     def _receive(self, timeout: float) -> Sequence[Observation]:
         received: list[Observation] = []
         left = 0
         with contextlib.suppress(queue.Empty):
-            received.extend(self._inbox.get(timeout=timeout))
+            received.extend(self.inbox.get(timeout=timeout))
             # No more than what is there now, so that a collector that fills the inbox does not delay the cycle.
-            left = self._inbox.qsize()
+            left = self.inbox.qsize()
             while left and len(received) < MAX_OBSERVATIONS:
-                received.extend(self._inbox.get_nowait())
+                received.extend(self.inbox.get_nowait())
                 left -= 1
         self._inbox_left = left > 0
         return received
@@ -357,8 +344,8 @@ class Loop:
     def _reduce(self, observations: Sequence[Observation]) -> tuple[Event, ...]:
         events: list[Event] = []
         for each in observations:
-            if self._record is not None:
-                self._record(each)
+            if self.record is not None:
+                self.record(each)
             before = self.node
             self.node, new = reduce(before, each)
             events.extend(new)
@@ -367,10 +354,10 @@ class Loop:
         return tuple(events)
 
     def _publish_if_due(self) -> None:
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         if self._until_publication(began) == 0:
-            self._publish(self.node)
-            self._throttle.published(began, self._clock.monotonic())
+            self.publish(self.node)
+            self._throttle.published(began, self.clock.monotonic())
             self._changed = self._urgent = False
 
     def _until_publication(self, now: float) -> float:
@@ -381,13 +368,13 @@ class Loop:
         """Request the next readings from the collectors, and query idle daemons if a query is due."""
         if self.node is not self._requested_for:
             self._requested_for = self.node
-            self._pool.update(self.node)
-        now = replace(self.node, at=max(self.node.at, self._clock.now()))
+            self.pool.update(self.node)
+        now = replace(self.node, at=max(self.node.at, self.clock.now()))
         for name, poller in idle:
             commands = poll_schedule.commands(now, name, self.intervals) if name in now.daemons else ()
             if commands:
                 poller.request(commands, now.daemons[name])
-        nvml = self._pool.nvml
+        nvml = self.pool.nvml
         if nvml is not None and not nvml.busy and poll_schedule.nvml_due(now, self.intervals):
             nvml.trigger()
 

@@ -789,7 +789,7 @@ _ALL = (
     *(backing_off, circuit_open, quarantined, suspended, launches_counted, simulated),
     *(partitioned, mig, divided),
 )
-SCENES = {each.__name__: each for each in _ALL}
+NODE_MAKERS = {each.__name__: each for each in _ALL}
 
 
 def looks(*, at: float = AT) -> tuple[SourceReading, ...]:

@@ -351,8 +351,8 @@ class TestLimits:
         exporter shows the daemon's last reply and has a query to send.
         """
         daemon = scenario("limits").replayed.daemon
-        assert daemon.servers[513].active_thread_percentage == 100.0
-        assert daemon.servers[513].pinned_memory_limits == {}
+        assert daemon.servers[513].limits.active_thread_percentage == 100.0
+        assert daemon.servers[513].limits.pinned_memory == {}
         assert daemon.default_limits.active_thread_percentage == 100.0
         assert daemon.default_limits.pinned_memory == {0: 3 << 30}
         assert "get_default_device_pinned_mem_limit 0" in daemon.default_limits.stale
@@ -372,7 +372,7 @@ class TestLimits:
     def test_a_server_that_starts_later_has_the_limits(self) -> None:
         """By its own log."""
         (found,) = {
-            (server.active_thread_percentage, *sorted(server.pinned_memory_limits.items()))
+            (server.limits.active_thread_percentage, *sorted(server.limits.pinned_memory.items()))
             for server in scenario("server_killed").replayed.daemon.servers.values()
         }
         assert found == (100.0, (0, 100 << 30), (9, 3 << 30))

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from exporter.clock import Clock
 from exporter.collectors import without_capabilities
@@ -90,36 +90,18 @@ def keep_capabilities_from_children() -> bool:
 
 
 def _start(
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    stdin: int,
-    stdout: int,
-    stderr: int,
-    user: User = OWN_USER,
-    descriptors: Sequence[int] = (),
-    directory: str | None = None,
-    umask: int = -1,
+    arguments: Sequence[str], environment: Mapping[str, str], user: User = OWN_USER, **options: Any
 ) -> "subprocess.Popen[bytes]":
-    """Start a program in a session of its own. It inherits these `descriptors` and no others.
+    """Start a program in a session of its own, with these `options` of Popen.
 
     It has no `preexec_fn`, which can deadlock in a process with threads. Raises OSError, or ValueError if an argument
     is invalid.
     """
-    return subprocess.Popen(
-        arguments,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        env=dict(environment),
-        cwd=directory,
-        umask=umask,
-        pass_fds=descriptors,
-        start_new_session=True,
-        user=user.uid,
-        group=user.gid,
-        extra_groups=user.groups,
+    options |= {"user": user.uid, "group": user.gid, "extra_groups": user.groups}
+    child: subprocess.Popen[bytes] = subprocess.Popen(
+        arguments, env=dict(environment), start_new_session=True, **options
     )
+    return child
 
 
 def kill_session(child: "subprocess.Popen[bytes]") -> None:
@@ -169,11 +151,11 @@ def run(
     child = _start(
         arguments,
         environment,
+        user,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        user=user,
-        descriptors=descriptors,
+        pass_fds=descriptors,
     )
     with child:
         on_start(child)
@@ -262,11 +244,11 @@ def run_until_exit(
             child = _start(
                 arguments,
                 environment,
+                user,
                 stdin=subprocess.DEVNULL,
                 stdout=writer,
                 stderr=writer,
-                user=user,
-                directory="/",
+                cwd="/",
                 umask=_UMASK,
             )
         finally:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from pathlib import Path
 
 import structlog
@@ -45,17 +45,18 @@ LOCKS = 64
 as for another program."""
 
 
+@dataclass(eq=False)
 class SessionLock:
-    """The right to send commands to a daemon, by the identity of its pipe directory. Exporters take turns."""
+    """The right to send commands to a daemon, by the identity of its pipe directory. Exporters take turns.
 
-    def __init__(
-        self, directory: Path, clock: Clock, *, deadline: float = 1.0, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        """`deadline` is how long to wait for other holders, in seconds."""
-        self.directory = directory
-        self._clock = clock
-        self._deadline = deadline
-        self._sleep = sleep
+    `deadline` is how long to wait for other holders, in seconds.
+    """
+
+    directory: Path
+    clock: Clock
+    _: KW_ONLY
+    deadline: float = 1.0
+    sleep: Callable[[float], None] = time.sleep
 
     @contextlib.contextmanager
     def held(self, identity: Identity | None) -> Iterator[str | None]:
@@ -80,14 +81,14 @@ class SessionLock:
 
     def _acquire(self, descriptor: int) -> None:
         """Raises OSError."""
-        ends = self._clock.monotonic() + self._deadline
+        ends = self.clock.monotonic() + self.deadline
         while True:
             try:
                 return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                if self._clock.monotonic() >= ends:
+                if self.clock.monotonic() >= ends:
                     raise OSError(error.errno, "another exporter holds it") from error
-            self._sleep(RETRY_SECONDS)
+            self.sleep(RETRY_SECONDS)
 
 
 ATTEMPTS = 4
@@ -120,37 +121,31 @@ class Request:
         return command.startswith(LIST_CLIENTS) and bool(servers_queried(command, self.with_clients))
 
 
+@dataclass(eq=False)
 class ControlClient:
-    """Sends commands to one daemon, one at a time."""
+    """Sends commands to one daemon, one at a time.
 
-    def __init__(
-        self,
-        location: DaemonLocation,
-        *,
-        executable: str,
-        deadline: float,
-        clock: Clock,
-        path: str = os.defpath,
-        sleep: Callable[[float], None] = time.sleep,
-        lock: SessionLock | None = None,
-        user: User = OWN_USER,
-        proc: Proc | None = None,
-    ) -> None:
-        """`user` runs the program: only root and the daemon's own user may change anything (R580).
+    `user` runs the program: only root and the daemon's own user may change anything (R580).
 
-        `proc` shows whether a process is stopped. Without it, every process counts as running.
-        """
-        self.daemon = location.name
-        self._location = location
-        self._executable = executable
-        self._deadline = deadline
-        self._clock = clock
-        self._missing = f"{executable}: {os.strerror(errno.ENOENT)}"
+    `proc` shows whether a process is stopped. Without it, every process counts as running.
+    """
+
+    location: DaemonLocation
+    _: KW_ONLY
+    executable: str
+    deadline: float
+    clock: Clock
+    path: InitVar[str] = os.defpath
+    sleep: InitVar[Callable[[float], None]] = time.sleep
+    lock: SessionLock | None = None
+    user: User = OWN_USER
+    proc: Proc | None = None
+
+    def __post_init__(self, path: str, sleep: Callable[[float], None]) -> None:
+        self.daemon = self.location.name
+        self._missing = f"{self.executable}: {os.strerror(errno.ENOENT)}"
         self._environment = {"PATH": path, "LC_ALL": "C"}
-        self._lock = lock
         self._lock_problem: str | None = None
-        self._user = user
-        self._proc = proc
         self._request = Request()
         self._probes_unanswered = 0
         self._next_probe = float("-inf")
@@ -165,7 +160,7 @@ class ControlClient:
 
     def set_location(self, location: DaemonLocation) -> None:
         """Set where the daemon is, from the next command on."""
-        self._location = location
+        self.location = location
 
     def request(
         self,
@@ -195,10 +190,10 @@ class ControlClient:
         """
         request, self._request = self._request, Request()
         try:
-            if self._closed or foreign_listener(self._location) is not None:
+            if self._closed or foreign_listener(self.location) is not None:
                 return Reading()
         except OSError as error:
-            return Reading(problem=of_error(self._location.pipe, error))
+            return Reading(problem=of_error(self.location.pipe, error))
         seen: list[Observation] = []
         problem: Reason | None = None
         for command in request.commands:
@@ -211,16 +206,16 @@ class ControlClient:
             seen.append(reply)
             outcome = query_outcome(reply)
             if outcome is QueryOutcome.TIMED_OUT:
-                problem = timed_out(command, self._deadline)
+                problem = timed_out(command, self.deadline)
                 seen.extend(self._probe(request.process))
                 break
             self._probes_unanswered = 0
             if outcome is QueryOutcome.UNUSABLE:
                 if reply.exit_code == _NOT_STARTED and reply.stderr == self._missing:
-                    problem = Reason(ReasonCode.PROGRAM_MISSING, subject=self._executable)
+                    problem = Reason(ReasonCode.PROGRAM_MISSING, subject=self.executable)
                     break
                 output = (reply.stderr.strip() or reply.stdout.strip())[:200]
-                problem = command_failed(self._executable, reply.exit_code, output)
+                problem = command_failed(self.executable, reply.exit_code, output)
             if outcome is not QueryOutcome.ANSWERED:
                 # That no daemon runs, or that it refuses, is a reply and not a problem of this collector.
                 break
@@ -230,7 +225,7 @@ class ControlClient:
         """Connect to the daemon without the program, unless it is stopped or was recently probed without an answer."""
         state = None if process is None else self._state(process.pid)
         stopped = state is not None and identity_of(state) == process and state.state in SUSPENDED
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if self._closed or stopped or (self._probes_unanswered >= PROBES_AT_ONCE and now < self._next_probe):
             return
 
@@ -238,7 +233,7 @@ class ControlClient:
             sockets = self._sockets(process)
             return None if sockets is None else bool(sockets.peers)
 
-        listening, answers, others = probe(self._location.pipe, others_connected)
+        listening, answers, others = probe(self.location.pipe, others_connected)
         if listening is False and process is not None:
             # This socket may be another one than the daemon's, if other users can write to the directory.
             sockets = self._sockets(process)
@@ -246,10 +241,10 @@ class ControlClient:
         self._probes_unanswered = self._probes_unanswered + 1 if answers is False else 0
         self._next_probe = now + LATER_PROBE_SECONDS
         channel = None
-        if answers is False and process is not None and self._proc is not None:
-            channel = wait_channel(self._proc, process.pid)
+        if answers is False and process is not None and self.proc is not None:
+            channel = wait_channel(self.proc, process.pid)
         yield ControlSocket(
-            at=self._clock.now(),
+            at=self.clock.now(),
             daemon=self.daemon,
             listening=listening,
             answers=answers,
@@ -258,13 +253,13 @@ class ControlClient:
         )
 
     def _sockets(self, process: ProcessIdentity | None) -> ControlSockets | None:
-        return None if self._proc is None else read_control_sockets(self._proc, process)
+        return None if self.proc is None else read_control_sockets(self.proc, process)
 
     def _state(self, pid: int) -> ProcessState | None:
-        standing = None if self._proc is None else self._proc.standing(pid)
+        standing = None if self.proc is None else self.proc.standing(pid)
         if standing is None:
             return None
-        return ProcessState(at=self._clock.now(), pid=pid, start_ticks=standing[0], state=standing[1])
+        return ProcessState(at=self.clock.now(), pid=pid, start_ticks=standing[0], state=standing[1])
 
     def send(self, command: str, *, expects_output: bool = False) -> ControlReply:
         """Send one command, and again if it collides with that of another program. Return the last reply.
@@ -274,13 +269,13 @@ class ControlClient:
         Nothing is sent to a daemon of a user who may not run the expected one.
         """
         try:
-            foreign = foreign_listener(self._location)
+            foreign = foreign_listener(self.location)
             text = f"the control socket belongs to UID {foreign}, who must not run this daemon"
         except OSError as error:
-            foreign, text = -1, f"{self._location.pipe} cannot be read: {error.strerror}"
+            foreign, text = -1, f"{self.location.pipe} cannot be read: {error.strerror}"
         if foreign is not None:
             return ControlReply(
-                at=self._clock.now(), daemon=self.daemon, command=command, exit_code=_NOT_STARTED, stderr=text
+                at=self.clock.now(), daemon=self.daemon, command=command, exit_code=_NOT_STARTED, stderr=text
             )
         refused: list[ControlReply] = []
 
@@ -294,7 +289,7 @@ class ControlClient:
         return refused[-1] if refused and is_empty_answer(reply) else reply
 
     def _send_once(self, command: str) -> ControlReply:
-        location, lock = self._location, self._lock
+        location, lock = self.location, self.lock
         namespace = location.namespace
         text = command if namespace is None else translate_command(command, namespace.inner)
         with contextlib.ExitStack() as stack:
@@ -305,33 +300,33 @@ class ControlClient:
                 if problem is not None and problem != self._lock_problem:
                     self._lock_problem = problem
                     structlog.get_logger().info("control_lock_not_held", daemon=self.daemon, reason=problem)
-            began = self._clock.monotonic()
+            began = self.clock.monotonic()
             try:
                 output = run(
-                    [self._executable, *text.split()] if is_given_as_arguments(text) else [self._executable],
+                    [self.executable, *text.split()] if is_given_as_arguments(text) else [self.executable],
                     text=f"{text}\n",
                     environment={**self._environment, PIPE_DIRECTORY: access.pipe_directory},
-                    deadline=self._deadline,
-                    clock=self._clock,
-                    user=self._user,
+                    deadline=self.deadline,
+                    clock=self.clock,
+                    user=self.user,
                     descriptors=access.descriptors,
                     on_start=self._on_start,
                 )
             except OSError as error:
-                output = Output(_NOT_STARTED, stderr=f"{self._executable}: {error.strerror or error}")
+                output = Output(_NOT_STARTED, stderr=f"{self.executable}: {error.strerror or error}")
         pids = None
         if namespace is not None:
             numbers = numbers_in_text(output.stdout)
             namespace.update(numbers)
             pids = namespace.outer(numbers)
         return ControlReply(
-            at=self._clock.now(),
+            at=self.clock.now(),
             daemon=self.daemon,
             command=command,
             exit_code=output.exit_code,
             stdout=output.stdout,
             stderr=output.stderr,
-            seconds=round(self._clock.monotonic() - began, 6),
+            seconds=round(self.clock.monotonic() - began, 6),
             pids=pids,
         )
 

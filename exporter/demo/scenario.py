@@ -20,7 +20,7 @@ from exporter.demo.gpus import (
     sm_utilization,
 )
 from exporter.dry_run import START
-from exporter.model.daemon import Daemon, Declaration
+from exporter.model.daemon import with_declaration
 from exporter.model.identity import ContainerDevices, PodResourcesReading
 from exporter.model.node import Node
 from exporter.model.observation import (
@@ -35,6 +35,7 @@ from exporter.model.observation import (
     SessionHolder,
 )
 from exporter.model.settings import VISIBLE_DEVICES, Mode
+from exporter.recording import header_of
 from exporter.report.text import utc_time
 
 CONTROL_LOG, SERVER_LOG = "control.log", "server.log"
@@ -78,16 +79,8 @@ def simulated_config(config: Config) -> Config:
 
 def initial_node() -> Node:
     """Return the node before the first observation."""
-    daemons = (
-        Daemon(
-            name=config.name,
-            pipe_directory=str(config.pipe_directory),
-            log_directory=str(config.log_directory),
-            declared=Declaration(expected=True, clients_limit=CLIENTS_LIMIT),
-        )
-        for config in DAEMONS
-    )
-    return Node(daemons={daemon.name: daemon for daemon in daemons})
+    daemons = header_of(Config(daemons=DAEMONS)).node().daemons
+    return Node(daemons={name: with_declaration(each, clients_limit=CLIENTS_LIMIT) for name, each in daemons.items()})
 
 
 def context(pid: int, number: int) -> str:

@@ -17,8 +17,7 @@ from exporter.model.node import CollectorName
 from exporter.model.reason import Reason
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.report import problem
-from exporter.report.problem import FindingCode
-from exporter.report.problems import PROBLEMS
+from exporter.report.problem import Problem
 from exporter.report.text import counted, display_name, process_text, short_gpu
 
 PAGE = "docs/start.md"
@@ -50,7 +49,7 @@ SEVERITIES = {
 class Occurrence:
     """One occurrence of a check's problem: the processes, paths or GPUs concerned, and the commands that fix it.
 
-    `detail` and `fix` are sentences that follow those of the check. `severity` and `code` replace the check's.
+    `detail` and `fix` are sentences that follow those of the check. `severity` and `problem` replace the check's.
     """
 
     where: tuple[str, ...] = ()
@@ -59,7 +58,7 @@ class Occurrence:
     fix: str = ""
     commands: tuple[str, ...] = ()
     severity: Severity | None = None
-    code: FindingCode | None = None
+    problem: Problem | None = None
 
 
 Find = Callable[[Facts], Iterator[Occurrence]]
@@ -69,7 +68,7 @@ Find = Callable[[Facts], Iterator[Occurrence]]
 class Check:
     """One kind of mistake, which `find` finds.
 
-    If one of the areas in `needs` was not fully examined, it is unknown whether the mistake is absent. `code` names the
+    If one of the areas in `needs` was not fully examined, it is unknown whether the mistake is absent. `problem` is the
     problem of the catalogue that has these texts.
     """
 
@@ -79,7 +78,7 @@ class Check:
     fix: str
     needs: tuple[Area, ...]
     doc: str
-    code: FindingCode | None
+    problem: Problem | None
 
     @property
     def id(self) -> str:
@@ -97,21 +96,21 @@ def first_sentence(text: str) -> str:
     return re.split(r"[.:]\s", text)[0].rstrip(".") + "."
 
 
-def check(defined_by: Severity | FindingCode, *needs: Area, fix: str = "", doc: str = PAGE) -> Callable[[Find], Check]:
+def check(defined_by: Severity | Problem, *needs: Area, fix: str = "", doc: str = PAGE) -> Callable[[Find], Check]:
     """Make a check of a function. The first paragraph of its docstring is the meaning, the second one the remedy.
 
-    Severity, meaning and remedy come from the catalogue if a code is given.
+    Severity, meaning and remedy come from the catalogue if a problem of it is given.
     """
 
     def made(find: Find) -> Check:
-        if isinstance(defined_by, FindingCode):
-            code, definition = defined_by, PROBLEMS[defined_by]
+        if isinstance(defined_by, Problem):
+            problem, definition = defined_by, defined_by.definition
             texts = (SEVERITIES[definition.severity], definition.meaning, definition.remedy)
         else:
             meaning, _, remedy = cleandoc(find.__doc__ or "").partition("\n\n")
-            code, texts = None, (defined_by, meaning, fix or " ".join(remedy.split()))
+            problem, texts = None, (defined_by, meaning, fix or " ".join(remedy.split()))
         severity, meaning, remedy = texts
-        return Check(find=find, severity=severity, meaning=meaning, fix=remedy, needs=needs, doc=doc, code=code)
+        return Check(find=find, severity=severity, meaning=meaning, fix=remedy, needs=needs, doc=doc, problem=problem)
 
     return made
 
@@ -191,7 +190,7 @@ class Finding:
 
     check: Check
     severity: Severity
-    code: FindingCode | None
+    problem: Problem | None
     what: str
     where: tuple[str, ...]
     fix: str
@@ -226,7 +225,7 @@ def report_object(report: Report, facts: Facts) -> dict[str, Any]:
             {
                 "severity": each.severity.text,
                 "id": each.check.id,
-                "code": each.code,
+                "code": None if each.problem is None else each.problem.code,
                 "what": each.what,
                 "where": list(each.where),
                 "fix": each.fix,

@@ -4,7 +4,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 
 from exporter.clock import Clock
 from exporter.collectors.nvml.driver import DriverError
@@ -79,6 +79,7 @@ def sms_of(percentage: float, sms: int) -> int | None:
 # -- the collector --------------------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class LibcudaCollector:
     """Attaches the probes as far as the rate limit allows, and reads them together with the GPUs.
 
@@ -87,28 +88,19 @@ class LibcudaCollector:
     BpfError if probes would kill clients; then the collector attaches none.
     """
 
-    def __init__(
-        self,
-        *,
-        uses: Callable[[], tuple[GpuUse, ...]],
-        sms: Callable[[], tuple[int | None, int]],
-        libraries: Libraries,
-        proc: Proc,
-        clock: Clock,
-        boot_ns: Callable[[], int],
-        wait: Callable[[float], None] = time.sleep,
-        machine: str | None = None,
-        check_seccomp: Callable[[LibcudaProbes, str], None] = check_seccomp,
-    ) -> None:
-        self._uses = uses
-        self._sms = sms
-        self._libraries = libraries
-        self._proc = proc
-        self._clock = clock
-        self._boot_ns = boot_ns
-        self._wait = wait
+    _: KW_ONLY
+    uses: Callable[[], tuple[GpuUse, ...]]
+    sms: Callable[[], tuple[int | None, int]]
+    libraries: Libraries
+    proc: Proc
+    clock: Clock
+    boot_ns: Callable[[], int]
+    wait: Callable[[float], None] = time.sleep
+    machine: InitVar[str | None] = None
+    check_seccomp: Callable[[LibcudaProbes, str], None] = check_seccomp
+
+    def __post_init__(self, machine: str | None) -> None:
         self._machine = machine or platform.machine()
-        self._check_seccomp = check_seccomp
         self._check_failure: BpfError | None = None
         self._probes: LibcudaProbes | None = None
         self._attached: dict[str, Library] = {}
@@ -142,10 +134,10 @@ class LibcudaCollector:
             probes = self._probes or self._open()
             problems = self._attach_all(probes)
             before, work = self._last, self._read(probes)
-            self._wait(GPM_LAG_SECONDS)
+            self.wait(GPM_LAG_SECONDS)
             uses: tuple[GpuUse, ...] = ()
             try:
-                uses = self._uses()
+                uses = self.uses()
             except DriverError as error:
                 problems.append(error.problem)
             self._pause_due += pause_seconds(before, self._last, work.seconds)
@@ -163,20 +155,20 @@ class LibcudaCollector:
             self._probes.close()
             self._probes = None
         self._attached.clear()
-        self._libraries.close()
+        self.libraries.close()
 
     def _open(self) -> LibcudaProbes:
         if self._check_failure is not None:
             raise self._check_failure
-        if self._proc.pid_namespace(os.getpid()) != INITIAL_PID_NAMESPACE:
+        if self.proc.pid_namespace(os.getpid()) != INITIAL_PID_NAMESPACE:
             raise BpfError(
                 "the exporter is not in the host's PID namespace, whose PIDs the kernel reports; set hostPID: true"
             )
-        found, gpus = self._sms()
+        found, gpus = self.sms()
         sms = found or DEFAULT_SMS
-        probes = LibcudaProbes(Kernel(self._machine), self._boot_ns, sms, several_gpus=gpus > 1)
+        probes = LibcudaProbes(Kernel(self._machine), self.boot_ns, sms, several_gpus=gpus > 1)
         try:
-            self._check_seccomp(probes, self._machine)
+            self.check_seccomp(probes, self._machine)
         except BpfError as error:
             self._check_failure = error  # the kernel stays the same while this process lives
             probes.close()
@@ -186,9 +178,9 @@ class LibcudaCollector:
 
     def _attach_all(self, probes: LibcudaProbes) -> list[Reason]:
         """Attach to the libraries that processes use now, except during a pause. Return the problems."""
-        found = self._libraries.find(self._pids)
+        found = self.libraries.find(self._pids)
         problems = [_not_watched(why) for why in found.problems]
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if self._paused_until is not None and now < self._paused_until:
             return problems
         self._paused_until, self._paused_pids = None, frozenset()
@@ -205,7 +197,7 @@ class LibcudaCollector:
             try:
                 if path not in self._attached:
                     probes.attach(path, library.offsets)
-                    self._attached_at[path] = self._boot_ns()
+                    self._attached_at[path] = self.boot_ns()
                 self._attached[path] = library
                 self._failed.pop(path, None)
             except BpfError as error:
@@ -213,21 +205,19 @@ class LibcudaCollector:
         return [*problems, *(_not_watched(why) for why, _ in self._failed.values())]
 
     def _read(self, probes: LibcudaProbes) -> WorkReading:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         watched = 0.0 if self._read_at is None or not self._watching else now - self._read_at
         self._read_at, self._watching = now, bool(self._attached)
         parts = self._work(probes)
         work = self._last = self._with_known_beginnings(sums(parts.values()))
         allowed = {pid: sms_of(percentage, probes.sms) for pid, percentage in self._percentages.items()}
-        limits = {pid: sms for pid, sms in allowed.items() if sms is not None}
-        probes.limit_sms(limits)
+        probes.limit_sms({pid: sms for pid, sms in allowed.items() if sms is not None})
         reading = WorkReading(
-            at=self._clock.now(),
-            boot_ns=self._boot_ns(),
+            at=self.clock.now(),
+            boot_ns=self.boot_ns(),
             seconds=watched,
             sms=probes.sms,
             lost=probes.lost,
-            narrowed=limits,
             processes=tuple(work.values()),
             on_devices=tuple(part for part in parts.values() if part.device >= 0),
             watched=self._watched_pids(),
@@ -257,7 +247,7 @@ class LibcudaCollector:
             if key in self._watched_from_start:
                 beginnings[key] = self._watched_from_start[key]
             elif work.initialized_ns and path is not None:
-                ticks = self._proc.start_ticks(pid)
+                ticks = self.proc.start_ticks(pid)
                 beginnings[key] = ticks is not None and began_ns(ticks) >= self._attached_at[path]
         self._watched_from_start = beginnings
         return {
@@ -276,7 +266,7 @@ class LibcudaCollector:
             self._ended_by_pauses[key] = flight + work.open_ns, area + work.open_area, bound + work.open_bound
         probes.begin()
         self._watching, self._pause_due = False, 0.0
-        self._paused_until = self._clock.monotonic() + seconds
+        self._paused_until = self.clock.monotonic() + seconds
 
     def _watched_pids(self) -> tuple[int, ...]:
         """Return the processes that are watched, pauses aside."""
@@ -291,7 +281,7 @@ class LibcudaCollector:
         clients = frozenset(self._pids)
         unneeded: list[int] = []
         for pid, work in self._last.items():
-            ticks = self._proc.start_ticks(pid)
+            ticks = self.proc.start_ticks(pid)
             # Another process may have its PID now.
             lives = ticks is not None and began_ns(ticks) <= work.first_ns
             if not lives or (crowded and pid not in clients):

@@ -15,8 +15,7 @@ from exporter.model.settings import Mode
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase, WatchdogState
 from exporter.parse import protocol3
 from exporter.parse.xid_catalogue import REBOOT, RESET
-from exporter.state.devices import gpus_by_ordinal
-from exporter.state.limits import clients_limit
+from exporter.state.limits import clients_limit, memory_limits_by_gpu
 from exporter.state.processes import cgroup_of, pod_of_daemon
 from exporter.view import View, clients_of
 from exporter.watchdog import restart
@@ -144,12 +143,6 @@ SERVERS = group(
 )
 
 
-def _by_gpu(view: View, daemon: Daemon, limits: Mapping[int, int]) -> Mapping[str, int]:
-    """Return memory limits by GPU, without those of devices that cannot be mapped to a GPU."""
-    gpus = gpus_by_ordinal(view.node, daemon)
-    return {gpus[device]: limit for device, limit in limits.items() if device in gpus}
-
-
 def _as_ratio(percentage: float | None) -> float | None:
     return None if percentage is None else percentage / 100
 
@@ -173,19 +166,19 @@ LIMITS = group(
     "cuda_mps_server_limits_drifted == 1",
     _SERVER.value(
         "cuda_mps_server_active_thread_ratio",
-        lambda each: None if each[0].has_static_partitions else _as_ratio(each[1].active_thread_percentage),
+        lambda each: None if each[0].has_static_partitions else _as_ratio(each[1].limits.active_thread_percentage),
     ).help(
         "Fraction of a GPU's threads that each client of the server may use. A client may have requested less. Absent "
         "with static SM partitions."
     ),
-    _SERVER.of(lambda view, each: _by_gpu(view, each[0], each[1].pinned_memory_limits))
+    _SERVER.of(lambda view, each: memory_limits_by_gpu(view.node, each[0], each[1].limits.pinned_memory))
     .values("cuda_mps_server_pinned_memory_limit_bytes", "gpu", dict)
     .help("GPU memory that each client of the server may allocate. Absent without a limit."),
     DAEMON.value(
         "cuda_mps_daemon_default_active_thread_ratio",
         lambda each: None if each.has_static_partitions else _as_ratio(each.default_limits.active_thread_percentage),
     ).help("Fraction of a GPU's threads that each client of the next server may use."),
-    DAEMON.of(lambda view, each: _by_gpu(view, each, each.default_limits.pinned_memory))
+    DAEMON.of(lambda view, each: memory_limits_by_gpu(view.node, each, each.default_limits.pinned_memory))
     .values("cuda_mps_daemon_default_pinned_memory_limit_bytes", "gpu", dict)
     .help("GPU memory that each client of the next server may allocate. Absent without a limit."),
     _SERVER.of(lambda view, each: _drifted(view, each[0], each[1].pid))

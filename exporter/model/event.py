@@ -54,56 +54,57 @@ class Topic(StrEnum):
 
 
 class EventName(StrEnum):
-    """Every kind of event there is, with its severity, and its topic if the timeline has it."""
+    """Every kind of event there is, with its severity. Those of the timeline have a topic, and words for the page."""
 
-    DAEMON_UP = "daemon_up", _INFO, Topic.DAEMON
-    DAEMON_LOST = "daemon_lost", _URGENT_ERROR, Topic.DAEMON
-    DAEMON_STOPPED = "daemon_stopped", _INFO, Topic.OPERATOR
-    DAEMON_UNRESPONSIVE = "daemon_unresponsive", _URGENT, Topic.DAEMON
-    DAEMON_RESPONSIVE = "daemon_responsive", _INFO, Topic.DAEMON
+    DAEMON_UP = "daemon_up", _INFO, Topic.DAEMON, "the daemon answers"
+    DAEMON_LOST = "daemon_lost", _URGENT_ERROR, Topic.DAEMON, "the daemon died"
+    DAEMON_STOPPED = "daemon_stopped", _INFO, Topic.OPERATOR, "the daemon stopped"
+    DAEMON_UNRESPONSIVE = "daemon_unresponsive", _URGENT, Topic.DAEMON, "the daemon does not answer"
+    DAEMON_RESPONSIVE = "daemon_responsive", _INFO, Topic.DAEMON, "the daemon answers again"
     SERVER_STARTED = "server_started", _FREQUENT
     SERVER_EXITED = "server_exited", _FREQUENT
     SERVER_STATE = "server_state", _FREQUENT
     CLIENT_CONNECTED = "client_connected", _FREQUENT
     CLIENT_DISCONNECTED = "client_disconnected", _FREQUENT
-    CLIENT_REFUSED = "client_refused", _FREQUENT, Topic.CLIENT
-    CLIENT_WAITING = "client_waiting", _FREQUENT, Topic.CLIENT
-    PROCESS_BYPASSING = "process_bypassing", _FREQUENT, Topic.CLIENT
-    CLIENT_FAULT_CONTAINED = "client_fault_contained", _FREQUENT_WARNING, Topic.FAULT
-    SERVER_CRASH_LOOP = "server_crash_loop", _URGENT_WARNING, Topic.FAULT
-    GPU_XID = "gpu_xid", _FREQUENT, Topic.FAULT
-    GPU_LOST = "gpu_lost", _URGENT_ERROR, Topic.FAULT
-    FAULT = "fault", _URGENT_ERROR, Topic.FAULT
+    CLIENT_REFUSED = "client_refused", _FREQUENT, Topic.CLIENT, "refused"
+    CLIENT_WAITING = "client_waiting", _FREQUENT, Topic.CLIENT, "waits for another user's clients"
+    PROCESS_BYPASSING = "process_bypassing", _FREQUENT, Topic.CLIENT, "bypasses MPS"
+    CLIENT_FAULT_CONTAINED = "client_fault_contained", _FREQUENT_WARNING, Topic.FAULT, "a fault ended one client"
+    SERVER_CRASH_LOOP = "server_crash_loop", _URGENT_WARNING, Topic.FAULT, "servers crash repeatedly"
+    GPU_XID = "gpu_xid", _FREQUENT, Topic.FAULT, "Xid"
+    GPU_LOST = "gpu_lost", _URGENT_ERROR, Topic.FAULT, "the GPU is lost"
+    FAULT = "fault", _URGENT_ERROR, Topic.FAULT, "fault"
     FAULT_CHANGED = "fault_changed", _WARNING
-    FAULT_RECOVERED = "fault_recovered", _WARNING, Topic.FAULT
+    FAULT_RECOVERED = "fault_recovered", _WARNING, Topic.FAULT, "recovered from the fault"
     FAULT_OPEN = "fault_open", _INFO
     DAEMON_DIAGNOSED = "daemon_diagnosed", _WARNING
-    WATCHDOG_WOULD_ACT = "watchdog_would_act", _INFO, Topic.WATCHDOG
-    WATCHDOG_ACTS = "watchdog_acts", _WARNING, Topic.WATCHDOG
-    WATCHDOG_ACTED = "watchdog_acted", _WARNING, Topic.WATCHDOG
-    WATCHDOG_WAITS = "watchdog_waits", _INFO, Topic.WATCHDOG
-    CIRCUIT_OPENED = "circuit_opened", _URGENT_ERROR, Topic.WATCHDOG
-    CIRCUIT_CLOSED = "circuit_closed", _URGENT, Topic.WATCHDOG
-    DAEMON_QUARANTINED = "daemon_quarantined", _URGENT_ERROR, Topic.WATCHDOG
-    DAEMON_RELEASED = "daemon_released", _URGENT, Topic.WATCHDOG
-    LIMITS_DRIFTED = "limits_drifted", _WARNING, Topic.LIMIT
-    LIMITS_IN_FORCE = "limits_in_force", _INFO, Topic.LIMIT
-    LIMITS_BYPASSED = "limits_bypassed", _WARNING, Topic.LIMIT
-    LOG_CONTRADICTED = "log_contradicted", _WARNING, Topic.DAEMON
-    LOG_BLOCKED = "daemon_log_blocked", _WARNING, Topic.DAEMON
-    LOG_UNBLOCKED = "daemon_log_unblocked", _INFO, Topic.DAEMON
-    DAEMON_RESUMED = "daemon_resumed", _INFO, Topic.OPERATOR
-    EXPORTER_PAUSED = "exporter_paused", _WARNING, Topic.OPERATOR
-    EXPORTER_RESUMED = "exporter_resumed", _INFO, Topic.OPERATOR
+    WATCHDOG_WOULD_ACT = "watchdog_would_act", _INFO, Topic.WATCHDOG, "would"
+    WATCHDOG_ACTS = "watchdog_acts", _WARNING, Topic.WATCHDOG, "starts to"
+    WATCHDOG_ACTED = "watchdog_acted", _WARNING, Topic.WATCHDOG, "finished:"
+    WATCHDOG_WAITS = "watchdog_waits", _INFO, Topic.WATCHDOG, "waits"
+    CIRCUIT_OPENED = "circuit_opened", _URGENT_ERROR, Topic.WATCHDOG, "circuit opened"
+    CIRCUIT_CLOSED = "circuit_closed", _URGENT, Topic.WATCHDOG, "circuit closed"
+    DAEMON_QUARANTINED = "daemon_quarantined", _URGENT_ERROR, Topic.WATCHDOG, "quarantined"
+    DAEMON_RELEASED = "daemon_released", _URGENT, Topic.WATCHDOG, "released from quarantine"
+    LIMITS_DRIFTED = "limits_drifted", _WARNING, Topic.LIMIT, "limits have drifted"
+    LIMITS_IN_FORCE = "limits_in_force", _INFO, Topic.LIMIT, "limits are in force"
+    LIMITS_BYPASSED = "limits_bypassed", _WARNING, Topic.LIMIT, "clients connected before their limits were set"
+    LOG_CONTRADICTED = "log_contradicted", _WARNING, Topic.DAEMON, "other sources contradict the log"
+    LOG_BLOCKED = "daemon_log_blocked", _WARNING, Topic.DAEMON, "the daemon's log is blocked"
+    LOG_UNBLOCKED = "daemon_log_unblocked", _INFO, Topic.DAEMON, "the daemon's log is no longer blocked"
+    DAEMON_RESUMED = "daemon_resumed", _INFO, Topic.OPERATOR, "an operator resumed the daemon"
+    EXPORTER_PAUSED = "exporter_paused", _WARNING, Topic.OPERATOR, "an operator paused the exporter"
+    EXPORTER_RESUMED = "exporter_resumed", _INFO, Topic.OPERATOR, "an operator resumed the exporter"
 
     _value_: str
     traits: _Traits
     topic: Topic | None
+    words: str
 
-    def __new__(cls, name: str, traits: _Traits, topic: Topic | None = None) -> Self:
+    def __new__(cls, name: str, traits: _Traits, topic: Topic | None = None, words: str = "") -> Self:
         """Make a member whose value is `name`."""
         member = str.__new__(cls, name)
-        member._value_, member.traits, member.topic = name, traits, topic
+        member._value_, member.traits, member.topic, member.words = name, traits, topic, words
         return member
 
 

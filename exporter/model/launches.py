@@ -111,8 +111,8 @@ class WorkReading:
 
     `boot_ns` is `at` by CLOCK_BOOTTIME. `seconds` is how long the probes were attached since the reading before.
     `processes` has the sum over all devices, and `on_devices` the parts on nodes with several GPUs. `watched` are the
-    probed PIDs; what other processes did is unknown. `sms` is how many SMs a GPU has, and `narrowed` how many of them
-    a process may use, if that is not all. `lost` are launches that did not fit into a BPF map.
+    probed PIDs; what other processes did is unknown. `sms` is how many SMs a GPU has. `lost` are launches
+    that did not fit into a BPF map.
     """
 
     at: float
@@ -120,7 +120,6 @@ class WorkReading:
     seconds: float
     sms: int = 0
     lost: int = 0
-    narrowed: Mapping[int, int] = field(default_factory=dict)
     processes: tuple[ProcessWork, ...] = ()
     on_devices: tuple[ProcessWork, ...] = ()
     watched: tuple[int, ...] = ()

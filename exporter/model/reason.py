@@ -2,7 +2,7 @@
 
 import errno
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -67,6 +67,20 @@ _ORDER = tuple(_TYPES)
 def placeholders(text: str) -> frozenset[str]:
     """Return the names of the parameters in a text."""
     return frozenset(name for name, _ in PLACEHOLDER.findall(text))
+
+
+def with_known_parts(text: str, known: Collection[str]) -> str:
+    """Return a text without brackets: of each part in brackets, the first alternative with known parameters only.
+
+    If there is none, it is the last one, or nothing of a part without alternatives.
+    """
+
+    def chosen(part: re.Match[str]) -> str:
+        alternatives = part[1].split("|")
+        otherwise = alternatives[-1] if len(alternatives) > 1 else ""
+        return next((each for each in alternatives if placeholders(each).issubset(known)), otherwise)
+
+    return OPTIONAL.sub(chosen, text)
 
 
 @cache

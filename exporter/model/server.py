@@ -153,21 +153,12 @@ class Server:
     """Since when lists of servers lack it."""
     shutdown_requested: bool = False
     """Whether the daemon requested the server to shut down."""
-    active_thread_percentage: float | None = None
-    pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
-    """Bytes by device ordinal."""
-    client_priority: int | None = None
+    limits: Limits = field(default_factory=Limits)
     limits_logged_at: float | None = None
     """When the server began to log its limits; the priority comes last."""
     namespaces: Mapping[str, Limits] = field(default_factory=dict)
-    """Limits of its namespaces, with protocol 3. Those of the default one are also the limits above."""
+    """Limits of its namespaces, with protocol 3. Those of the default one are also its `limits`."""
 
     def limits_of(self, client: Client) -> Limits:
         """Return the limits that the server gives a client: those of its namespace, with protocol 3."""
-        if client.namespace is not None:
-            return self.namespaces.get(client.namespace, Limits())
-        return Limits(
-            active_thread_percentage=self.active_thread_percentage,
-            pinned_memory=self.pinned_memory_limits,
-            client_priority=self.client_priority,
-        )
+        return self.limits if client.namespace is None else self.namespaces.get(client.namespace, Limits())

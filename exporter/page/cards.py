@@ -24,9 +24,9 @@ from exporter.report.incident_text import (
     verdict,
     xid_text,
 )
-from exporter.report.problem import FindingCode, Severity
-from exporter.report.problems import PROBLEMS, of_phase
-from exporter.report.reasons import log_text, reason_text, texts_of
+from exporter.report.problem import NodeProblem, Severity
+from exporter.report.problems import of_phase
+from exporter.report.reasons import log_text, reason_text, source_text, texts_of
 from exporter.report.remedy import address_of, command_to_end_server, command_to_kill
 from exporter.report.sharing_text import sentences, used_text
 from exporter.report.status_text import counts_text
@@ -59,7 +59,7 @@ _SERVER_SEVERITIES = {
 
 def headline(view: StatusView) -> SimpleNamespace:
     """Return the most urgent finding and the others. If the exporter is stalled, no other finding is current."""
-    found = view.findings[:1] if view.stalled else view.findings
+    found = view.findings[:1] if view.stalled_seconds is not None else view.findings
     text = counts_text(view.node) if view.daemons else "no MPS control daemon runs here, and none is expected"
     return SimpleNamespace(
         severity=view.severity,
@@ -183,9 +183,9 @@ def _server(view: StatusView, shown: ServerView) -> SimpleNamespace:
     severity = _SERVER_SEVERITIES.get(server.state, Severity.WARNING)
     number = counted(clients, "client") if limit is None else f"{clients} of {limit} clients"
     limits = [*_memory_limits(view.node, shown.memory_limits)]
-    if server.active_thread_percentage is not None:
-        limits.insert(0, f"{server.active_thread_percentage:g} % of threads")
-    if server.client_priority:
+    if server.limits.active_thread_percentage is not None:
+        limits.insert(0, f"{server.limits.active_thread_percentage:g} % of threads")
+    if server.limits.client_priority:
         limits.append("priority below normal")
     return SimpleNamespace(
         pid=server.pid,
@@ -212,8 +212,8 @@ def _server(view: StatusView, shown: ServerView) -> SimpleNamespace:
     )
 
 
-def _memory_limits(node: Node, limits: Mapping[int, tuple[GpuUuid, int]]) -> Iterable[str]:
-    return (f"{mebibytes(limit)} on GPU {printable(gpu_name(node, gpu))}" for gpu, limit in limits.values())
+def _memory_limits(node: Node, limits: Iterable[tuple[GpuUuid, int]]) -> Iterable[str]:
+    return (f"{mebibytes(limit)} on GPU {printable(gpu_name(node, gpu))}" for gpu, limit in limits)
 
 
 def watchdog(view: StatusView) -> SimpleNamespace:
@@ -250,13 +250,13 @@ def collectors(view: StatusView) -> tuple[SimpleNamespace, ...]:
     """Return the collectors by name, then the log files that are not followed. `age` is the age of the data."""
     rows = [
         SimpleNamespace(
-            name=printable(each.name),
-            severity=Severity.WARNING if each.text else Severity.WELL,
-            state=each.text or "works",
-            age="never" if each.last_success is None else f"{duration_text(view.at - each.last_success)} ago",
-            took=duration_text(each.seconds),
+            name=printable(name),
+            severity=Severity.WARNING if source.problems else Severity.WELL,
+            state=source_text(name, source) or "works",
+            age="never" if source.last_success is None else f"{duration_text(view.at - source.last_success)} ago",
+            took=duration_text(source.last.seconds),
         )
-        for each in view.collectors
+        for name, source in sorted(view.node.sources.items())
     ]
     for shown in view.daemons:
         for file, known in sorted(shown.daemon.log.problems.items()):
@@ -380,7 +380,7 @@ def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int,
         name=f"GPU {printable(gpu_name(node, uuid))}",
         model=display_name(reading.name),
         uuid=short_gpu(uuid),
-        severity=PROBLEMS[FindingCode.GPU_UNREADABLE].severity if reading.problem is not None else severity,
+        severity=NodeProblem.GPU_UNREADABLE.definition.severity if reading.problem is not None else severity,
         sharing="cannot be read" if reading.problem is not None else sharing,
         busy="" if reading.gpu_percent is None else f"{reading.gpu_percent} % of the time busy",
         problem=None if reading.problem is None else reason_text(reading.problem, CollectorName.NVML),

@@ -51,44 +51,20 @@ class Hour:
 
 def plots(view: StatusView, hour: Hour) -> SimpleNamespace:
     """Return the plots of the last hour, the positions of faults in percent, and the times below the plots."""
-    shown = _largest(hour.samples)
-    divisions = [None if each is None else each.memory for each in hour.samples]
-    memory, memory_top = [_amounts(each, shown) for each in divisions], _capacity(divisions)
-    divisions = [None if each is None else each.sm for each in hour.samples]
-    sm, sm_top = [_amounts(each, shown) for each in divisions], _capacity(divisions)
-    counts = [None if each is None else each.clients for each in hour.samples]
+    shown, of = _largest(hour.samples), "the GPU" if len(view.gpus) == 1 else "all GPUs"
+    counts = [None if each is None or each.clients is None else float(each.clients) for each in hour.samples]
+    clients: list[Amounts | None] = [None if each is None else {"clients": each} for each in counts]
+    most_clients = max((each for each in counts if each is not None), default=0.0) or 1.0
+    memory, memory_top = _divided([None if each is None else each.memory for each in hour.samples], shown)
+    sm, sm_top = _divided([None if each is None else each.sm for each in hour.samples], shown)
     faults = [hour.position(each.started_at) for each in view.incidents[:MOST_MARKS]]
     marks = tuple(each for each in faults if each is not None)
-    many = len(view.gpus) != 1
     begin, middle, end = (local_time(at).split()[-1][:5] for at in (hour.begin, (hour.begin + hour.end) / 2, hour.end))
     return SimpleNamespace(
         plots=(
-            _plot(
-                hour,
-                ("clients", "Clients"),
-                [None if each is None else {"clients": float(each)} for each in counts],
-                max((each for each in counts if each is not None), default=0) or 1,
-                lambda amount: f"{amount:.0f}",
-                marks,
-            ),
-            _plot(
-                hour,
-                ("memory", f"Memory of {'all GPUs' if many else 'the GPU'} by workload"),
-                memory,
-                memory_top,
-                _gibibytes,
-                marks,
-                shown,
-            ),
-            _plot(
-                hour,
-                ("sm", f"SM time of {'all GPUs' if many else 'the GPU'} by workload"),
-                sm,
-                sm_top,
-                lambda amount: _percent(amount / sm_top),
-                marks,
-                shown,
-            ),
+            _plot("clients", "Clients", clients, most_clients, lambda amount: f"{amount:.0f}", marks),
+            _plot("memory", f"Memory of {of} by workload", memory, memory_top, _gibibytes, marks, shown),
+            _plot("sm", f"SM time of {of} by workload", sm, sm_top, lambda part: _percent(part / sm_top), marks, shown),
         ),
         rows=tuple(_rows(view, shown, (memory, sm), sm_top)),
         faults=marks,
@@ -105,6 +81,11 @@ def _largest(samples: Iterable[Sample | None]) -> Sequence[Key]:
                 totals[each.workload] += each.amount / _capacity((division,))
     ordered = sorted(totals, key=lambda each: (-totals[each], each.kind, each.name))
     return (*ordered[:MOST_BANDS], OTHERS, REST)
+
+
+def _divided(divisions: Sequence[Division | None], shown: Sequence[Key]) -> tuple[list[Amounts | None], float]:
+    """Return the amounts of the bands in each slot, and the height of the plot."""
+    return [_amounts(each, shown) for each in divisions], _capacity(divisions)
 
 
 def _amounts(division: Division | None, shown: Sequence[Key]) -> Amounts | None:
@@ -131,8 +112,8 @@ def _percent(part: float) -> str:
 
 
 def _plot(
-    hour: Hour,
-    title: tuple[str, str],
+    name: str,
+    title: str,
     amounts: Sequence[Amounts | None],
     top: float,
     text: Callable[[float], str],
@@ -147,8 +128,8 @@ def _plot(
     span = f"{text(min(known))} to {text(max(known))} in the last hour" if known else "unknown for the last hour"
     summary = f"{now} now; {span}{unknown if known else ''}"
     return SimpleNamespace(
-        id=title[0],
-        title=title[1],
+        id=name,
+        title=title,
         summary=summary,
         description=f"{summary}. {counted(len(marks), 'fault')} marked.",
         top=text(top) if known else "",

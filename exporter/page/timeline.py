@@ -28,41 +28,8 @@ MARKS_PER_PERCENT = 2
 TOGETHER_SECONDS = 300.0
 """Equal events that follow each other in this time are one row."""
 
-_HAPPENED = {
-    EventName.FAULT: "fault",
-    EventName.FAULT_RECOVERED: "recovered from the fault",
-    EventName.CLIENT_FAULT_CONTAINED: "a fault ended one client",
-    EventName.SERVER_CRASH_LOOP: "servers crash repeatedly",
-    EventName.GPU_XID: "Xid",
-    EventName.GPU_LOST: "the GPU is lost",
-    EventName.DAEMON_LOST: "the daemon died",
-    EventName.DAEMON_UP: "the daemon answers",
-    EventName.DAEMON_UNRESPONSIVE: "the daemon does not answer",
-    EventName.DAEMON_RESPONSIVE: "the daemon answers again",
-    EventName.LOG_BLOCKED: "the daemon's log is blocked",
-    EventName.LOG_UNBLOCKED: "the daemon's log is no longer blocked",
-    EventName.LOG_CONTRADICTED: "other sources contradict the log",
-    EventName.WATCHDOG_WOULD_ACT: "would",
-    EventName.WATCHDOG_ACTS: "starts to",
-    EventName.WATCHDOG_ACTED: "finished:",
-    EventName.WATCHDOG_WAITS: "waits",
-    EventName.CIRCUIT_OPENED: "circuit opened",
-    EventName.CIRCUIT_CLOSED: "circuit closed",
-    EventName.DAEMON_QUARANTINED: "quarantined",
-    EventName.DAEMON_RELEASED: "released from quarantine",
-    EventName.CLIENT_REFUSED: "refused",
-    EventName.CLIENT_WAITING: "waits for another user's clients",
-    EventName.PROCESS_BYPASSING: "bypasses MPS",
-    EventName.LIMITS_DRIFTED: "limits have drifted",
-    EventName.LIMITS_IN_FORCE: "limits are in force",
-    EventName.LIMITS_BYPASSED: "clients connected before their limits were set",
-    EventName.DAEMON_STOPPED: "the daemon stopped",
-    EventName.DAEMON_RESUMED: "an operator resumed the daemon",
-    EventName.EXPORTER_PAUSED: "an operator paused the exporter",
-    EventName.EXPORTER_RESUMED: "an operator resumed the exporter",
-}
 _IMPLIED = (LossReason.DIED, IncidentEnd.RECOVERED)
-"""Reasons that the words for the event include."""
+"""Reasons that the words of the event include."""
 
 _REASONS = {
     RefusalReason.LIMIT.value: "all client slots are taken",
@@ -171,7 +138,7 @@ def _words(view: StatusView, event: Event) -> str:
 
 
 def _head(event: Event) -> str:
-    words = _HAPPENED[event.event]
+    words = event.event.words
     if event.xid is not None and event.event is EventName.GPU_XID:
         words = f"Xid {event.xid}"
     elif event.event is EventName.DAEMON_STOPPED and event.reason is None:

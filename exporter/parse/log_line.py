@@ -3,6 +3,7 @@
 A line that matches no rule is `Unrecognized`. It is counted, and is never a fault.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -188,5 +189,5 @@ def translate_entry(entry: LogEntry, pids: Pids) -> LogEntry:
     if pids is None and all(number > 0 for number in fields.values()):
         return entry
     message: Any = entry.message
-    message = replace(message, **{name: translate_pid(number, pids) for name, number in fields.items()})
+    message = dataclasses.replace(message, **{name: translate_pid(number, pids) for name, number in fields.items()})
     return replace(entry, pid=translate_pid(entry.pid, pids), message=message)

@@ -10,31 +10,31 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 from exporter.parse.mps_variables import parse_byte_size
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
 class Message:
-    """What one line reports."""
+    """What one line reports. Each kind of message is a frozen dataclass."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
 
-@dataclass(frozen=True, slots=True)
 class ServerMessage(Message):
     """A message about a server."""
 
     server: int
 
 
-@dataclass(frozen=True, slots=True)
 class ClientMessage(Message):
     """A message about a client process."""
 
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
 class DeviceMessage(Message):
     """A message about a device."""
 
@@ -85,7 +85,6 @@ _UUID = r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 @_server_line(rf"Status of client {_CONTEXT} is ACTIVE")
 @_server_line(rf"New client {_NUMBER} connected")
-@dataclass(frozen=True, slots=True)
 class ClientActive(ClientMessage):
     """The server accepted a client's context: the client is connected."""
 
@@ -93,7 +92,6 @@ class ClientActive(ClientMessage):
 
 
 @_server_line(rf"Client {_CONTEXT} connected")
-@dataclass(frozen=True, slots=True)
 class ClientConnecting(ClientMessage):
     """A client reached the server. The server has not accepted it yet: refused clients have this line too."""
 
@@ -106,7 +104,6 @@ class ClientDisconnected(ClientMessage):
 
 
 @_server_line(rf"Client {_CONTEXT} exit")
-@dataclass(frozen=True, slots=True)
 class ContextExited(ClientMessage):
     """A client's context has ended. Up to R515 the PID is unusable if the process has already exited."""
 
@@ -114,7 +111,6 @@ class ContextExited(ClientMessage):
 
 
 @_server_line(rf"Client {_CONTEXT} exiting\.( Worker is in reset\.)?.{{0,200}}", int, int, bool)
-@dataclass(frozen=True, slots=True)
 class ContextExiting(ClientMessage):
     """A client's context ends. `in_reset`: its worker is in reset, as after the client's own assert or trap (R580)."""
 
@@ -123,7 +119,6 @@ class ContextExiting(ClientMessage):
 
 
 @_server_line(rf"Failed to accept new client\. Maximum number of clients \({_NUMBER}\) reached\.")
-@dataclass(frozen=True, slots=True)
 class ClientLimitReached(Message):
     """The server refused a client because it has the maximum number of clients. The line does not name the client."""
 
@@ -136,7 +131,6 @@ class ClientRefusedInTeardown(ClientMessage):
 
 
 @_server_line(rf"Failed to accept client {_CLIENT} with status {_NUMBER}")
-@dataclass(frozen=True, slots=True)
 class ClientNotAccepted(ClientMessage):
     """The server refused a client with a CUDA error: 807 if the server is in FAULT."""
 
@@ -149,7 +143,6 @@ class ClientExitRequested(ClientMessage):
 
 
 @_server_line(rf"Device .{{0,200}} \(uuid ({_UUID})\) is associated", str)
-@dataclass(frozen=True, slots=True)
 class DeviceAssociated(Message):
     """The UUID of the GPU of the context that the server creates."""
 
@@ -200,7 +193,6 @@ class ServerContextCreated(DeviceMessage):
 @_server_line(r"(Driver initialization failed with: .{1,200})", str)
 @_server_line(r"(MPS is only supported on .{1,200})", str)
 @_server_line(r"(Invalid CUDA_VISIBLE_DEVICES.{0,400})", str)
-@dataclass(frozen=True, slots=True)
 class ServerStartFailed(Message):
     """Why a server cannot start."""
 
@@ -211,7 +203,6 @@ class ServerStartFailed(Message):
 
 
 @_server_line(r"Active ?Threads ?Percentage set to (\d{1,3}(?:\.\d{1,12})?)", float)
-@dataclass(frozen=True, slots=True)
 class ThreadPercentageSet(Message):
     """The active thread percentage."""
 
@@ -221,7 +212,6 @@ class ThreadPercentageSet(Message):
 @_server_line(
     r"Device pinned memory limit for device (\d{1,4}) set to 0x([0-9a-f]{1,16}) bytes", int, partial(int, base=16)
 )
-@dataclass(frozen=True, slots=True)
 class PinnedMemoryLimitSet(DeviceMessage):
     """The device memory limit, in bytes. `device` is the daemon's ordinal."""
 
@@ -229,7 +219,6 @@ class PinnedMemoryLimitSet(DeviceMessage):
 
 
 @_server_line(rf"(?:Server|Client) Priority set to {_NUMBER}")
-@dataclass(frozen=True, slots=True)
 class PrioritySet(Message):
     """The priority: 0 is normal, 1 is below normal."""
 
@@ -240,7 +229,6 @@ class PrioritySet(Message):
 
 
 @_daemon_line(rf"NEW CLIENT {_NUMBER} from user {_NUMBER}: Server already exists")
-@dataclass(frozen=True, slots=True)
 class ClientForwarded(ClientMessage):
     """The daemon forwards a client to its server."""
 
@@ -248,7 +236,6 @@ class ClientForwarded(ClientMessage):
 
 
 @_daemon_line(rf"NEW CLIENT {_NUMBER} from user {_NUMBER}: Server is not ready, push client to pending list")
-@dataclass(frozen=True, slots=True)
 class ClientQueued(ClientMessage):
     """A client waits for a server to start, or for its user's turn."""
 
@@ -256,7 +243,6 @@ class ClientQueued(ClientMessage):
 
 
 @_daemon_line(rf"Starting new server {_NUMBER} for user {_NUMBER}")
-@dataclass(frozen=True, slots=True)
 class ServerStarting(ServerMessage):
     """The daemon starts a server for a user."""
 
@@ -265,7 +251,6 @@ class ServerStarting(ServerMessage):
 
 @_daemon_line(rf"NEW SERVER {_NUMBER}: Ready")
 @_server_line(r"(?:Server has started|MPS Server is started)", server=None)
-@dataclass(frozen=True, slots=True)
 class ServerReady(Message):
     """A server accepts clients; `server` is None if the server itself wrote the line."""
 
@@ -289,7 +274,6 @@ class ServerShutdownRequested(ServerMessage):
 
 
 @_daemon_line(r"Cmd:((?s:.*))", str)
-@dataclass(frozen=True, slots=True)
 class CommandReceived(Message):
     """The daemon received a control command. Any user can send one."""
 
@@ -318,7 +302,6 @@ class DaemonExiting(Message):
 
 @_daemon_line(r"CUDA MPS Control binary version: (\d{1,10})", str)
 @_server_line(r"CUDA MPS Server for .{1,80} Binary version: (\d{1,10})", str)
-@dataclass(frozen=True, slots=True)
 class VersionReported(Message):
     """The version of the daemon or of a server, 13000 for CUDA 13.0."""
 
@@ -330,7 +313,6 @@ _SET = r"To connect CUDA applications to this daemon, set {}CUDA_MPS_PIPE_DIRECT
 
 @_daemon_line(_SET.format("env "), protocol=2)
 @_daemon_line(_SET.format(""), protocol=3)
-@dataclass(frozen=True, slots=True)
 class ProtocolReported(Message):
     """The daemon's MPS protocol: 2, or 3 (from R615 on)."""
 
@@ -340,7 +322,6 @@ class ProtocolReported(Message):
 @_daemon_line(
     r"set_default_device_pinned_mem_limit ([0-9]{1,4}) (?!0+[KMG]?\.)([0-9]{1,12}[KMG]?)\.", int, parse_byte_size
 )
-@dataclass(frozen=True, slots=True)
 class DefaultMemoryLimitSet(DeviceMessage):
     """The daemon accepted a new default pinned memory limit, in bytes, for future servers."""
 
@@ -351,7 +332,6 @@ class DefaultMemoryLimitSet(DeviceMessage):
 
 
 @partial(_line, ECHO_RULES)(_NUMBER)
-@dataclass(frozen=True, slots=True)
 class BareNumber(Message):
     """A line with nothing but a number: an item of a list, or an echo of a reply."""
 

@@ -1,15 +1,15 @@
-"""A problem that this node has: a code of the catalogue, the values that fill its texts, and the commands that help."""
+"""A problem of the catalogue that this node has, the values that fill its texts, and the commands that help."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from string import Formatter
+from dataclasses import KW_ONLY, dataclass, field
 
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.observation import DaemonName, GpuUuid
+from exporter.model.reason import with_known_parts
 from exporter.parse.printable import printable
-from exporter.report.problem import ON_NODE, Definition, FindingCode, Severity
-from exporter.report.problems import PROBLEMS, Situation
+from exporter.report.problem import ON_NODE, Definition, Problem, Severity
+from exporter.report.problems import Situation
 from exporter.report.remedy import ManualStep
 from exporter.report.text import duration_text
 
@@ -17,14 +17,15 @@ MOST_COMMANDS = 4
 """How many commands a finding has at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One problem, as it was at the time `at`.
 
     `since` is when it began, if that is known. `daemon`, `server`, `gpu` and `client` (a PID) are what it concerns.
     """
 
-    code: FindingCode
+    problem: Problem
+    _: KW_ONLY
     at: float
     since: float | None = None
     daemon: DaemonName | None = None
@@ -53,7 +54,7 @@ class Finding:
     @property
     def definition(self) -> Definition:
         """The entry of the catalogue."""
-        return PROBLEMS[self.code]
+        return self.problem.definition
 
     @property
     def severity(self) -> Severity:
@@ -68,14 +69,11 @@ class Finding:
     @property
     def text(self) -> str:
         """What is wrong, in one line."""
-        values, definition = self._values(), self.definition
-        template = (
-            definition.summary_since if self.since is not None and definition.summary_since else definition.summary
-        )
+        values = self._values()
+        template = with_known_parts(self.definition.summary, values.keys())
         for part in ON_NODE:
             template = template.replace(part, "")
-        detail = definition.detail if _placeholders(definition.detail) <= values.keys() else ""
-        return ", ".join((f"{template}{detail}".format_map(values), *self.notes))
+        return ", ".join((template.format_map(values), *self.notes))
 
     @property
     def remedy(self) -> str:
@@ -91,10 +89,6 @@ class Finding:
         known = {"daemon": self.daemon, "gpu": self.gpu, "server": self.server, "since": since}
         shown = {name: printable(str(value)) for name, value in known.items() if value is not None}
         return defaultdict(lambda: "unknown", {**shown, **self.values})
-
-
-def _placeholders(template: str) -> set[str]:
-    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
 
 
 def state_text(daemon: Daemon) -> str:

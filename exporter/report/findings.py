@@ -15,20 +15,28 @@ from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.report.finding import MOST_COMMANDS, Finding
 from exporter.report.incident_text import verdict
-from exporter.report.problem import FindingCode
-from exporter.report.problems import BLOCK_CODES, CONDITION_CODES, PHASE_CODES, Situation, of_phase
+from exporter.report.problem import NodeProblem, Problem
+from exporter.report.problems import (
+    BLOCK_PROBLEMS,
+    CONDITION_PROBLEMS,
+    PHASE_PROBLEMS,
+    DaemonProblem,
+    Situation,
+    of_phase,
+)
 from exporter.report.reasons import log_text, reason_text, source_text
 from exporter.report.remedy import (
     DOCTOR,
     address_of,
     command_to_end_server,
     command_to_kill,
-    command_to_resume,
     commands_to_restart,
+    commands_to_resume,
     commands_to_signal,
     commands_to_start,
     control_command,
     gpu_text,
+    known,
     needed,
     quarantine_cause,
     recovery_steps,
@@ -56,12 +64,12 @@ _DOCTOR_FOR: Mapping[str, str] = {CollectorName.LIBCUDA_PROBES: f"{DOCTOR} --att
 _SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.STATE_LOST)
 """The watchdog restarts nothing until an operator runs `resume`, and no GPU is quarantined."""
 
-_STATE_CODES = {
-    DaemonState.ABSENT: FindingCode.DAEMON_DEAD,
-    DaemonState.STOPPED: FindingCode.DAEMON_STOPPED,
-    DaemonState.UNRESPONSIVE: FindingCode.DAEMON_HUNG,
-    DaemonState.HELD: FindingCode.DAEMON_HELD,
-    DaemonState.STARTING: FindingCode.DAEMON_STARTING,
+_STATE_PROBLEMS = {
+    DaemonState.ABSENT: DaemonProblem.DAEMON_DEAD,
+    DaemonState.STOPPED: DaemonProblem.DAEMON_STOPPED,
+    DaemonState.UNRESPONSIVE: DaemonProblem.DAEMON_HUNG,
+    DaemonState.HELD: DaemonProblem.DAEMON_HELD,
+    DaemonState.STARTING: DaemonProblem.DAEMON_STARTING,
 }
 
 
@@ -69,7 +77,7 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
     """Return all problems; `policy` is None if there is no watchdog."""
     daemons = list(View(node).daemons())
     if not node.sources and all(daemon.state is None for daemon in daemons):
-        return (Finding(code=FindingCode.NOTHING_COLLECTED, at=at, harmless=not daemons),)
+        return (Finding(NodeProblem.NOTHING_COLLECTED, at=at, harmless=not daemons),)
     found = (
         *_faults(node, at, policy),
         *daemon_findings(node, at, policy),
@@ -90,11 +98,11 @@ def _faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
     open_ones = [each for each in node.incidents.values() if each.open]
     open_ones.sort(key=lambda each: not (each.blockers or each.stuck))
     yield from (_fault(node, at, each, policy) for each in open_ones)
-    known = {(each.daemon, each.server) for each in open_ones}
+    with_incident = {(each.daemon, each.server) for each in open_ones}
     for daemon, server in View(node).servers():
-        if server.state is ServerState.FAULT and (daemon.name, server.pid) not in known:
+        if server.state is ServerState.FAULT and (daemon.name, server.pid) not in with_incident:
             yield Finding(
-                code=FindingCode.SERVER_FAULT,
+                DaemonProblem.SERVER_FAULT,
                 at=at,
                 daemon=daemon.name,
                 server=server.pid,
@@ -113,7 +121,7 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
         situation = Situation.CLIENTS_ENDING
     recovery = f"; {counted(len(blockers), 'client blocks', 'clients block')} recovery" if blockers else ""
     return Finding(
-        code=FindingCode.SERVER_FAULT,
+        DaemonProblem.SERVER_FAULT,
         at=at,
         since=incident.started_at,
         daemon=incident.daemon,
@@ -121,7 +129,7 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
         client=blockers[0] if blockers else None,
         values={"suspect": verdict(incident), "recovery": recovery},
         situation=situation,
-        commands=tuple(each for each in commands if each is not None)[:MOST_COMMANDS],
+        commands=known(*commands)[:MOST_COMMANDS],
     )
 
 
@@ -131,7 +139,7 @@ def _lost_gpus(node: Node, at: float) -> Iterable[Finding]:
         action = RESET if problem.code is ReasonCode.GPU_LOST else REBOOT
         in_quarantine = any(_handles(node, daemon, gpu, at) for daemon in node.daemons.values())
         steps = () if in_quarantine else recovery_steps(node, gpu, action)
-        yield Finding(code=FindingCode.GPU_LOST, at=at, gpu=gpu, values=values, steps=steps)
+        yield Finding(NodeProblem.GPU_LOST, at=at, gpu=gpu, values=values, steps=steps)
 
 
 def lost_gpus(node: Node) -> Iterable[tuple[str, Reason]]:
@@ -156,7 +164,7 @@ def _resets_needed(node: Node, at: float) -> Iterable[Finding]:
     for gpu, needs in node.xids.recovery_actions.items():
         if not any(_handles(node, daemon, gpu, needs.at) for daemon in node.daemons.values()):
             yield Finding(
-                code=FindingCode.GPU_RESET_NEEDED,
+                NodeProblem.GPU_RESET_NEEDED,
                 at=at,
                 since=needs.at,
                 gpu=gpu,
@@ -167,12 +175,12 @@ def _resets_needed(node: Node, at: float) -> Iterable[Finding]:
 
 def _handles(node: Node, daemon: Daemon, gpu: str, at: float) -> bool:
     """Return whether a daemon is in quarantine for this GPU, or an operator has ended that quarantine since."""
-    watch, known = node.watches.get(daemon.name), node.gpus.get(gpu)
+    watch = node.watches.get(daemon.name)
     if watch is None:
         return False
-    serves = gpu in daemon.runtime.devices.values() if known is None else uses_gpu(node, daemon, gpu)
     released = watch.resumed_at is not None and watch.resumed_at >= at
-    return (watch.quarantine is not None and watch.quarantine.gpu == gpu) or (serves and released)
+    quarantined = watch.quarantine is not None and watch.quarantine.gpu == gpu
+    return quarantined or (released and uses_gpu(node, daemon, gpu))
 
 
 def _full_servers(node: Node, at: float) -> Iterable[Finding]:
@@ -186,7 +194,7 @@ def _full_servers(node: Node, at: float) -> Iterable[Finding]:
     if full:
         others = counted(len(full) - 1, "more server is full", "more servers are full")
         notes = (others,) if len(full) > 1 else ()
-        yield Finding(code=FindingCode.CLIENT_SLOTS_FULL, at=at, values=full[0], notes=notes)
+        yield Finding(NodeProblem.CLIENT_SLOTS_FULL, at=at, values=full[0], notes=notes)
 
 
 def _filled_memory(node: Node, at: float) -> Iterable[Finding]:
@@ -204,7 +212,7 @@ def _filled_memory(node: Node, at: float) -> Iterable[Finding]:
                 "part": percent(held[workload] / total),
                 "free": mebibytes(max(0, total - used)),
             }
-            yield Finding(code=FindingCode.WORKLOAD_FILLS_MEMORY, at=at, gpu=uuid, values=values)
+            yield Finding(NodeProblem.WORKLOAD_FILLS_MEMORY, at=at, gpu=uuid, values=values)
 
 
 def _bypassing(node: Node, at: float) -> Iterable[Finding]:
@@ -213,7 +221,7 @@ def _bypassing(node: Node, at: float) -> Iterable[Finding]:
     if gpus:
         processes = {pid for pids in gpus.values() for pid in pids}
         yield Finding(
-            code=FindingCode.PROCESS_BYPASSING,
+            NodeProblem.PROCESS_BYPASSING,
             at=at,
             client=min(processes) if len(processes) == 1 else None,
             values={
@@ -235,14 +243,13 @@ def _drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
             place = "for new servers" if first.server is None else f"on server {first.server}"
             more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
             settable = [check.command for check in drifted if check.command][:MOST_COMMANDS]
-            commands = (control_command(command, address) for command in settable)
             yield Finding(
-                code=FindingCode.LIMITS_DRIFTED,
+                NodeProblem.LIMITS_DRIFTED,
                 at=at,
                 daemon=daemon.name,
                 server=first.server,
                 values={"limits": f"{reason_text(first.reason)} {place}{more}"},
-                commands=tuple(each for each in commands if each is not None),
+                commands=known(*(control_command(command, address) for command in settable)),
             )
 
 
@@ -251,7 +258,7 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
     failing = {name: source for name, source in sorted(node.sources.items()) if source.problems}
     paused = {name for name in failing if all(each.code is ReasonCode.PAUSED for each in _problems(node, name))}
     if paused:
-        yield Finding(code=FindingCode.EXPORTER_PAUSED, at=at, commands=("cuda-mps-exporter resume",))
+        yield Finding(NodeProblem.EXPORTER_PAUSED, at=at, commands=("cuda-mps-exporter resume",))
     lost = any(lost_gpus(node))
     only_lost = all(each.code is ReasonCode.GPU_LOST for each in _problems(node, CollectorName.NVML))
     for name, source in failing.items():
@@ -261,19 +268,19 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
         ):
             values = {"source": printable(name), "problem": source_text(name, source)}
             command = _DOCTOR_FOR.get(name, DOCTOR)
-            yield Finding(code=FindingCode.EXPORTER_CANNOT_COLLECT, at=at, values=values, commands=(command,))
+            yield Finding(NodeProblem.EXPORTER_CANNOT_COLLECT, at=at, values=values, commands=(command,))
     for uuid, gpu in node.gpus.items():
         problem, mig = gpu.reading.problem, gpu.reading.mig
         of_parent = mig is not None and problem == node.gpus[mig.parent].reading.problem
         if problem is not None and problem.code not in LOST and not of_parent and CollectorName.NVML not in failing:
             values = {"gpu": printable(gpu_name(node, uuid)), "problem": reason_text(problem, CollectorName.NVML)}
-            yield Finding(code=FindingCode.GPU_UNREADABLE, at=at, values=values, commands=(DOCTOR,))
+            yield Finding(NodeProblem.GPU_UNREADABLE, at=at, values=values, commands=(DOCTOR,))
     for daemon in View(node).daemons():
         for file, problem in sorted(daemon.log.problems.items()):
             if problem is not None and daemon.state is DaemonState.UP:
                 lost = problem.code is ReasonCode.LOG_TO_STDOUT
                 yield Finding(
-                    code=FindingCode.LOG_NOT_FOLLOWED,
+                    NodeProblem.LOG_NOT_FOLLOWED,
                     at=at,
                     daemon=daemon.name if lost else None,
                     values={"daemon": printable(daemon.name), "problem": log_text(file, problem)},
@@ -285,14 +292,9 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
 def _contradicted_logs(node: Node, at: float) -> Iterable[Finding]:
     """Yield the daemons with a log that other sources contradicted recently."""
     for daemon in View(node).daemons():
-        if daemon.log.contradicted_at is not None and at - daemon.log.contradicted_at <= CONTRADICTED_SECONDS:
-            yield Finding(
-                code=FindingCode.LOG_CONTRADICTED,
-                at=at,
-                since=daemon.log.contradicted_at,
-                daemon=daemon.name,
-                commands=(DOCTOR,),
-            )
+        since = daemon.log.contradicted_at
+        if since is not None and at - since <= CONTRADICTED_SECONDS:
+            yield Finding(NodeProblem.LOG_CONTRADICTED, at=at, since=since, daemon=daemon.name, commands=(DOCTOR,))
 
 
 def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
@@ -301,7 +303,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
         watch = node.watches.get(daemon.name, WatchdogState())
         if watch.quarantine is not None:
             yield Finding(
-                code=FindingCode.QUARANTINED,
+                DaemonProblem.QUARANTINED,
                 at=at,
                 since=watch.quarantine.at,
                 daemon=daemon.name,
@@ -312,18 +314,14 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
             )
         block = None if policy is None or not daemon.declared.expected else policy.lock_problem(daemon)
         if policy is not None and block is not None and policy.configured_mode_of(daemon) is Mode.ACT:
-            yield Finding(code=BLOCK_CODES[block], at=at, daemon=daemon.name)
+            yield Finding(BLOCK_PROBLEMS[block], at=at, daemon=daemon.name)
         found = _state_finding(node, at, daemon, watch, policy)
         if found is not None:
             yield found
-        if daemon.log.own_commands.blocked_since is not None:
-            yield Finding(
-                code=FindingCode.LOG_BLOCKED,
-                at=at,
-                since=daemon.log.own_commands.blocked_since,
-                daemon=daemon.name,
-                commands=commands_to_restart(node, daemon, policy),
-            )
+        since = daemon.log.own_commands.blocked_since
+        if since is not None:
+            restart = commands_to_restart(node, daemon, policy)
+            yield Finding(NodeProblem.LOG_BLOCKED, at=at, since=since, daemon=daemon.name, commands=restart)
 
 
 def _state_finding(
@@ -332,7 +330,7 @@ def _state_finding(
     name, summary = daemon.name, watchdog_summary(node, daemon)
     if daemon.runtime.foreign_owner is not None:
         values = {"uid": str(daemon.runtime.foreign_owner), "directory": printable(daemon.pipe_directory)}
-        return Finding(code=FindingCode.FOREIGN_DIRECTORY, at=at, daemon=name, values=values)
+        return Finding(DaemonProblem.FOREIGN_DIRECTORY, at=at, daemon=name, values=values)
     if daemon.state is not DaemonState.UP:
         return _not_up(node, at, daemon, watch, policy, summary)
     if watch.quarantine is not None:
@@ -340,34 +338,29 @@ def _state_finding(
     if watch.diagnosis is not None and watch.diagnosis.condition is Condition.PROGRAM_UNRESPONSIVE:
         # Clients are not affected; lists of them, limits and servers' states are as old as the last answer.
         run = control_command(list_servers(daemon.runtime.protocol), address_of(node, name, policy), deadline=10)
-        return Finding(
-            code=FindingCode.CONTROL_PROGRAM_HUNG,
-            at=at,
-            since=daemon.commands.unanswered_since,
-            daemon=name,
-            commands=() if run is None else (run,),
-        )
+        since = daemon.commands.unanswered_since
+        return Finding(DaemonProblem.CONTROL_PROGRAM_HUNG, at=at, since=since, daemon=name, commands=known(run))
     if summary is not None and summary.problem and not summary.fault:
-        code = _code(node, at, daemon, watch)
-        commands, since = commands_to_signal(node, watch.diagnosis), _since(node, at, daemon, watch, code)
-        if code is FindingCode.SERVER_CRASH_LOOP:
+        problem = _problem_of(node, at, daemon, watch)
+        commands, since = commands_to_signal(node, watch.diagnosis), _since(node, at, daemon, watch, problem)
+        if problem is DaemonProblem.SERVER_CRASH_LOOP:
             return _with_watchdog(_crash_loop(at, daemon), watch, summary)
-        return _with_watchdog(Finding(code=code, at=at, since=since, daemon=name, commands=commands), watch, summary)
+        return _with_watchdog(Finding(problem, at=at, since=since, daemon=name, commands=commands), watch, summary)
     if watch.phase in _SUSPENDED:
         since = watch.circuit_opened_at if watch.phase is WatchdogPhase.CIRCUIT_OPEN else watch.state_lost_at
-        return Finding(code=PHASE_CODES[watch.phase], at=at, since=since, daemon=name, commands=_resume(daemon))
+        return Finding(PHASE_PROBLEMS[watch.phase], at=at, since=since, daemon=name, commands=commands_to_resume(name))
     if servers.in_crash_loop(daemon, at):
         return _crash_loop(at, daemon)
     if daemon.connections.waiting:
         waiting = {"clients": counted(len(daemon.connections.waiting), "client")}
-        return Finding(code=FindingCode.CLIENTS_WAITING, at=at, daemon=name, values=waiting)
+        return Finding(NodeProblem.CLIENTS_WAITING, at=at, daemon=name, values=waiting)
     return None
 
 
 def _crash_loop(at: float, daemon: Daemon) -> Finding:
     failed = daemon.connections.failed_starts
     return Finding(
-        code=FindingCode.SERVER_CRASH_LOOP,
+        DaemonProblem.SERVER_CRASH_LOOP,
         at=at,
         since=failed.started_at[0],
         daemon=daemon.name,
@@ -379,14 +372,16 @@ def _crash_loop(at: float, daemon: Daemon) -> Finding:
 def _not_up(
     node: Node, at: float, daemon: Daemon, watch: WatchdogState, policy: Policy | None, summary: WatchdogSummary | None
 ) -> Finding:
-    code = _code(node, at, daemon, watch)
-    found = Finding(code=code, at=at, since=_since(node, at, daemon, watch, code), daemon=daemon.name)
-    problem = _query_problem(node, daemon)
-    if problem is not None:
-        cannot_query = () if code is FindingCode.DAEMON_NOT_QUERIED else (f"it cannot be queried: {problem}",)
+    problem = _problem_of(node, at, daemon, watch)
+    found = Finding(problem, at=at, since=_since(node, at, daemon, watch, problem), daemon=daemon.name)
+    query_problem = _query_problem(node, daemon)
+    if query_problem is not None:
+        cannot_query = (
+            () if problem is DaemonProblem.DAEMON_NOT_QUERIED else (f"it cannot be queried: {query_problem}",)
+        )
         return replace(
             found,
-            values={"problem": problem},
+            values={"problem": query_problem},
             notes=(*history_of(watch), *cannot_query),
             situation=Situation.CANNOT_QUERY,
             commands=(DOCTOR,),
@@ -395,20 +390,21 @@ def _not_up(
     acts = policy is not None and policy.mode_of(daemon) is Mode.ACT
     if daemon.declared.expected and daemon.ended and watch.quarantine is None:
         if watch.phase in _SUSPENDED:
-            commands = (*_resume(daemon), *(() if acts else commands_to_start(node, daemon, policy)))
+            start = () if acts else commands_to_start(node, daemon, policy)
+            commands = (*commands_to_resume(daemon.name), *start)
         elif watch.phase is WatchdogPhase.IDLE:
             commands = commands_to_start(node, daemon, policy)
-    elif code is FindingCode.DAEMON_HUNG and not acts:
+    elif problem is DaemonProblem.DAEMON_HUNG and not acts:
         commands = commands_to_restart(node, daemon, policy)
     if summary is not None and summary.action is not None:
         return _with_watchdog(replace(found, commands=commands), watch, summary)
-    if code is FindingCode.DAEMON_STATE_UNKNOWN:
+    if problem is DaemonProblem.DAEMON_STATE_UNKNOWN:
         commands = commands or (DOCTOR,)
     return replace(
         found,
         values={} if daemon.runtime.process is None else {"pid": str(daemon.runtime.process.pid)},
         notes=tuple(history_of(watch)),
-        situation=Situation.UNSUPPORTED if code is FindingCode.DAEMON_UNSUPPORTED else None,
+        situation=Situation.UNSUPPORTED if problem is DaemonProblem.DAEMON_UNSUPPORTED else None,
         commands=commands,
     )
 
@@ -425,27 +421,29 @@ def _with_watchdog(found: Finding, watch: WatchdogState, summary: WatchdogSummar
     return replace(found, values=values, notes=notes, situation=situation)
 
 
-def _code(node: Node, at: float, daemon: Daemon, watch: WatchdogState) -> FindingCode:
+def _problem_of(node: Node, at: float, daemon: Daemon, watch: WatchdogState) -> Problem:
     """Return the problem of its diagnosis, or else of its state."""
     condition = None if watch.diagnosis is None else watch.diagnosis.condition
     if daemon.pid_file_spoilt:
-        return FindingCode.PID_FILE_WRONG
+        return DaemonProblem.PID_FILE_WRONG
     if not daemon.supported and not daemon.ended:
-        return FindingCode.DAEMON_UNSUPPORTED
+        return DaemonProblem.DAEMON_UNSUPPORTED
     if condition not in (None, Condition.FAULT, *HARMLESS):
-        return CONDITION_CODES[condition]
+        return CONDITION_PROBLEMS[condition]
     if daemon.ended and not daemon.declared.expected:
-        return FindingCode.DAEMON_ENDED
-    if daemon.state in _STATE_CODES:
-        return _STATE_CODES[daemon.state]
+        return DaemonProblem.DAEMON_ENDED
+    if daemon.state in _STATE_PROBLEMS:
+        return _STATE_PROBLEMS[daemon.state]
     if _query_problem(node, daemon) is not None:
-        return FindingCode.DAEMON_NOT_QUERIED
-    return FindingCode.DAEMON_UNKNOWN if _unknown_since(node, daemon, at) is None else FindingCode.DAEMON_STATE_UNKNOWN
+        return DaemonProblem.DAEMON_NOT_QUERIED
+    if _unknown_since(node, daemon, at) is None:
+        return DaemonProblem.DAEMON_UNKNOWN
+    return DaemonProblem.DAEMON_STATE_UNKNOWN
 
 
-def _since(node: Node, at: float, daemon: Daemon, watch: WatchdogState, code: FindingCode) -> float | None:
+def _since(node: Node, at: float, daemon: Daemon, watch: WatchdogState, problem: Problem) -> float | None:
     found = watch.diagnosis
-    if found is not None and CONDITION_CODES[found.condition] is code:
+    if found is not None and CONDITION_PROBLEMS[found.condition] is problem:
         return found.since
     return _unknown_since(node, daemon, at) if daemon.state is None else daemon.lifecycle.state_since
 
@@ -470,8 +468,3 @@ def _unknown_since(node: Node, daemon: Daemon, at: float) -> float | None:
     since = (daemon.commands.unanswered_since, daemon.lifecycle.state_since, node.began_at)
     began = next((each for each in since if each is not None), at)
     return began if at - began > STARTING_SECONDS else None
-
-
-def _resume(daemon: Daemon) -> tuple[str, ...]:
-    command = command_to_resume(daemon.name)
-    return () if command is None else (command,)

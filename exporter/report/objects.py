@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from exporter.model.gpu import IncidentXid
-from exporter.model.identity import Workload
 from exporter.model.incident import ClientDetails, FaultKind, Incident
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import ProcessReading
@@ -13,12 +12,12 @@ from exporter.model.settings import Mode
 from exporter.model.usage import Share
 from exporter.model.values import plain
 from exporter.model.watchdog import WatchdogState
-from exporter.parse.printable import PrintableText, printable, printable_value
+from exporter.parse.printable import LONGEST_TEXT, PrintableText, printable, printable_value
 from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.finding import Finding
 from exporter.report.incident_filter import IncidentFilter
 from exporter.report.incident_text import address_texts, details, in_flight, incidents_table, likelihood, verdict
-from exporter.report.reasons import problem_object, reason_object, reason_text
+from exporter.report.reasons import problem_object, reason_object, reason_text, source_text
 from exporter.report.remedy import Address, AddressOf, address_of, command_to_end_server, command_to_kill
 from exporter.report.status_view import ClientView, DaemonView, GpuView, ServerView, StatusView
 from exporter.report.text import SIMULATED, Lines, line_of, utc_time, warning
@@ -33,6 +32,11 @@ MOST_BYTES = 1 << 24
 """Size limit of the JSON of all incidents. An incident with many clients has about 100 KB."""
 
 
+def _fields(value: object, *names: str) -> dict[str, Any]:
+    """Return these attributes of a value by their names."""
+    return {name: getattr(value, name) for name in names}
+
+
 def watchdog_object(watch: WatchdogState | None, mode: Mode | None) -> dict[str, Any] | None:
     """Return the watchdog's state of a daemon; None if there is none. Times are seconds since the epoch."""
     if watch is None:
@@ -44,42 +48,23 @@ def watchdog_object(watch: WatchdogState | None, mode: Mode | None) -> dict[str,
         "diagnosis": None
         if found is None
         else {
-            "condition": found.condition,
-            "since": found.since,
+            **_fields(found, "condition", "since"),
             "indications": [reason_object(each) for each in found.indications],
             "culprit": None if found.process is None else found.process.pid,
-            "server": found.server,
-            "incident": found.incident,
+            **_fields(found, "server", "incident"),
         },
         "acting": None
         if acting is None
-        else {
-            "action": acting.kind,
-            "reason": acting.reason,
-            "began_at": acting.began_at,
-            "done_at": acting.done_at,
-        },
+        else {"action": acting.kind, **_fields(acting, "reason", "began_at", "done_at")},
         "restarts": list(watch.restarts),
-        "failures": watch.failures,
-        "last_restart_at": watch.last_restart_at,
-        "not_before": watch.not_before,
-        "circuit_opened_at": watch.circuit_opened_at,
-        "state_lost_at": watch.state_lost_at,
+        **_fields(watch, "failures", "last_restart_at", "not_before", "circuit_opened_at", "state_lost_at"),
         "quarantine": None
         if quarantine is None
-        else {
-            "at": quarantine.at,
-            "xid": quarantine.xid,
-            "gpu": printable(quarantine.gpu),
-            "action": printable(quarantine.action),
-        },
+        else printable_value(_fields(quarantine, "at", "xid", "gpu", "action"), LONGEST_TEXT),
         "stopped_at": watch.stopped_at,
-        "counts": [
-            {"action": each.kind, "reason": each.reason, "result": each.result, "count": each.count}
-            for each in watch.action_counts
-        ],
+        "counts": [{"action": each.kind, **_fields(each, "reason", "result", "count")} for each in watch.action_counts],
         "reason": None if watch.reason is None else reason_object(watch.reason),
-        "last_action": None if last is None else {"action": last.kind, "reason": last.reason, "begun": last.begun},
+        "last_action": None if last is None else {"action": last.kind, **_fields(last, "reason", "begun")},
         "problem": None if watch.problem is None else reason_object(watch.problem),
     }
 
@@ -110,12 +95,8 @@ def incident_object(incident: Incident, *, now: float | None = None, address: Ad
         "daemon": printable(incident.daemon),
         "server": incident.server,
         "state": "open" if incident.open else "ended",
-        "ending": incident.ending,
-        "settled": incident.settled,
-        "kind": incident.kind,
-        "address": None
-        if incident.clues.address is None
-        else {**plain(incident.clues.address), "texts": [*address_texts(incident)]},
+        **_fields(incident, "ending", "settled", "kind"),
+        "address": _address(incident),
         "gpus": [printable(gpu) for gpu in incident.gpus],
         "xids": [_xid(each) for each in incident.xids[:MOST_LISTED]],
         **_time("started", incident.started_at),
@@ -160,33 +141,24 @@ def _xid(xid: IncidentXid) -> Mapping[str, Any]:
         "meaning": None if known is None else known.meaning,
         "cause": None if known is None else known.kind,
         "advice": None if known is None else known.action,
-        "gpu": _text(xid.gpu),
-        "pid": xid.pid,
-        "name": _text(xid.name),
-        "at": xid.at,
+        **printable_value(_fields(xid, "gpu", "pid", "name", "at"), LONGEST_TEXT),
     }
 
 
 def _client_details(client: ClientDetails) -> dict[str, Any]:
-    return {
+    details = {
         "pid": client.pid,
-        "client": _text(client.client or None),
-        "uid": client.uid,
-        "user": _text(client.user),
-        "command": _text(client.command),
-        "unit": _text(client.unit),
-        "container": _text(client.container),
-        "pod_uid": _text(client.pod_uid),
-        "pod": _text(client.pod),
-        "namespace": _text(client.namespace),
-        "slurm_job_id": _text(client.slurm_job_id),
-        "workload": _workload(client.workload),
-        "memory_used_bytes": {printable(gpu): used for gpu, used in client.memory_bytes.items()},
+        "client": client.client or None,
+        **_fields(client, "uid", "user", "command", "unit", "container", "pod_uid", "pod", "namespace", "slurm_job_id"),
+        "workload": plain(client.workload),
+        "memory_used_bytes": client.memory_bytes,
     }
+    return dict(printable_value(details, LONGEST_TEXT))
 
 
-def _workload(workload: Workload | None) -> Mapping[str, Any] | None:
-    return None if workload is None else {"kind": workload.kind, "name": printable(workload.name)}
+def _address(incident: Incident) -> Mapping[str, Any] | None:
+    clue = incident.clues.address
+    return None if clue is None else {**plain(clue), "texts": list(address_texts(incident))}
 
 
 def _blocking(incident: Incident, pid: int, now: float | None, address: Address | None) -> Mapping[str, Any]:
@@ -201,10 +173,6 @@ def _blocking(incident: Incident, pid: int, now: float | None, address: Address 
         "seconds": None if end is None else round(max(0.0, end - delay.since), 3),
         "kill_command": [] if command is None else [command],
     }
-
-
-def _text(text: str | None) -> str | None:
-    return None if text is None else printable(text)
 
 
 def sharing_object(node: Node, found: GpuSharing | None) -> dict[str, Any] | None:
@@ -272,21 +240,18 @@ def node_object(view: StatusView) -> dict[str, Any]:
             incident_object(each, now=node.at, address=address_of(node, each.daemon, view.policy))
             for each in view.incidents
         ],
-        "sources": {each.name: {"problem": problem_object(each.problem, each.text)} for each in view.collectors},
+        "sources": {
+            name: {"problem": problem_object(source.last.problem, source_text(name, source))}
+            for name, source in sorted(node.sources.items())
+        },
     }
     return dict(printable_value(shown))
 
 
 def _finding(found: Finding) -> dict[str, Any]:
     return {
-        "code": found.code,
-        "severity": found.severity,
-        "daemon": found.daemon,
-        "server": found.server,
-        "gpu": found.gpu,
-        "client": found.client,
-        "since": found.since,
-        "text": found.text,
+        "code": found.problem.code,
+        **_fields(found, "severity", "daemon", "server", "gpu", "client", "since", "text"),
         "meaning": found.definition.meaning,
         "remedy": found.remedy,
         "runbook": found.definition.page,
@@ -313,13 +278,11 @@ def _daemon(node: Node, shown: DaemonView) -> dict[str, Any]:
 
 
 def _server(node: Node, shown: ServerView) -> dict[str, Any]:
-    percentage = shown.server.active_thread_percentage
+    percentage = shown.server.limits.active_thread_percentage
     return {
-        "pid": shown.server.pid,
-        "uid": shown.server.uid,
-        "state": shown.server.state,
+        **_fields(shown.server, "pid", "uid", "state"),
         "active_thread_ratio": None if percentage is None else percentage / 100,
-        "pinned_memory_limit_bytes": dict(shown.memory_limits.values()),
+        "pinned_memory_limit_bytes": dict(shown.memory_limits),
         "clients_limit": shown.clients_limit,
         "clients": [_client(node, each) for each in shown.clients],
     }
@@ -347,14 +310,10 @@ def _client(node: Node, shown: ClientView) -> dict[str, Any]:
 def _belonging(node: Node, process: ProcessReading | None) -> dict[str, Any]:
     belonging, pod = cgroup_of(process), pod_of(node, process)
     return {
-        "unit": belonging.unit,
-        "container": belonging.container,
-        "pod_uid": belonging.pod_uid,
+        **_fields(belonging, "unit", "container", "pod_uid"),
         "pod": None if pod is None else pod.name,
         "namespace": None if pod is None else pod.namespace,
-        "slurm_job_id": belonging.slurm_job_id,
-        "slurm_job_sluid": belonging.slurm_job_sluid,
-        "task": belonging.task,
+        **_fields(belonging, "slurm_job_id", "slurm_job_sluid", "task"),
         "workload": plain(workload_of(process)),
     }
 
@@ -363,11 +322,9 @@ def _gpu(node: Node, shown: GpuView) -> dict[str, Any]:
     reading, problem = shown.gpu.reading, shown.gpu.reading.problem
     return {
         "uuid": shown.uuid,
-        "index": reading.index,
-        "name": reading.name,
+        **_fields(reading, "index", "name"),
         "problem": None if problem is None else problem_object(problem, reason_text(problem, CollectorName.NVML)),
-        "memory_used_bytes": reading.memory_used_bytes,
-        "memory_total_bytes": reading.memory_total_bytes,
+        **_fields(reading, "memory_used_bytes", "memory_total_bytes"),
         "bypassing": list(shown.gpu.bypassing),
         "sharing": sharing_object(node, shown.sharing),
         "shares": [_shares(resource, each) for resource, each in shown.shares.items()],
@@ -378,9 +335,7 @@ def _shares(resource: str, found: AllocatedShares) -> dict[str, Any]:
     pods = found.unused_by
     return {
         "resource": printable(resource),
-        "allocatable": found.allocatable,
-        "allocated": found.allocated,
-        "unused": found.unused,
+        **_fields(found, "allocatable", "allocated", "unused"),
         "unused_by": None
         if pods is None
         else [{"namespace": printable(each.namespace), "pod": printable(each.pod)} for each in pods[:MOST_LISTED]],

@@ -1,8 +1,7 @@
 """What a problem of a node is, and the catalogue of problems, first part: GPUs, clients, limits, logs, the exporter."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 RUNBOOKS = "alerts/runbooks"
 
@@ -31,76 +30,6 @@ class Severity(StrEnum):
         return "not known yet" if self is Severity.UNKNOWN else self.value
 
 
-class FindingCode(StrEnum):
-    """Each problem that a node can have; `WELL` is the absence of problems."""
-
-    WELL = "well"
-
-    DAEMON_DEAD = "daemon_dead"
-    DAEMON_NEVER_STARTED = "daemon_never_started"
-    DAEMON_ENDED = "daemon_ended"
-    DAEMON_STOPPED = "daemon_stopped"
-    DAEMON_DIED = "daemon_died"
-    DAEMON_DIED_WITH_CLIENTS = "daemon_died_with_clients"
-    DAEMON_RESTARTED = "daemon_restarted"
-    DAEMON_STARTING = "daemon_starting"
-    DAEMON_UNKNOWN = "daemon_unknown"
-    DAEMON_STATE_UNKNOWN = "daemon_state_unknown"
-    DAEMON_NOT_QUERIED = "daemon_not_queried"
-    DAEMON_UNSUPPORTED = "daemon_unsupported"
-    DAEMON_HUNG = "daemon_hung"
-    DAEMON_SUSPENDED = "daemon_suspended"
-    DAEMON_STUCK_IN_DRIVER = "daemon_stuck_in_driver"
-    DAEMON_HELD = "daemon_held"
-    CONTROL_PROGRAM_HUNG = "control_program_hung"
-    PID_FILE_WRONG = "pid_file_wrong"
-    FOREIGN_DIRECTORY = "foreign_directory"
-
-    SERVER_FAULT = "server_fault"
-    FAULT = "fault"
-    SERVER_SUSPENDED = "server_suspended"
-    SERVER_HUNG = "server_hung"
-    SERVER_CRASH_LOOP = "server_crash_loop"
-    WORKLOAD_OFTEN_SUSPECTED = "workload_often_suspected"
-
-    GPU_RESET_NEEDED = "gpu_reset_needed"
-    HARDWARE_XID = "hardware_xid"
-    GPU_XID = "gpu_xid"
-    GPU_LOST = "gpu_lost"
-    GPU_UNREADABLE = "gpu_unreadable"
-    WORKLOAD_FILLS_MEMORY = "workload_fills_memory"
-
-    CLIENTS_WAITING = "clients_waiting"
-    CLIENTS_REFUSED = "clients_refused"
-    CLIENT_SLOTS_NEARLY_FULL = "client_slots_nearly_full"
-    CLIENT_SLOTS_FULL = "client_slots_full"
-    PROCESS_BYPASSING = "process_bypassing"
-    PROCESS_BYPASSING_AFTER_LOSS = "process_bypassing_after_loss"
-    LIMITS_DRIFTED = "limits_drifted"
-
-    LOG_GROWING = "log_growing"
-    LOG_BLOCKED = "log_blocked"
-    LOG_CONTRADICTED = "log_contradicted"
-    LOG_NOT_FOLLOWED = "log_not_followed"
-
-    CIRCUIT_OPEN = "circuit_open"
-    QUARANTINED = "quarantined"
-    WATCHDOG_STATE_LOST = "watchdog_state_lost"
-    WATCHDOG_BLOCKED = "watchdog_blocked"
-    ANOTHER_EXPORTER = "another_exporter"
-    NO_LOCK = "no_lock"
-    WATCHDOG_ACTING = "watchdog_acting"
-    RESTART_DELAYED = "restart_delayed"
-    RESTART_LEFT_TO_SYSTEMD = "restart_left_to_systemd"
-
-    NOTHING_COLLECTED = "nothing_collected"
-    EXPORTER_DOWN = "exporter_down"
-    EXPORTER_STALLED = "exporter_stalled"
-    EXPORTER_CANNOT_COLLECT = "exporter_cannot_collect"
-    EXPORTER_PAUSED = "exporter_paused"
-    CONFIG_RELOAD_FAILED = "config_reload_failed"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """The definition of a problem, which all texts about it use.
@@ -113,7 +42,11 @@ class Definition:
     """Two or three words: the state of a daemon or GPU on the page, and the problem in a dashboard's table."""
 
     summary: str
-    """One line that names the problem, the daemon or GPU, and the node. It is the title of the alert."""
+    """One line that names the problem, the daemon or GPU, and the node. `{since}` is the duration so far.
+
+    Parts in brackets are as in texts of reasons (`model/reason_code.py`). Without any values, it is the title of the
+    alert.
+    """
 
     meaning: str
     """What the problem is, and what it means for clients."""
@@ -122,12 +55,6 @@ class Definition:
     """What to do about it, before any commands for the daemon concerned."""
 
     severity: Severity = Severity.WARNING
-
-    summary_since: str = ""
-    """The summary if `{since}`, the duration so far, is known. Empty: the same as `summary`."""
-
-    detail: str = ""
-    """What is added to the summary if the finding has these values."""
 
     alert: str | None = None
     """The alert that has the texts of this definition."""
@@ -145,10 +72,24 @@ class Definition:
         return None if name is None else f"{RUNBOOKS}/{name}.md"
 
 
+class Problem(Enum):
+    """A problem that a node can have. `WELL` is the absence of problems."""
+
+    @property
+    def code(self) -> str:
+        """The name of the problem for programs."""
+        return self.name.lower()
+
+    @property
+    def definition(self) -> Definition:
+        """Its texts and its severity."""
+        definition: Definition = self.value
+        return definition
+
+
 _BYPASSING = Definition(
     label="process bypasses MPS",
-    summary="CUDA processes bypass MPS on GPU {gpu} of {node}",
-    detail=": {processes}",
+    summary="CUDA processes bypass MPS on GPU {gpu} of {node}[: {processes}]",
     meaning="CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and "
     "MPS clients wait while they compute.",
     remedy="Restart the processes with CUDA_MPS_PIPE_DIRECTORY set to the daemon's directory.",
@@ -156,8 +97,11 @@ _BYPASSING = Definition(
     fails=False,
 )
 
-NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
-    FindingCode.WORKLOAD_OFTEN_SUSPECTED: Definition(
+
+class NodeProblem(Problem):
+    """Problems of GPUs, clients, limits, logs and the exporter."""
+
+    WORKLOAD_OFTEN_SUSPECTED = Definition(
         label="workload often suspected",
         summary="Workload {workload} on {node} is often suspected of faults",
         meaning="The workload was the likeliest cause of several faults within a day. Each fault ended all clients "
@@ -165,84 +109,80 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         remedy="Give the workload its own daemon or GPU, and give its owner the evidence that `cuda-mps-exporter "
         "incidents` shows.",
         alert="CudaMpsWorkloadOftenSuspected",
-    ),
-    FindingCode.GPU_RESET_NEEDED: Definition(
+    )
+    GPU_RESET_NEEDED = Definition(
         severity=Severity.CRITICAL,
         label="needs a reset or a reboot",
-        summary="GPU {gpu} on {node} needs a reset or a reboot (Xid {xid})",
-        summary_since="{which} needs {needed}",
+        summary="[{which} needs {needed}|GPU {gpu} on {node} needs a reset or a reboot (Xid {xid})]",
         meaning="The driver reported an error that no program causes, and NVIDIA advises a reset of the GPU or a "
         "reboot. Work on that GPU fails.",
         remedy="Take the node out of scheduling. Then reset the GPU or reboot. A restart of MPS does not help.",
         alert="CudaMpsHardwareXid",
-    ),
-    FindingCode.HARDWARE_XID: Definition(
+    )
+    HARDWARE_XID = Definition(
         label="hardware Xid recently",
         summary="GPU {gpu} on {node} reported a hardware error (Xid {xid})",
         meaning="The driver reported a failure of memory or of a link. No program causes such an error.",
         remedy="Look up the number in the runbook: it lists what NVIDIA advises for each.",
         alert="CudaMpsHardwareXid",
         fails=False,
-    ),
-    FindingCode.GPU_XID: Definition(
+    )
+    GPU_XID = Definition(
         label="Xid recently",
         summary="The driver on {node} reported Xid {xid} for GPU {gpu}",
         meaning="The driver reported an error of the GPU or of a program.",
         remedy="Look up the number in the runbook of CudaMpsHardwareXid.",
         runbook="CudaMpsHardwareXid",
         fails=False,
-    ),
-    FindingCode.GPU_LOST: Definition(
+    )
+    GPU_LOST = Definition(
         severity=Severity.CRITICAL,
         label="GPU lost",
-        summary="GPU {gpu} on {node} is lost",
-        detail=": {problem}",
+        summary="GPU {gpu} on {node} is lost[: {problem}]",
         meaning="The GPU does not respond to the driver, or NVML no longer lists it. All CUDA processes on it fail.",
         remedy="Take the node out of scheduling. Read what the kernel reports (`journalctl -k`). Then reset the GPU "
         "or reboot. A restart of MPS does not help.",
         alert="CudaMpsGpuLost",
-    ),
-    FindingCode.GPU_UNREADABLE: Definition(
+    )
+    GPU_UNREADABLE = Definition(
         severity=Severity.CRITICAL,
         label="GPU cannot be read",
-        summary="Exporter on {node} cannot read GPU {gpu}",
-        detail=": {problem}",
+        summary="Exporter on {node} cannot read GPU {gpu}[: {problem}]",
         meaning="NVML returns an error for this GPU. Its memory, its processes and its Xids are unknown.",
         remedy="Read what the driver and the kernel report (`nvidia-smi -q`, `journalctl -k`). The GPU may need a "
         "reset.",
         runbook="CudaMpsGpuLost",
         fails=False,
-    ),
-    FindingCode.WORKLOAD_FILLS_MEMORY: Definition(
+    )
+    WORKLOAD_FILLS_MEMORY = Definition(
         label="workload fills memory",
-        summary="Workload {workload} fills the memory of GPU {gpu} on {node}",
-        detail=": it has {part} of it, and {free} are free",
+        summary="Workload {workload} fills the memory of GPU {gpu} on {node}"
+        "[: it has {part} of it, and {free} are free]",
         meaning="More than 95 % of the GPU's memory is used, and one workload has more than half of it. Allocations "
         "of the other workloads fail.",
         remedy="Limit the workload's memory (`pinned_memory_limits` in the configuration), or move it.",
         alert="CudaMpsTenantFillsMemory",
         fails=False,
-    ),
-    FindingCode.CLIENTS_WAITING: Definition(
+    )
+    CLIENTS_WAITING = Definition(
         label="clients waiting",
-        summary="Clients of MPS daemon {daemon} on {node} wait for another user's clients to exit",
-        detail=": {clients}",
+        summary="Clients of MPS daemon {daemon} on {node} wait for another user's clients to exit[: {clients}]",
         meaning="A server serves one user at a time. The waiting clients hang, without an error, until the last "
         "client of the current user has exited.",
         remedy="Wait, or end the current user's clients. To keep users apart, give each user a node or a daemon. If "
         "users may share faults and memory, start the daemon with -multiuser-server.",
         alert="CudaMpsClientsWaiting",
         fails=False,
-    ),
-    FindingCode.CLIENTS_REFUSED: Definition(
+    )
+    CLIENTS_REFUSED = Definition(
         label="clients refused",
         summary="MPS daemon {daemon} on {node} refuses new clients",
         meaning="MPS refused new clients for another reason than a fault; their programs ended with an error. "
         "Usually all client slots of the server are taken.",
         remedy="Move work to another node, or end idle clients.",
         alert="CudaMpsClientsRefused",
-    ),
-    FindingCode.CLIENT_SLOTS_NEARLY_FULL: Definition(
+    )
+    CLIENT_SLOTS_NEARLY_FULL = Definition(
         label="client slots nearly full",
         summary="MPS server {server} of {daemon} on {node} has few free client slots",
         meaning="At least nine tenths of the server's client slots have been taken for ten minutes. When all are "
@@ -250,36 +190,33 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         remedy="Move work to another node, or spread it over one daemon for each GPU.",
         alert="CudaMpsClientSlotsNearlyFull",
         fails=False,
-    ),
-    FindingCode.CLIENT_SLOTS_FULL: Definition(
+    )
+    CLIENT_SLOTS_FULL = Definition(
         label="client slots full",
-        summary="MPS server {server} of {daemon} on {node} has no free client slot",
-        detail=" ({clients} of {limit})",
+        summary="MPS server {server} of {daemon} on {node} has no free client slot[ ({clients} of {limit})]",
         meaning="All client slots of the server are taken. New CUDA processes fail when they start.",
         remedy="End clients that are idle, or start new work later.",
         runbook="CudaMpsClientsRefused",
         fails=False,
-    ),
-    FindingCode.PROCESS_BYPASSING: _BYPASSING,
-    FindingCode.PROCESS_BYPASSING_AFTER_LOSS: replace(
+    )
+    PROCESS_BYPASSING = _BYPASSING
+    PROCESS_BYPASSING_AFTER_LOSS = replace(
         _BYPASSING,
         severity=Severity.CRITICAL,
         label="bypasses MPS after a loss",
         summary="CUDA processes bypass MPS on GPU {gpu} of {node} after a daemon died",
-        detail="",
         fails=True,
-    ),
-    FindingCode.LIMITS_DRIFTED: Definition(
+    )
+    LIMITS_DRIFTED = Definition(
         label="limits drifted",
-        summary="Limits of MPS daemon {daemon} on {node} differ from the configured ones",
-        detail=": {limits}",
+        summary="Limits of MPS daemon {daemon} on {node} differ from the configured ones[: {limits}]",
         meaning="A command changed a limit, or the daemon was started without it. Clients can use more of the GPU "
         "than was configured, or less.",
         remedy='Set the limit again. If the watchdog may act (watchdog.mode = "act"), it sets the limit itself. '
         "Neither ends a client.",
         alert="CudaMpsLimitsDrifted",
-    ),
-    FindingCode.LOG_GROWING: Definition(
+    )
+    LOG_GROWING = Definition(
         label="log not rotated",
         summary="Log {file} of MPS daemon {daemon} on {node} is larger than 1 GB",
         meaning="The log has been larger than 1 GB for an hour, and is not rotated. When the file system is full, "
@@ -288,19 +225,18 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         "into a renamed file.",
         alert="CudaMpsLogGrowing",
         fails=False,
-    ),
-    FindingCode.LOG_BLOCKED: Definition(
+    )
+    LOG_BLOCKED = Definition(
         label="log blocked",
-        summary="MPS daemon {daemon} on {node} no longer writes its logs",
-        summary_since="MPS daemon {daemon} has not written its logs for {since}",
+        summary="MPS daemon {daemon} [has not written its logs for {since}|on {node} no longer writes its logs]",
         meaning="The control daemon answers commands, but they do not appear in its log. A process wrote data "
         "without a valid header into the log fifo, or reads from it. Until the daemon is restarted, the exporter "
         "does not know which clients a fault hits or which are refused.",
         remedy="Restart the daemon when its clients may end. The restart makes a new log fifo.",
         alert="CudaMpsLogBlocked",
         fails=False,
-    ),
-    FindingCode.LOG_CONTRADICTED: Definition(
+    )
+    LOG_CONTRADICTED = Definition(
         label="log contradicted",
         summary="Logs of MPS daemon {daemon} on {node} contradict other sources",
         meaning="No other source confirms some lines of the daemon's logs. A user of the node may forge log lines. "
@@ -308,24 +244,23 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         remedy="Restrict the log fifo to the daemon's user: `cuda-mps-exporter doctor` shows the command.",
         alert="CudaMpsLogContradicted",
         fails=False,
-    ),
-    FindingCode.LOG_NOT_FOLLOWED: Definition(
+    )
+    LOG_NOT_FOLLOWED = Definition(
         label="log not followed",
-        summary="Exporter on {node} cannot read a log of MPS daemon {daemon}",
-        detail=": {problem}",
+        summary="Exporter on {node} cannot read a log of MPS daemon {daemon}[: {problem}]",
         meaning="The exporter misses short faults, the clients that they hit, and refused clients.",
         remedy="Let the exporter read the log.",
         runbook="CudaMpsExporterBlind",
         fails=False,
-    ),
-    FindingCode.NOTHING_COLLECTED: Definition(
+    )
+    NOTHING_COLLECTED = Definition(
         severity=Severity.UNKNOWN,
         label="not known yet",
         summary="The exporter has not collected anything yet",
         meaning="The exporter has just started.",
         remedy="Wait a few seconds.",
-    ),
-    FindingCode.EXPORTER_DOWN: Definition(
+    )
+    EXPORTER_DOWN = Definition(
         severity=Severity.CRITICAL,
         label="exporter down",
         summary="CUDA MPS exporter on {node} is down",
@@ -333,33 +268,32 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         "fire for it.",
         remedy="Run `systemctl status cuda-mps-exporter`, and read its journal.",
         alert="CudaMpsExporterDown",
-    ),
-    FindingCode.EXPORTER_STALLED: Definition(
+    )
+    EXPORTER_STALLED = Definition(
         severity=Severity.CRITICAL,
         label="exporter stalled",
-        summary="CUDA MPS exporter on {node} serves outdated data",
-        summary_since="The exporter has been stalled for {since}; the data below is not current",
+        summary="[The exporter has been stalled for {since}; the data below is not current|"
+        "CUDA MPS exporter on {node} serves outdated data]",
         meaning="The exporter's main loop has stopped, or the clocks of the node and of Prometheus differ. Other "
         "alerts of this node may be wrong.",
         remedy="Restart the exporter. No client is affected.",
         alert="CudaMpsExporterLate",
-    ),
-    FindingCode.EXPORTER_CANNOT_COLLECT: Definition(
+    )
+    EXPORTER_CANNOT_COLLECT = Definition(
         label="exporter cannot collect",
-        summary="CUDA MPS exporter on {node} cannot collect {source}",
-        detail=": {problem}",
+        summary="CUDA MPS exporter on {node} cannot collect {source}[: {problem}]",
         meaning="A collector has failed, completely or in part. What it collects is missing, not zero.",
         remedy=RUN_DOCTOR,
         alert="CudaMpsExporterBlind",
-    ),
-    FindingCode.EXPORTER_PAUSED: Definition(
+    )
+    EXPORTER_PAUSED = Definition(
         label="exporter paused",
         summary="CUDA MPS exporter on {node} is paused",
         meaning="An operator paused the exporter, so it has closed the driver. It collects nothing from the GPUs.",
         remedy="When the work on the driver is done, run `cuda-mps-exporter resume` on the node.",
         alert="CudaMpsExporterPaused",
-    ),
-    FindingCode.CONFIG_RELOAD_FAILED: Definition(
+    )
+    CONFIG_RELOAD_FAILED = Definition(
         label="configuration rejected",
         summary="CUDA MPS exporter on {node} rejected its new configuration",
         meaning="The exporter could not use the configuration that it was to load. The previous one stays in force, "
@@ -367,5 +301,4 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         remedy="Read the line reload_failed in the exporter's journal and correct the file. Then run `systemctl "
         "reload cuda-mps-exporter`.",
         alert="CudaMpsConfigReloadFailed",
-    ),
-}
+    )

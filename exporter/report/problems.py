@@ -4,12 +4,12 @@ Alerts, runbooks, dashboards, `status`, the page, the JSON and `doctor` take the
 or tests compare them with it. Conditions of daemons, phases of the watchdog and reasons why it is blocked map to it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
-from exporter.report.problem import NODE_PROBLEMS, RUN_DOCTOR, Definition, FindingCode, Severity
+from exporter.report.problem import RUN_DOCTOR, Definition, NodeProblem, Problem, Severity
 
 _DIED = Definition(
     label="daemon died recently",
@@ -20,176 +20,168 @@ _DIED = Definition(
     alert="CudaMpsDaemonDied",
 )
 
-PROBLEMS: Mapping[FindingCode, Definition] = {
-    FindingCode.WELL: Definition(
+
+class DaemonProblem(Problem):
+    """Problems of control daemons and their servers, and what the watchdog does about them."""
+
+    WELL = Definition(
         severity=Severity.WELL,
         label="well",
         summary="No problem is known",
         meaning="Nothing that the exporter collects shows a problem.",
         remedy="",
         fails=False,
-    ),
-    FindingCode.DAEMON_DEAD: Definition(
+    )
+    DAEMON_DEAD = Definition(
         severity=Severity.CRITICAL,
         label="daemon down",
-        summary="MPS daemon {daemon} on {node} is down",
-        summary_since="MPS daemon {daemon} has been down for {since}",
+        summary="MPS daemon {daemon} [has been down for {since}|on {node} is down]",
         meaning="The control daemon does not run, and no operator stopped it. Any clients ended with it. New CUDA "
         "processes run without MPS and without limits, and get no error.",
         remedy="Start the daemon. Then restart the processes that bypass MPS.",
         alert="CudaMpsDaemonDead",
-    ),
-    FindingCode.DAEMON_NEVER_STARTED: Definition(
+    )
+    DAEMON_NEVER_STARTED = Definition(
         severity=Severity.CRITICAL,
         label="never started",
         summary="MPS daemon {daemon} on {node} has never run",
         meaning="The configuration, a unit or Kubernetes declares the control daemon, but it has never run here.",
         remedy="Start the daemon, or remove it from the configuration.",
         runbook="CudaMpsDaemonDead",
-    ),
-    FindingCode.DAEMON_ENDED: Definition(
+    )
+    DAEMON_ENDED = Definition(
         label="ended",
         summary="MPS daemon {daemon} on {node} has ended; it was not expected to run",
         meaning="A discovered control daemon has ended. Neither the configuration nor an enabled unit declares it.",
         remedy="Nothing, unless you need this daemon.",
-    ),
-    FindingCode.DAEMON_STOPPED: Definition(
+    )
+    DAEMON_STOPPED = Definition(
         label="stopped",
-        summary="An operator stopped MPS daemon {daemon} on {node}",
-        summary_since="An operator stopped MPS daemon {daemon} {since} ago",
+        summary="An operator stopped MPS daemon {daemon} [{since} ago|on {node}]",
         meaning="An operator stopped the control daemon. New CUDA processes run without MPS and without limits.",
         remedy="Start the daemon when it is needed again.",
-    ),
-    FindingCode.DAEMON_DIED: _DIED,
-    FindingCode.DAEMON_DIED_WITH_CLIENTS: replace(_DIED, severity=Severity.CRITICAL, label="daemon died with clients"),
-    FindingCode.DAEMON_RESTARTED: Definition(
+    )
+    DAEMON_DIED = _DIED
+    DAEMON_DIED_WITH_CLIENTS = replace(_DIED, severity=Severity.CRITICAL, label="daemon died with clients")
+    DAEMON_RESTARTED = Definition(
         label="restarted by the watchdog",
         summary="The watchdog restarted MPS daemon {daemon} on {node}",
         meaning="The control daemon was hung, or a fault did not end, so the watchdog ended the daemon and started "
         "it again. Its clients ended with it.",
         remedy="Check that the clients run again.",
         alert="CudaMpsDaemonRestarted",
-    ),
-    FindingCode.DAEMON_STARTING: Definition(
+    )
+    DAEMON_STARTING = Definition(
         label="starting",
-        summary="MPS daemon {daemon} on {node} is starting",
-        summary_since="MPS daemon {daemon} has been starting for {since}",
+        summary="MPS daemon {daemon} [has been starting for {since}|on {node} is starting]",
         meaning="The control daemon's process runs, but has not answered yet.",
         remedy="Wait 30 s for the first answer.",
-    ),
-    FindingCode.DAEMON_UNKNOWN: Definition(
+    )
+    DAEMON_UNKNOWN = Definition(
         severity=Severity.UNKNOWN,
         label="unknown",
         summary="The state of MPS daemon {daemon} on {node} is not known yet",
         meaning="The control daemon has not answered the exporter yet.",
         remedy="Wait 30 s for the first answer.",
-    ),
-    FindingCode.DAEMON_STATE_UNKNOWN: Definition(
+    )
+    DAEMON_STATE_UNKNOWN = Definition(
         label="unknown",
-        summary="The state of MPS daemon {daemon} on {node} is unknown",
-        summary_since="The state of MPS daemon {daemon} has been unknown for {since}",
+        summary="The state of MPS daemon {daemon} [has been unknown for {since}|on {node} is unknown]",
         meaning="The control daemon has not answered since the exporter found it.",
         remedy=RUN_DOCTOR,
-    ),
-    FindingCode.DAEMON_NOT_QUERIED: Definition(
+    )
+    DAEMON_NOT_QUERIED = Definition(
         label="not queried",
-        summary="Exporter on {node} cannot query MPS daemon {daemon}",
-        detail=": {problem}",
+        summary="Exporter on {node} cannot query MPS daemon {daemon}[: {problem}]",
         meaning="The exporter cannot send commands to the control daemon, so the daemon's state is unknown.",
         remedy=RUN_DOCTOR,
-    ),
-    FindingCode.DAEMON_UNSUPPORTED: Definition(
+    )
+    DAEMON_UNSUPPORTED = Definition(
         label="unsupported",
         summary="MPS daemon {daemon} on {node} uses a protocol that the exporter does not support",
         meaning="The exporter sends no commands to this control daemon. It knows its servers from /proc and their "
         "clients from NVML, but no states, limits and namespaces.",
         remedy="Nothing. A newer version of the exporter may support the protocol.",
-    ),
-    FindingCode.DAEMON_HUNG: Definition(
+    )
+    DAEMON_HUNG = Definition(
         severity=Severity.CRITICAL,
         label="daemon unresponsive",
-        summary="MPS daemon {daemon} on {node} does not answer",
-        summary_since="MPS daemon {daemon} has not answered for {since}",
+        summary="MPS daemon {daemon} [has not answered for {since}|on {node} does not answer]",
         meaning="The control daemon's process exists, but answers no command. New CUDA processes hang when they "
         "start. Connected clients continue.",
         remedy="If a process is stopped, resume it with `kill -CONT` before you restart anything: a restart ends "
         "all clients.",
         alert="CudaMpsDaemonUnresponsive",
-    ),
-    FindingCode.DAEMON_SUSPENDED: Definition(
+    )
+    DAEMON_SUSPENDED = Definition(
         severity=Severity.CRITICAL,
         label="stopped by a signal",
-        summary="MPS daemon {daemon} on {node} is stopped by a signal or a debugger",
-        summary_since="MPS daemon {daemon} has been stopped by a signal or a debugger for {since}",
+        summary="MPS daemon {daemon} [has been stopped by a signal or a debugger for {since}|"
+        "on {node} is stopped by a signal or a debugger]",
         meaning="The control daemon's process is stopped (SIGSTOP or a debugger). New CUDA processes hang when they "
         "start.",
         remedy="Resume the process with `kill -CONT`. No client ends.",
         runbook="CudaMpsDaemonUnresponsive",
-    ),
-    FindingCode.DAEMON_STUCK_IN_DRIVER: Definition(
+    )
+    DAEMON_STUCK_IN_DRIVER = Definition(
         severity=Severity.CRITICAL,
         label="stuck in the driver",
-        summary="MPS daemon {daemon} on {node} is stuck in the driver",
-        summary_since="MPS daemon {daemon} has been stuck in the driver for {since}",
+        summary="MPS daemon {daemon} [has been stuck in the driver for {since}|on {node} is stuck in the driver]",
         meaning="The control daemon, or one of its servers, is in uninterruptible sleep in the driver. No signal "
         "ends it.",
         remedy="Look for Xids in the kernel log. Usually the machine needs a reboot.",
         runbook="CudaMpsDaemonUnresponsive",
-    ),
-    FindingCode.DAEMON_HELD: Definition(
+    )
+    DAEMON_HELD = Definition(
         label="session held open",
-        summary="An open session blocks commands to MPS daemon {daemon} on {node}",
-        summary_since="An open session has blocked commands to MPS daemon {daemon} for {since}",
+        summary="An open session [has blocked commands to MPS daemon {daemon} for {since}|"
+        "blocks commands to MPS daemon {daemon} on {node}]",
         meaning="A process is connected to the control daemon, usually a prompt of nvidia-cuda-mps-control, so no "
         "other command can be sent. If that process has sent nothing, new clients wait too. Running clients are not "
         "affected, but a hang would not be detected.",
         remedy="Ask the owner to leave the prompt with Ctrl-D (`quit` would end the daemon), or end that process. "
         "No client ends.",
         alert="CudaMpsDaemonHeld",
-    ),
-    FindingCode.CONTROL_PROGRAM_HUNG: Definition(
+    )
+    CONTROL_PROGRAM_HUNG = Definition(
         label="not queried",
-        summary="The control program does not answer for MPS daemon {daemon} on {node}, but the daemon accepts "
-        "connections",
-        summary_since="The control program has not answered for MPS daemon {daemon} for {since}, but the daemon "
-        "accepts connections",
+        summary="The control program [has not answered for MPS daemon {daemon} for {since},|"
+        "does not answer for MPS daemon {daemon} on {node},] but the daemon accepts connections",
         meaning="Clients are not affected. Lists of clients, limits and states of servers are as old as the last "
         "answer.",
         remedy="Find out why nvidia-cuda-mps-control hangs: run it by hand. Do not restart the daemon.",
         runbook="CudaMpsExporterBlind",
-    ),
-    FindingCode.PID_FILE_WRONG: Definition(
+    )
+    PID_FILE_WRONG = Definition(
         severity=Severity.CRITICAL,
         label="wrong PID file",
-        summary="The PID file of MPS daemon {daemon} on {node} does not contain the daemon's PID",
-        detail=" ({pid})",
+        summary="The PID file of MPS daemon {daemon} on {node} does not contain the daemon's PID[ ({pid})]",
         meaning="The control program reads the PID file, so no command reaches the control daemon.",
         remedy="Write the PID of the daemon into the PID file.",
-    ),
-    FindingCode.FOREIGN_DIRECTORY: Definition(
+    )
+    FOREIGN_DIRECTORY = Definition(
         severity=Severity.CRITICAL,
         label="directory of another user",
-        summary="The pipe directory of MPS daemon {daemon} on {node} belongs to a user who must not run this daemon",
-        detail=" (UID {uid}, {directory})",
+        summary="The pipe directory of MPS daemon {daemon} on {node} belongs to a user who must not run this daemon"
+        "[ (UID {uid}, {directory})]",
         meaning="The configuration does not allow the directory's owner to run this daemon. Clients that connect "
         "there may reach another user's daemon.",
         remedy="Remove the directory, and start the daemon. If that user is to run the daemon, set `user` in "
         "[[daemons]].",
         runbook="CudaMpsWatchdogBlocked",
-    ),
-    FindingCode.SERVER_FAULT: Definition(
+    )
+    SERVER_FAULT = Definition(
         severity=Severity.CRITICAL,
         label="server in FAULT",
-        summary="MPS server {server} of {daemon} on {node} is in FAULT and refuses new clients",
-        summary_since="MPS server {server} of {daemon} has been in FAULT for {since}",
-        detail="{recovery}; suspect: {suspect}",
+        summary="MPS server {server} of {daemon} [has been in FAULT for {since}|"
+        "on {node} is in FAULT and refuses new clients][{recovery}; suspect: {suspect}]",
         meaning="A fatal GPU error hit the clients of the server. Until the last of these clients has exited, the "
         "server refuses new clients on all of its GPUs.",
         remedy="End the clients that the fault hit and that still run. Do not restart the daemon, and do not use "
         "terminate_client (protocol 3: client terminate).",
         alert="CudaMpsServerFault",
-    ),
-    FindingCode.FAULT: Definition(
+    )
+    FAULT = Definition(
         label="fault recently",
         summary="A fatal GPU error hit clients of MPS daemon {daemon} on {node}",
         meaning="A client made a fatal GPU error. MPS ended all clients that share a GPU with it, directly or "
@@ -197,147 +189,144 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         remedy="Start the clients that were hit and do not restart by themselves. The daemon needs no action.",
         alert="CudaMpsFault",
         fails=False,
-    ),
-    FindingCode.SERVER_SUSPENDED: Definition(
+    )
+    SERVER_SUSPENDED = Definition(
         severity=Severity.CRITICAL,
         label="server stopped by a signal",
-        summary="A server of MPS daemon {daemon} on {node} is stopped by a signal or a debugger",
-        summary_since="A server of MPS daemon {daemon} has been stopped by a signal or a debugger for {since}",
+        summary="A server of MPS daemon {daemon} [has been stopped by a signal or a debugger for {since}|"
+        "on {node} is stopped by a signal or a debugger]",
         meaning="A server's process is stopped. Its clients make no progress, and the control daemon hangs as soon "
         "as it queries that server.",
         remedy="Resume the process with `kill -CONT`. No client ends.",
         runbook="CudaMpsDaemonUnresponsive",
-    ),
-    FindingCode.SERVER_HUNG: Definition(
+    )
+    SERVER_HUNG = Definition(
         severity=Severity.CRITICAL,
         label="server unresponsive",
-        summary="MPS daemon {daemon} on {node} waits for a server that does not answer",
-        summary_since="MPS daemon {daemon} has waited for a server that does not answer for {since}",
+        summary="MPS daemon {daemon} [has waited for a server that does not answer for {since}|"
+        "on {node} waits for a server that does not answer]",
         meaning="The control daemon answers no command, because it waits for one of its servers.",
         remedy="Find out why the server hangs. Resume it if it is stopped, otherwise end it: this ends its clients.",
         runbook="CudaMpsDaemonUnresponsive",
-    ),
-    FindingCode.SERVER_CRASH_LOOP: Definition(
+    )
+    SERVER_CRASH_LOOP = Definition(
         severity=Severity.CRITICAL,
         label="server crash loop",
-        summary="Servers of MPS daemon {daemon} on {node} exit before they are ready",
-        detail=": {failed}",
+        summary="Servers of MPS daemon {daemon} on {node} exit before they are ready[: {failed}]",
         meaning="Three servers in a row exited before they were ready. No new client gets a GPU from this daemon. "
         "Clients of older servers continue.",
         remedy="Read the cause in the logs of the daemon. Check that MPS supports the GPUs and that the daemon "
         "finds the driver's libraries.",
         alert="CudaMpsServerCrashLoop",
-    ),
-    FindingCode.CIRCUIT_OPEN: Definition(
+    )
+    CIRCUIT_OPEN = Definition(
         severity=Severity.CRITICAL,
         label="circuit open",
-        summary="Restarts of MPS daemon {daemon} on {node} are suspended (circuit open)",
-        summary_since="Restarts of MPS daemon {daemon} have been suspended for {since} (circuit open)",
+        summary="Restarts of MPS daemon {daemon} [have been suspended for {since}|"
+        "on {node} are suspended] (circuit open)",
         meaning="The control daemon was restarted as often as its budget allows. If it fails again, the watchdog "
         "does not restart it.",
         remedy="Find out why the daemon failed and correct the cause. Then resume restarts.",
         alert="CudaMpsCircuitOpen",
-    ),
-    FindingCode.QUARANTINED: Definition(
+    )
+    QUARANTINED = Definition(
         severity=Severity.CRITICAL,
         label="quarantined",
-        summary="MPS daemon {daemon} on {node} is quarantined because of its GPU",
-        summary_since="MPS daemon {daemon} has been quarantined for {since}",
-        detail=": {cause}",
+        summary="MPS daemon {daemon} [has been quarantined for {since}|on {node} is quarantined because of its GPU]"
+        "[: {cause}]",
         meaning="A GPU of the daemon needs a reset, or the machine needs a reboot. The watchdog does not restart "
         "the control daemon until an operator ends the quarantine.",
         remedy="Take the node out of scheduling. Then take the steps that `cuda-mps-exporter status` lists, in this "
         "order.",
         alert="CudaMpsQuarantined",
-    ),
-    FindingCode.WATCHDOG_STATE_LOST: Definition(
+    )
+    WATCHDOG_STATE_LOST = Definition(
         severity=Severity.CRITICAL,
         label="watchdog state lost",
-        summary="The watchdog's state of MPS daemon {daemon} on {node} is lost",
-        summary_since="The watchdog's state of MPS daemon {daemon} has been lost for {since}",
+        summary="The watchdog's state of MPS daemon {daemon} [has been lost for {since}|on {node} is lost]",
         meaning="The exporter could not read or write its state directory, so earlier restarts of the daemon are "
         "unknown. The watchdog does not restart the daemon.",
         remedy="Make the state directory writable. Check that the daemon answers. Then resume restarts.",
         runbook="CudaMpsWatchdogBlocked",
-    ),
-    FindingCode.WATCHDOG_BLOCKED: Definition(
+    )
+    WATCHDOG_BLOCKED = Definition(
         label="watchdog blocked",
         summary="The watchdog on {node} cannot act for MPS daemon {daemon} ({reason})",
         meaning="The configuration allows the watchdog to act for the daemon, but something prevents it. If the "
         "daemon fails, this exporter does not restart it.",
         remedy="Remove the cause, which the label `reason` names.",
         alert="CudaMpsWatchdogBlocked",
-    ),
-    FindingCode.ANOTHER_EXPORTER: Definition(
+    )
+    ANOTHER_EXPORTER = Definition(
         label="only observed",
         summary="Another exporter on {node} acts for MPS daemon {daemon}; this one only observes",
         meaning="Another exporter of this machine holds the daemon's lock. If the daemon fails, that exporter "
         "restarts it.",
         remedy="Stop one of the two exporters, or set `watchdog.mode` of one to observe.",
         runbook="CudaMpsWatchdogBlocked",
-    ),
-    FindingCode.NO_LOCK: Definition(
+    )
+    NO_LOCK = Definition(
         label="only observed",
         summary="The watchdog on {node} cannot lock MPS daemon {daemon}; it only observes",
         meaning="The lock prevents two exporters from acting for one daemon. Without it, the watchdog does not act.",
         remedy="Make /run/cuda-mps-exporter a directory that only root and the exporter's user can write to.",
         runbook="CudaMpsWatchdogBlocked",
-    ),
-    FindingCode.WATCHDOG_ACTING: Definition(
+    )
+    WATCHDOG_ACTING = Definition(
         label="acting",
         summary="The watchdog acts for MPS daemon {daemon} on {node}",
         meaning="An action of the watchdog is in progress, or its effect is not known yet.",
         remedy="Wait for the result.",
-    ),
-    FindingCode.RESTART_DELAYED: Definition(
+    )
+    RESTART_DELAYED = Definition(
         label="waiting to restart",
         summary="The watchdog waits before it restarts MPS daemon {daemon} on {node} again",
         meaning="The last restart did not help, so the watchdog waits before the next one.",
         remedy="Find out why the daemon fails.",
-    ),
-    FindingCode.RESTART_LEFT_TO_SYSTEMD: Definition(
+    )
+    RESTART_LEFT_TO_SYSTEMD = Definition(
         label="left to systemd",
         summary="systemd restarts MPS daemon {daemon} on {node}",
         meaning="The unit of the daemon has a Restart= that applies, so the watchdog waits for systemd.",
         remedy="Wait for the restart.",
-    ),
-    **NODE_PROBLEMS,
-}
-"""The second part: control daemons, their servers, and what the watchdog does about them. Then the first one."""
+    )
 
-CONDITION_CODES: Mapping[Condition, FindingCode] = {
-    Condition.WELL: FindingCode.WELL,
-    Condition.STARTING: FindingCode.DAEMON_STARTING,
-    Condition.UNKNOWN: FindingCode.DAEMON_UNKNOWN,
-    Condition.CRASHED: FindingCode.DAEMON_DEAD,
-    Condition.STOPPED: FindingCode.DAEMON_STOPPED,
-    Condition.NEVER_SEEN: FindingCode.DAEMON_NEVER_STARTED,
-    Condition.UNRESPONSIVE: FindingCode.DAEMON_HUNG,
-    Condition.SUSPENDED: FindingCode.DAEMON_SUSPENDED,
-    Condition.STUCK_IN_DRIVER: FindingCode.DAEMON_STUCK_IN_DRIVER,
-    Condition.SERVER_SUSPENDED: FindingCode.SERVER_SUSPENDED,
-    Condition.SERVER_UNRESPONSIVE: FindingCode.SERVER_HUNG,
-    Condition.PROGRAM_UNRESPONSIVE: FindingCode.CONTROL_PROGRAM_HUNG,
-    Condition.HELD: FindingCode.DAEMON_HELD,
-    Condition.FAULT: FindingCode.SERVER_FAULT,
-    Condition.CRASH_LOOP: FindingCode.SERVER_CRASH_LOOP,
-}
 
-PHASE_CODES: Mapping[WatchdogPhase, FindingCode] = {
-    WatchdogPhase.IDLE: FindingCode.WELL,
-    WatchdogPhase.ACTING: FindingCode.WATCHDOG_ACTING,
-    WatchdogPhase.BACKOFF: FindingCode.RESTART_DELAYED,
-    WatchdogPhase.QUARANTINED: FindingCode.QUARANTINED,
-    WatchdogPhase.CIRCUIT_OPEN: FindingCode.CIRCUIT_OPEN,
-    WatchdogPhase.DEFERRED_TO_SYSTEMD: FindingCode.RESTART_LEFT_TO_SYSTEMD,
-    WatchdogPhase.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
+PROBLEMS: Sequence[Problem] = (*DaemonProblem, *NodeProblem)
+
+CONDITION_PROBLEMS: Mapping[Condition, Problem] = {
+    Condition.WELL: DaemonProblem.WELL,
+    Condition.STARTING: DaemonProblem.DAEMON_STARTING,
+    Condition.UNKNOWN: DaemonProblem.DAEMON_UNKNOWN,
+    Condition.CRASHED: DaemonProblem.DAEMON_DEAD,
+    Condition.STOPPED: DaemonProblem.DAEMON_STOPPED,
+    Condition.NEVER_SEEN: DaemonProblem.DAEMON_NEVER_STARTED,
+    Condition.UNRESPONSIVE: DaemonProblem.DAEMON_HUNG,
+    Condition.SUSPENDED: DaemonProblem.DAEMON_SUSPENDED,
+    Condition.STUCK_IN_DRIVER: DaemonProblem.DAEMON_STUCK_IN_DRIVER,
+    Condition.SERVER_SUSPENDED: DaemonProblem.SERVER_SUSPENDED,
+    Condition.SERVER_UNRESPONSIVE: DaemonProblem.SERVER_HUNG,
+    Condition.PROGRAM_UNRESPONSIVE: DaemonProblem.CONTROL_PROGRAM_HUNG,
+    Condition.HELD: DaemonProblem.DAEMON_HELD,
+    Condition.FAULT: DaemonProblem.SERVER_FAULT,
+    Condition.CRASH_LOOP: DaemonProblem.SERVER_CRASH_LOOP,
 }
 
-BLOCK_CODES: Mapping[BlockReason, FindingCode] = {
-    BlockReason.ANOTHER_EXPORTER: FindingCode.ANOTHER_EXPORTER,
-    BlockReason.NO_LOCK: FindingCode.NO_LOCK,
-    BlockReason.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
-    BlockReason.FOREIGN_DIRECTORY: FindingCode.FOREIGN_DIRECTORY,
+PHASE_PROBLEMS: Mapping[WatchdogPhase, Problem] = {
+    WatchdogPhase.IDLE: DaemonProblem.WELL,
+    WatchdogPhase.ACTING: DaemonProblem.WATCHDOG_ACTING,
+    WatchdogPhase.BACKOFF: DaemonProblem.RESTART_DELAYED,
+    WatchdogPhase.QUARANTINED: DaemonProblem.QUARANTINED,
+    WatchdogPhase.CIRCUIT_OPEN: DaemonProblem.CIRCUIT_OPEN,
+    WatchdogPhase.DEFERRED_TO_SYSTEMD: DaemonProblem.RESTART_LEFT_TO_SYSTEMD,
+    WatchdogPhase.STATE_LOST: DaemonProblem.WATCHDOG_STATE_LOST,
+}
+
+BLOCK_PROBLEMS: Mapping[BlockReason, Problem] = {
+    BlockReason.ANOTHER_EXPORTER: DaemonProblem.ANOTHER_EXPORTER,
+    BlockReason.NO_LOCK: DaemonProblem.NO_LOCK,
+    BlockReason.STATE_LOST: DaemonProblem.WATCHDOG_STATE_LOST,
+    BlockReason.FOREIGN_DIRECTORY: DaemonProblem.FOREIGN_DIRECTORY,
 }
 
 
@@ -373,4 +362,4 @@ class Situation(Enum):
 
 def of_phase(phase: WatchdogPhase) -> Definition:
     """Return the definition of a phase of the watchdog."""
-    return PROBLEMS[PHASE_CODES[phase]]
+    return PHASE_PROBLEMS[phase].definition

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from exporter.model.node import CollectorName, CollectorState
-from exporter.model.reason import OPTIONAL, PLACEHOLDER, Reason, ReasonCode, placeholders
+from exporter.model.reason import PLACEHOLDER, Reason, ReasonCode, with_known_parts
 from exporter.model.watchdog import Condition
 from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_TEXT, printable
 from exporter.parse.xid_catalogue import xid_meaning
@@ -85,17 +85,11 @@ def _text(reason: Reason, source: str) -> str:
 
 
 def _filled(text: str, reason: Reason) -> str:
-    known = {name for name, value in reason.parameters.items() if value not in ("", ())}
-
-    def chosen(part: re.Match[str]) -> str:
-        alternatives = part[1].split("|")
-        otherwise = alternatives[-1] if len(alternatives) > 1 else ""
-        return next((each for each in alternatives if known.issuperset(placeholders(each))), otherwise)
-
     def shown(parameter: re.Match[str]) -> str:
         return _shown(parameter[1], parameter[2] or "", reason.parameters.get(parameter[1]))
 
-    return PLACEHOLDER.sub(shown, OPTIONAL.sub(chosen, text))
+    known = {name for name, value in reason.parameters.items() if value not in ("", ())}
+    return PLACEHOLDER.sub(shown, with_known_parts(text, known))
 
 
 def _shown(name: str, form: str, value: Any) -> str:

@@ -43,8 +43,7 @@ def resume_answer(node: Node, *, before: bool) -> Mapping[str, Any]:
     if suspended:
         lines.append("restarts are suspended; nothing was changed for:")
     for name, phase in suspended:
-        command = command_to_resume(name)
-        lines.append(f"  {printable(name)} ({of_phase(phase).label}){'' if command is None else f': {command}'}")
+        lines.append(": ".join((f"  {printable(name)} ({of_phase(phase).label})", *commands_to_resume(name))))
     return {"message": "\n".join(lines), "exit_code": int(not before)}
 
 
@@ -192,7 +191,7 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
         return (*reset, f"systemctl restart {quote(unit)}")
     pod = None if daemon_policy.command else pod_of_daemon(node, daemon)
     if pod is not None:
-        return _commands(_line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))))
+        return known(_line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))))
     if _in_container(daemon):
         return ()
     process = daemon.runtime.process or watch.process
@@ -206,7 +205,7 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
     if not daemon.lifecycle.ever_ran:
         directories = [each for each in (daemon.pipe_directory, daemon.log_directory) if each]
         line = f"{sudo}mkdir -p {join(directories)} && {line}"
-    return _commands(_line(line))
+    return known(_line(line))
 
 
 def start_command(node: Node, daemon: Daemon, policy: Policy) -> tuple[str, ...]:
@@ -226,7 +225,7 @@ def commands_to_stop(node: Node, daemon: Daemon, policy: Policy | None) -> tuple
     if daemon.state is DaemonState.UNRESPONSIVE and process is not None:
         return (f"kill -KILL {process.pid}",) if is_living(node, identity_of(process)) else ()
     quit_now = "-q" if daemon.runtime.protocol == PROTOCOL else "quit -t 3"
-    return _commands(control_command(quit_now, address_of(node, daemon.name, policy)))
+    return known(control_command(quit_now, address_of(node, daemon.name, policy)))
 
 
 def commands_to_restart(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
@@ -237,9 +236,9 @@ def commands_to_restart(node: Node, daemon: Daemon, policy: Policy | None) -> tu
     return (*commands_to_stop(node, daemon, policy), *start)
 
 
-def command_to_resume(daemon: str) -> str | None:
-    """Return what lets the watchdog restart a daemon again; None if its name cannot be written in one line."""
-    return _line(f"cuda-mps-exporter resume {quote(daemon)}")
+def commands_to_resume(daemon: str) -> tuple[str, ...]:
+    """Return what lets the watchdog restart a daemon again; empty if its name cannot be written in one line."""
+    return known(_line(f"cuda-mps-exporter resume {quote(daemon)}"))
 
 
 def commands_to_signal(node: Node, diagnosis: Diagnosis | None) -> tuple[str, ...]:
@@ -258,8 +257,9 @@ def commands_to_signal(node: Node, diagnosis: Diagnosis | None) -> tuple[str, ..
     return (f"kill -{signal} {diagnosis.process.pid}",)
 
 
-def _commands(command: str | None) -> tuple[str, ...]:
-    return () if command is None else (command,)
+def known(*commands: str | None) -> tuple[str, ...]:
+    """Return the commands that can be written."""
+    return tuple(command for command in commands if command is not None)
 
 
 def _in_container(daemon: Daemon) -> bool:
@@ -290,8 +290,8 @@ def needed(action: str) -> str:
 
 def quarantine_cause(node: Node, quarantine: Quarantine) -> str:
     """Return the Xid of a quarantine and what the GPU needs."""
-    known = xid_meaning(quarantine.xid)
-    xid = f"Xid {quarantine.xid}" if known is None else f"Xid {quarantine.xid} ({known.meaning})"
+    meaning = xid_meaning(quarantine.xid)
+    xid = f"Xid {quarantine.xid}" if meaning is None else f"Xid {quarantine.xid} ({meaning.meaning})"
     return f"{xid}: {gpu_text(node, quarantine.gpu)} needs {needed(quarantine.action)}"
 
 
@@ -319,6 +319,6 @@ def recovery_steps(
         text = "End the quarantine: then the watchdog may restart the daemon again."
         steps += [
             ManualStep(text="Start the daemon, unless it runs again.", commands=start),
-            ManualStep(text=text, commands=_commands(command_to_resume(daemon.name))),
+            ManualStep(text=text, commands=commands_to_resume(daemon.name)),
         ]
     return tuple(steps)

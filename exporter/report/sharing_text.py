@@ -1,6 +1,6 @@
 """GPU sharing and capacity as text."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import ceil
 
 from exporter.model.node import Node
@@ -42,7 +42,7 @@ def _allocations(shares: Mapping[str, AllocatedShares]) -> Iterable[str]:
     for resource, found in shares.items():
         text = f"allocated: {found.allocated} of {found.allocatable} shares of {printable(resource)}"
         if found.unused:
-            pods = _first([printable(f"{each.namespace}/{each.pod}") for each in found.unused_by or ()])
+            pods = listed([printable(f"{each.namespace}/{each.pod}") for each in found.unused_by or ()], MOST_NAMED)
             text = f"{text}; {found.unused} of them to pods without a CUDA context ({pods})"
         elif found.allocated and found.unused is None:
             text = f"{text}; it is unknown how many of them are used"
@@ -102,12 +102,12 @@ def _limits(found: GpuSharing) -> Iterable[str]:
 def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
     if found.bypassing:
         uses = [f"{_process(node, pid)} used {used_text(share)}" for pid, share in found.bypassing.items()]
-        yield f"bypassing MPS: {_first(uses)} of its SMs"
+        yield f"bypassing MPS: {listed(uses, MOST_NAMED)} of its SMs"
     if found.departed_sm >= LEAST_SHOWN:
         yield f"exited processes used another {percent(found.departed_sm)} of its SMs {_recently(found)}"
     if found.unwatched:
         names = [_process(node, each.client.pid) for each in found.unwatched]
-        yield f"not measured: launches of {_first(names)} cannot be counted"
+        yield f"not measured: launches of {listed(names, MOST_NAMED)} cannot be counted"
     if found.idle:
         held = mebibytes(sum(each.memory or 0 for each in found.idle))
         count = counted(len(found.idle), "client holds", "clients hold")
@@ -118,7 +118,7 @@ def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
             f" of the {mebibytes(each.memory_limit or 0)} allowed"
             for each in found.over_limit
         ]
-        yield f"over the memory limit: {_first(uses)}"
+        yield f"over the memory limit: {listed(uses, MOST_NAMED)}"
 
 
 def _contention(node: Node, found: BandwidthContention, shares: Mapping[int, Share]) -> str:
@@ -127,11 +127,6 @@ def _contention(node: Node, found: BandwidthContention, shares: Mapping[int, Sha
         return f"{full}; it is unknown which client uses most of it"
     largest = f"{_process(node, found.pid)} used most SM time ({used_text(shares[found.pid])})"
     return f"{full}; {largest} and may use most of it (inferred, not measured)"
-
-
-def _first(names: Sequence[str]) -> str:
-    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
-    return listed([*names[:MOST_NAMED], *more])
 
 
 def _process(node: Node, pid: int) -> str:

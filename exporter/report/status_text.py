@@ -268,8 +268,7 @@ def _joined_domains(node: Node, domains: Sequence[NamedDomain]) -> Iterable[Line
             labels = {pid: process_label(node, pid).command for pid, on in found.items() if len(on) > 1}
             names = {pid: f"{pid} ({command})" if command else str(pid) for pid, command in labels.items()}
             bridges = [f"{name} on {gpus_text(node, found[pid])}" for pid, name in names.items()]
-            more = [f"{len(bridges) - MOST_BRIDGES} more"] if len(bridges) > MOST_BRIDGES else []
-            joined = listed([*bridges[:MOST_BRIDGES], *more])
+            joined = listed(bridges, MOST_BRIDGES)
             yield line_of(f"  joined by {joined}; a daemon for each GPU separates them; a client then has one GPU")
 
 
@@ -361,9 +360,9 @@ def _remedies(view: StatusView, above: Sequence[Line]) -> Iterable[Line]:
 
 
 def _collection_errors(view: StatusView) -> Iterable[str]:
-    for collector in view.collectors:
-        if collector.problem is not None:
-            yield f"{collector.name}: {collector.text}"
+    for name, source in sorted(view.node.sources.items()):
+        if source.last.problem is not None:
+            yield f"{name}: {source_text(name, source)}"
     for shown in view.daemons:
         daemon, name = shown.daemon, printable(shown.daemon.name)
         if not daemon.supported:

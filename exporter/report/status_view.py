@@ -1,7 +1,7 @@
 """The status of a node as one value, which terminal, page and JSON render."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from string import ascii_uppercase
 
 from exporter.model.daemon import Daemon, DaemonState
@@ -10,7 +10,6 @@ from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
-from exporter.model.reason import Reason
 from exporter.model.server import Client, Server
 from exporter.model.settings import Mode
 from exporter.model.usage import Sample
@@ -19,14 +18,12 @@ from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.finding import Finding, severity_and_label
 from exporter.report.findings import findings
-from exporter.report.problem import FindingCode, Severity
-from exporter.report.reasons import source_text
+from exporter.report.problem import NodeProblem, Severity
 from exporter.report.text import display_name, listed, workload_text
 from exporter.report.watchdog_text import WatchdogSummary, watchdog_summary
 from exporter.state.bypassing import sharing_mode
-from exporter.state.devices import gpus_by_ordinal
 from exporter.state.failure_domains import FailureDomain, failure_domains
-from exporter.state.limits import clients_limit
+from exporter.state.limits import clients_limit, memory_limits_by_gpu
 from exporter.state.processes import client_id, pod_of, workload_of
 from exporter.usage.allocation import AllocatedShares, allocation
 from exporter.usage.capacity import GpuSharing, gpu_sharing
@@ -162,8 +159,8 @@ class ServerView:
     clients_limit: int | None
     started_at: float
 
-    memory_limits: Mapping[int, tuple[GpuUuid, int]]
-    """The GPU and the bytes of each memory limit, by the daemon's device ordinal."""
+    memory_limits: Iterable[tuple[GpuUuid, int]]
+    """The GPU and the bytes of each memory limit."""
 
     answering: bool
     """Whether the daemon answers, so that the server's state is current."""
@@ -178,7 +175,7 @@ class DaemonView:
     label: str
     findings: tuple[Finding, ...]
     servers: tuple[ServerView, ...]
-    memory_limits: Mapping[int, tuple[GpuUuid, int]]
+    memory_limits: Iterable[tuple[GpuUuid, int]]
     waiting: Mapping[int, ProcessLabel]
     watch: WatchdogState | None
     mode: Mode | None
@@ -203,36 +200,13 @@ class GpuView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectorView:
-    """A collector: its error, when it last succeeded, and how long its last collection took."""
-
-    name: str
-    problem: Reason | None
-
-    text: str
-    """The error in words; empty if there is none."""
-
-    last_success: float | None
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusView:
+class StatusView(StatusInput):
     """The status of a node at a moment."""
 
-    node: Node
-    at: float
-    host: str
-    policy: Policy | None
     findings: tuple[Finding, ...]
     daemons: tuple[DaemonView, ...]
     gpus: tuple[GpuView, ...]
     domains: tuple[NamedDomain, ...]
-    collectors: tuple[CollectorView, ...]
-    incidents: Sequence[Incident]
-    events: Sequence[Event]
-    samples: Sequence[Sample]
-    stalled: bool
 
     @property
     def severity(self) -> Severity:
@@ -255,32 +229,15 @@ def status_view(data: StatusInput) -> StatusView:
     node, found = data.node, findings(data.node, data.at, data.policy)
     if data.stalled_seconds is not None:
         since = data.at - data.stalled_seconds
-        stalled = Finding(code=FindingCode.EXPORTER_STALLED, at=data.at, since=since, commands=(RESTART_EXPORTER,))
+        stalled = Finding(NodeProblem.EXPORTER_STALLED, at=data.at, since=since, commands=(RESTART_EXPORTER,))
         found = (stalled, *found)
     domains, memory = named_domains(node), memory_by_process(node)
     return StatusView(
-        node=node,
-        at=data.at,
-        host=data.host,
-        policy=data.policy,
+        **{each.name: getattr(data, each.name) for each in fields(data)},
         findings=found,
         daemons=tuple(_daemon(node, daemon, data.policy, found, domains, memory) for daemon in View(node).daemons()),
         gpus=_gpus(node, found, memory),
         domains=tuple(domains),
-        collectors=tuple(
-            CollectorView(
-                name=name,
-                problem=source.last.problem,
-                text=source_text(name, source) if source.problems else "",
-                last_success=source.last_success,
-                seconds=source.last.seconds,
-            )
-            for name, source in sorted(node.sources.items())
-        ),
-        incidents=data.incidents,
-        events=data.events,
-        samples=data.samples,
-        stalled=data.stalled_seconds is not None,
     )
 
 
@@ -311,13 +268,15 @@ def _daemon(
     def server(each: Server) -> ServerView:
         process = node.processes.get(each.pid)
         user = process_label(node, each.pid).user or ("" if each.uid is None else str(each.uid))
+        if daemon.has_static_partitions:
+            each = replace(each, limits=replace(each.limits, active_thread_percentage=None))
         return ServerView(
-            server=replace(each, active_thread_percentage=None) if daemon.has_static_partitions else each,
+            server=each,
             user="all users" if daemon.serves_all_users else user,
             clients=tuple(map(client, clients_of(daemon, each))),
             clients_limit=clients_limit(node, daemon, each),
             started_at=each.started_at if process is None else process.started,
-            memory_limits=_limits(node, daemon, each.pinned_memory_limits),
+            memory_limits=memory_limits_by_gpu(node, daemon, each.limits.pinned_memory),
             answering=daemon.state is DaemonState.UP,
         )
 
@@ -327,7 +286,7 @@ def _daemon(
         label=label,
         findings=tuple(each for each in found if each.daemon == daemon.name),
         servers=tuple(map(server, daemon.servers.values())),
-        memory_limits=_limits(node, daemon, daemon.default_limits.pinned_memory),
+        memory_limits=memory_limits_by_gpu(node, daemon, daemon.default_limits.pinned_memory),
         waiting={
             pid: waiting_label(node, pid, daemon.connections.queued.get(pid))
             for pid in sorted(daemon.connections.waiting)
@@ -336,11 +295,6 @@ def _daemon(
         mode=None if policy is None else policy.mode_of(daemon),
         watchdog=watchdog_summary(node, daemon),
     )
-
-
-def _limits(node: Node, daemon: Daemon, limits: Mapping[int, int]) -> Mapping[int, tuple[GpuUuid, int]]:
-    gpus = gpus_by_ordinal(node, daemon)
-    return {device: (gpus[device], limit) for device, limit in sorted(limits.items()) if device in gpus}
 
 
 def _gpus(node: Node, found: Sequence[Finding], memory: MemoryByProcess) -> tuple[GpuView, ...]:

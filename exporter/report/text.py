@@ -356,9 +356,10 @@ def code_text(code: str) -> str:
     return code.replace("_", " ")
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return several names as an enumeration: `0, 1 and 2`."""
-    *others, last = names
+def listed(names: Sequence[str], most: int | None = None) -> str:
+    """Return several names as an enumeration: `0, 1 and 2`. If there are more than `most`, the others are counted."""
+    more = [] if most is None or len(names) <= most else [f"{len(names) - most} more"]
+    *others, last = (*names[:most], *more)
     return f"{', '.join(others)} and {last}" if others else last
 
 

@@ -10,8 +10,7 @@ from exporter.model.settings import Mode
 from exporter.model.watchdog import HARMLESS, Condition, Diagnosis, WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.finding import Finding
-from exporter.report.problem import FindingCode
-from exporter.report.problems import CONDITION_CODES, PROBLEMS, of_phase
+from exporter.report.problems import CONDITION_PROBLEMS, DaemonProblem, of_phase
 from exporter.report.reasons import reason_text, texts_of
 from exporter.report.remedy import SUSPENDED, quarantine_cause
 from exporter.report.text import (
@@ -86,7 +85,7 @@ def _brief(watch: WatchdogState | None) -> str:
         return ""
     condition = None if watch.diagnosis is None else watch.diagnosis.condition
     if condition not in (None, *HARMLESS, Condition.FAULT):
-        return ", ".join([PROBLEMS[CONDITION_CODES[condition]].label, *history_of(watch)])
+        return ", ".join([CONDITION_PROBLEMS[condition].definition.label, *history_of(watch)])
     return "" if watch.phase is WatchdogPhase.IDLE else ", ".join(history_of(watch))
 
 
@@ -121,7 +120,7 @@ def watchdog_summary(node: Node, daemon: Daemon) -> WatchdogSummary | None:
     watch = node.watches.get(daemon.name)
     if watch is None:
         return None
-    found, phase, last = watch.diagnosis, _phase_text(node, daemon, watch), watch.last_action
+    found, phase, last = watch.diagnosis, _phase_text(node, watch), watch.last_action
     harmless = found is None or found.condition in HARMLESS
     if harmless and phase is None:
         return None
@@ -148,16 +147,16 @@ def _quarantine(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
         return None
     values = {"cause": quarantine_cause(node, watch.quarantine)}
     since = watch.quarantine.at
-    return Finding(code=FindingCode.QUARANTINED, at=node.at, since=since, daemon=daemon.name, values=values).text
+    return Finding(DaemonProblem.QUARANTINED, at=node.at, since=since, daemon=daemon.name, values=values).text
 
 
 def _diagnosis(daemon: Daemon, found: Diagnosis | None, now: float) -> str:
-    code = CONDITION_CODES[Condition.UNKNOWN if found is None else found.condition]
-    if code is FindingCode.WELL:
+    problem = CONDITION_PROBLEMS[Condition.UNKNOWN if found is None else found.condition]
+    if problem is DaemonProblem.WELL:
         return f"MPS daemon {printable(daemon.name)} is well"
     since = None if found is None or found.condition in HARMLESS else found.since
     server = None if found is None else found.server
-    return Finding(code=code, at=now, since=since, daemon=daemon.name, server=server).text
+    return Finding(problem, at=now, since=since, daemon=daemon.name, server=server).text
 
 
 def _process(node: Node, identity: ProcessIdentity) -> str:
@@ -168,7 +167,7 @@ def _process(node: Node, identity: ProcessIdentity) -> str:
     return process_text(identity.pid, process.command, process.user)
 
 
-def _phase_text(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
+def _phase_text(node: Node, watch: WatchdogState) -> str | None:
     """Return what the watchdog does; None if it is idle."""
     match watch.phase:
         case WatchdogPhase.IDLE:

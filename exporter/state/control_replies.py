@@ -226,12 +226,5 @@ def _with_namespaces(daemon: Daemon, table: protocol3.Table) -> Daemon:
     for server in daemon.servers.values():
         namespaces = {} if server.name is None else found[server.name]
         own = namespaces.get(protocol3.DEFAULT_NAMESPACE, Limits())
-        changed = replace(
-            server,
-            namespaces=namespaces,
-            active_thread_percentage=own.active_thread_percentage,
-            pinned_memory_limits=own.pinned_memory,
-            client_priority=own.client_priority,
-        )
-        daemon = servers.with_server(daemon, changed)
+        daemon = servers.with_server(daemon, replace(server, namespaces=namespaces, limits=own))
     return daemon

@@ -122,7 +122,12 @@ def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
 
 
 def uses_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> bool:
-    """Return whether the daemon has this known GPU, or a MIG instance of it: a fault of a GPU concerns all of them."""
+    """Return whether the daemon has this GPU, or a MIG instance of it: a fault of a GPU concerns all of them.
+
+    Of a GPU that NVML has not shown, only the daemon's own list of devices is known.
+    """
+    if uuid not in node.gpus:
+        return uuid in daemon.runtime.devices.values()
     return any(serves_gpu(node, daemon, node.gpus[each].reading) for each in (uuid, *instances_of(node, uuid)))
 
 

@@ -1,10 +1,11 @@
 """Limits in force: clients of a server; thread percentage and pinned memory of each client."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from exporter.model.daemon import Daemon, with_runtime
 from exporter.model.node import Node
-from exporter.model.observation import ControlReply, GpuReading
+from exporter.model.observation import ControlReply, GpuReading, GpuUuid
 from exporter.model.server import Server
 from exporter.model.settings import MAX_CONNECTIONS, Limits
 from exporter.model.values import replace
@@ -19,7 +20,14 @@ from exporter.parse.control_reply import (
 )
 from exporter.parse.mps_variables import parse_byte_size, parse_percentage
 from exporter.state import processes
-from exporter.state.devices import MOST_DEVICES, device_count, is_from_volta, serves_gpu, version_number
+from exporter.state.devices import (
+    MOST_DEVICES,
+    device_count,
+    gpus_by_ordinal,
+    is_from_volta,
+    serves_gpu,
+    version_number,
+)
 from exporter.state.servers import with_server
 
 BEFORE_VOLTA = 16
@@ -127,18 +135,15 @@ def apply_reply(daemon: Daemon, reply: ControlReply) -> Daemon:
     query = control_reply.query_changed_by(reply.command) or reply.command
     limits = replace(daemon.default_limits, stale=daemon.default_limits.stale - {reply.command})
     match query.split():
-        case [verb] if verb == DEFAULT_THREADS:
-            percentage = parse_percentage(reply.stdout) or limits.active_thread_percentage
-            limits = replace(limits, active_thread_percentage=percentage)
-        case [verb, device] if verb == DEFAULT_PINNED_MEMORY:
-            memory = with_limit(limits.pinned_memory, _number(device), parse_byte_size(reply.stdout))
-            limits = replace(limits, pinned_memory=memory)
+        case [verb, *device] if verb in (DEFAULT_THREADS, DEFAULT_PINNED_MEMORY):
+            limits = replace(limits, **_answered(limits, device, reply.stdout))
         case [verb] if verb == DEFAULT_PRIORITY:
             priority = control_reply.parse_priority(reply.stdout)
             limits = replace(limits, client_priority=limits.client_priority if priority is None else priority)
         case [verb, pid, *device] if verb in (THREADS, PINNED_MEMORY):
             server = daemon.servers.get(_number(pid) or 0)
-            daemon = daemon if server is None else with_server(daemon, _apply_to_server(server, device, reply.stdout))
+            if server is not None:
+                daemon = with_server_limits(daemon, server, **_answered(server.limits, device, reply.stdout))
         case _ if query == DEVICE_QUERY:
             devices = control_reply.parse_devices(reply.stdout) or daemon.runtime.devices
             addresses = control_reply.parse_device_addresses(reply.stdout) or daemon.runtime.addresses
@@ -146,16 +151,22 @@ def apply_reply(daemon: Daemon, reply: ControlReply) -> Daemon:
     return replace(daemon, default_limits=limits)
 
 
-def _apply_to_server(server: Server, device: list[str], stdout: str) -> Server:
-    match device:
-        case []:
-            percentage = parse_percentage(stdout) or server.active_thread_percentage
-            return replace(server, active_thread_percentage=percentage)
-        case [ordinal]:
-            limits = with_limit(server.pinned_memory_limits, _number(ordinal), parse_byte_size(stdout))
-            return replace(server, pinned_memory_limits=limits)
-        case _:
-            return server
+def _answered(limits: Limits, device: list[str], stdout: str) -> dict[str, Any]:
+    """Return the limit that changes by a reply: that of a device's memory, or else the thread percentage."""
+    if not device:
+        return {"active_thread_percentage": parse_percentage(stdout) or limits.active_thread_percentage}
+    return {"pinned_memory": with_limit(limits.pinned_memory, _number(" ".join(device)), parse_byte_size(stdout))}
+
+
+def with_server_limits(daemon: Daemon, server: Server, **changes: Any) -> Daemon:
+    """Return the daemon with changed limits of a server."""
+    return with_server(daemon, replace(server, limits=replace(server.limits, **changes)))
+
+
+def memory_limits_by_gpu(node: Node, daemon: Daemon, limits: Mapping[int, int]) -> Iterable[tuple[GpuUuid, int]]:
+    """Return memory limits in the order of devices, without those of devices that cannot be mapped to a GPU."""
+    gpus = gpus_by_ordinal(node, daemon)
+    return [(gpus[device], limit) for device, limit in sorted(limits.items()) if device in gpus]
 
 
 def _number(word: str) -> int | None:

@@ -253,14 +253,14 @@ def _known_server_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> No
         case log_message.ThreadPercentageSet(percentage) if 0 < percentage <= 100:
             # Memory limits, if there are any, and the priority follow it.
             if server.limits_logged_at is None:
-                server = replace(server, pinned_memory_limits={}, limits_logged_at=at)
-            step.daemon = servers.with_server(daemon, replace(server, active_thread_percentage=percentage))
+                server = replace(server, limits=replace(server.limits, pinned_memory={}), limits_logged_at=at)
+            step.daemon = limits.with_server_limits(daemon, server, active_thread_percentage=percentage)
         case log_message.PinnedMemoryLimitSet(device, limit):
-            memory = limits.with_limit(server.pinned_memory_limits, device, limit)
-            step.daemon = servers.with_server(daemon, replace(server, pinned_memory_limits=memory))
+            memory = limits.with_limit(server.limits.pinned_memory, device, limit)
+            step.daemon = limits.with_server_limits(daemon, server, pinned_memory=memory)
         case log_message.PrioritySet(priority):
             # A daemon's new default also applies to running servers (R580).
-            step.daemon = servers.with_server(daemon, replace(server, client_priority=priority))
+            step.daemon = limits.with_server_limits(daemon, server, client_priority=priority)
         case log_message.HandlingFatalError() | log_message.ClientToBeTornDown() if fault_log.has_new_block(
             before, server
         ):

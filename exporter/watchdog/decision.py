@@ -45,21 +45,14 @@ def _demands(context: Context) -> Iterator[Quarantine]:
     """Yield what the driver demands, and what NVIDIA's catalogue demands after Xids that no program can cause."""
     xids = context.node.xids
     for gpu, demand in xids.recovery_actions.items():
-        if _serves(context, gpu):
+        if devices.uses_gpu(context.node, context.daemon, gpu):
             yield Quarantine(at=demand.at, xid=RECOVERY_XID, gpu=gpu, action=demand.action)
     for (gpu, number), count in xids.counts.items():
         known = xid_meaning(int(number)) if number.isdecimal() else None
         if known is None or known.action not in (RESET, REBOOT) or not exonerates(int(number)):
             continue
-        if _serves(context, gpu):
+        if devices.uses_gpu(context.node, context.daemon, gpu):
             yield Quarantine(at=count.last_at, xid=int(number), gpu=gpu, action=known.action)
-
-
-def _serves(context: Context, gpu: str) -> bool:
-    known = context.node.gpus.get(gpu)
-    if known is None:
-        return gpu in context.daemon.runtime.devices.values()
-    return devices.uses_gpu(context.node, context.daemon, gpu)
 
 
 def decide(context: Context) -> Decision:

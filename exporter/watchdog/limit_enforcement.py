@@ -38,6 +38,9 @@ MAX_TRIES = 3
 
 SLOW_RETRY_SECONDS = 60.0
 
+_DEFAULT_PRIORITY = "set_default_client_priority "
+"""It also applies to running servers (R580)."""
+
 MAX_COMMANDS = 64
 """How many limits one action sets. The next action sets the others."""
 
@@ -80,30 +83,22 @@ def check_defaults(daemon: Daemon, wanted: Limits) -> Iterator[LimitCheck]:
     """Compare the wanted limits with the defaults for future servers, of which protocol 3 has none."""
     if daemon.runtime.protocol == PROTOCOL:
         return
-    defaults, priority = daemon.default_limits, wanted.client_priority
-    share = None if daemon.has_static_partitions else wanted.active_thread_percentage
-    verb = "set_default_device_pinned_mem_limit"
-    yield from _check_memory(daemon, None, verb, defaults.pinned_memory, wanted, logged=False)
-    if share is not None:
-        command = f"set_default_active_thread_percentage {share:g}"
-        yield _check_threads(daemon, None, command, defaults.active_thread_percentage, share)
-    if priority is not None:
-        command = f"set_default_client_priority {priority}"
-        yield _check_priority(daemon, None, command, defaults.client_priority, priority)
+    if daemon.has_static_partitions:
+        wanted = updated(wanted, active_thread_percentage=None)
+    found, threads = daemon.default_limits, "set_default_active_thread_percentage "
+    yield from _check_memory(daemon, None, "set_default_device_pinned_mem_limit", found, wanted, logged=False)
+    yield from _check_others(daemon, None, (threads, _DEFAULT_PRIORITY), found, wanted)
 
 
 def _check_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> Iterator[LimitCheck]:
-    share, priority, logged_at = wanted.active_thread_percentage, wanted.client_priority, server.limits_logged_at
+    pid, found, logged_at = server.pid, server.limits, server.limits_logged_at
     # If the log has all limits of the server, it has no memory limit that the log does not have.
-    logged = logged_at is not None and (server.client_priority is not None or at - logged_at >= LOG_SECONDS)
-    verb = f"set_device_pinned_mem_limit {server.pid}"
-    yield from _check_memory(daemon, server.pid, verb, server.pinned_memory_limits, wanted, logged=logged)
-    if share is not None:
-        command = f"set_active_thread_percentage {server.pid} {share:g}"
-        yield _check_threads(daemon, server.pid, command, server.active_thread_percentage, share)
-    if priority is not None and server.client_priority is not None:
-        command = f"set_default_client_priority {priority}"
-        yield _check_priority(daemon, server.pid, command, server.client_priority, priority)
+    logged = logged_at is not None and (found.client_priority is not None or at - logged_at >= LOG_SECONDS)
+    yield from _check_memory(daemon, pid, f"set_device_pinned_mem_limit {pid}", found, wanted, logged=logged)
+    if found.client_priority is None:
+        wanted = updated(wanted, client_priority=None)
+    commands = (f"set_active_thread_percentage {pid} ", _DEFAULT_PRIORITY)
+    yield from _check_others(daemon, pid, commands, found, wanted)
 
 
 def _check_named(daemon: Daemon, server: Server, wanted: Limits) -> Iterator[LimitCheck]:
@@ -113,42 +108,43 @@ def _check_named(daemon: Daemon, server: Server, wanted: Limits) -> Iterator[Lim
     """
     if server.name is None or not server.namespaces:
         return
-    share, priority, verb = wanted.active_thread_percentage, wanted.client_priority, f"server set {server.name}"
-    in_force = next(iter(server.pinned_memory_limits.values()), None)
+    verb = f"server set {server.name}"
+    in_force = next(iter(server.limits.pinned_memory.values()), None)
     differ = len(set(wanted.pinned_memory.values())) > 1
     devices = sorted(wanted.pinned_memory.items())
     for device, limit in devices if differ else devices[:1]:
         command = "" if differ else f"{verb} --pinned-memory-limit={format_byte_size(limit)}"
         reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=device, found=in_force, wanted=limit)
         yield _check(daemon, server.pid, command, reason, known=True, holds=in_force == limit)
-    if share is not None:
-        command = f"{verb} --active-thread-percentage={share:g}"
-        yield _check_threads(daemon, server.pid, command, server.active_thread_percentage, share)
-    if priority is not None:
-        command = f"{verb} --client-priority={priority}"
-        yield _check_priority(daemon, server.pid, command, server.client_priority, priority)
+    commands = (f"{verb} --active-thread-percentage=", f"{verb} --client-priority=")
+    yield from _check_others(daemon, server.pid, commands, server.limits, wanted)
 
 
 def _check_memory(
-    daemon: Daemon, server: int | None, verb: str, limits: Mapping[int, int], wanted: Limits, *, logged: bool
+    daemon: Daemon, server: int | None, verb: str, found: Limits, wanted: Limits, *, logged: bool
 ) -> Iterator[LimitCheck]:
     """An empty reply, or a complete log without the limit (`logged`), shows that there is none."""
     for device, limit in sorted(wanted.pinned_memory.items()):
-        command, found = f"{verb} {device} {format_byte_size(limit)}", limits.get(device)
-        known = logged or device in limits or _query(command) in daemon.commands.asked_at
-        reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=device, found=found, wanted=limit)
-        yield _check(daemon, server, command, reason, known=known, holds=found == limit)
+        command, in_force = f"{verb} {device} {format_byte_size(limit)}", found.pinned_memory.get(device)
+        known = logged or in_force is not None or _query(command) in daemon.commands.asked_at
+        reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=device, found=in_force, wanted=limit)
+        yield _check(daemon, server, command, reason, known=known, holds=in_force == limit)
 
 
-def _check_threads(daemon: Daemon, server: int | None, command: str, found: float | None, share: float) -> LimitCheck:
-    reason = Reason(ReasonCode.THREAD_PERCENTAGE_DIFFERS, found=found, wanted=share)
-    holds = found is not None and abs(found - share) <= PERCENTAGE_ERROR
-    return _check(daemon, server, command, reason, known=found is not None, holds=holds)
-
-
-def _check_priority(daemon: Daemon, server: int | None, command: str, found: int | None, priority: int) -> LimitCheck:
-    reason = Reason(ReasonCode.PRIORITY_DIFFERS, found=found, wanted=priority)
-    return _check(daemon, server, command, reason, known=found is not None, holds=found == priority)
+def _check_others(
+    daemon: Daemon, server: int | None, commands: tuple[str, str], found: Limits, wanted: Limits
+) -> Iterator[LimitCheck]:
+    """Compare the thread percentage and the priority. `commands` set them, without the value at the end."""
+    share, in_force = wanted.active_thread_percentage, found.active_thread_percentage
+    if share is not None:
+        reason = Reason(ReasonCode.THREAD_PERCENTAGE_DIFFERS, found=in_force, wanted=share)
+        holds = in_force is not None and abs(in_force - share) <= PERCENTAGE_ERROR
+        yield _check(daemon, server, f"{commands[0]}{share:g}", reason, known=in_force is not None, holds=holds)
+    priority, in_force = wanted.client_priority, found.client_priority
+    if priority is not None:
+        reason = Reason(ReasonCode.PRIORITY_DIFFERS, found=in_force, wanted=priority)
+        holds = in_force == priority
+        yield _check(daemon, server, f"{commands[1]}{priority}", reason, known=in_force is not None, holds=holds)
 
 
 def _check(daemon: Daemon, server: int | None, command: str, reason: Reason, *, known: bool, holds: bool) -> LimitCheck:

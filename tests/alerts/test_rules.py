@@ -4,11 +4,13 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from exporter.metrics.catalogue import CATALOGUE
+from exporter.model.reason import with_known_parts
 from exporter.parse.xid_catalogue import REBOOT, RESET, XIDS, exonerates
 from exporter.report.problem import Definition
 from exporter.report.problems import PROBLEMS
@@ -90,7 +92,9 @@ class TestAlert:
         for rule in rules():
             with subtests.test(rule=rule):
                 problem = definition(rule)
-                assert rule.annotations["summary"].replace(' "any node"', "") == templated(problem.summary)
+                assert rule.annotations["summary"].replace(' "any node"', "") == templated(
+                    with_known_parts(problem.summary, ())
+                )
                 description = rule.annotations["description"]
                 assert description.startswith(problem.meaning)
                 position = len(problem.meaning)
@@ -166,9 +170,13 @@ def templated(summary: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: LABELS.get(found[1], f"{{{{ $labels.{found[1]} }}}}"), summary)
 
 
+def definitions() -> Iterator[Definition]:
+    return (problem.definition for problem in PROBLEMS)
+
+
 def definition(rule: Rule) -> Definition:
     """Return what the catalogue of problems has of an alert and its severity."""
-    (found,) = (each for each in PROBLEMS.values() if (each.alert, each.severity) == (rule.alert, rule.severity))
+    (found,) = (each for each in definitions() if (each.alert, each.severity) == (rule.alert, rule.severity))
     return found
 
 
@@ -204,7 +212,7 @@ def test_fires_without_any_exporter() -> None:
 
 
 def test_each_alert_of_the_catalogue_is_a_rule() -> None:
-    defined = sorted((each.alert, each.severity.value) for each in PROBLEMS.values() if each.alert is not None)
+    defined = sorted((each.alert, each.severity.value) for each in definitions() if each.alert is not None)
     assert defined == sorted((rule.alert, rule.severity) for rule in rules())
 
 

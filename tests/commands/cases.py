@@ -110,7 +110,7 @@ def of_protocol_3(start: Callable[[], Node]) -> Node:
     present = start()
     daemon = present.daemons[DAEMON]
     servers = {
-        pid: replace(each, name="uid_0", namespaces={"default": Limits()}, pinned_memory_limits={})
+        pid: replace(each, name="uid_0", namespaces={"default": Limits()}, limits=Limits())
         for pid, each in daemon.servers.items()
     }
     process = replace(daemon_process(), protocol=3)

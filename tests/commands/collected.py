@@ -151,8 +151,9 @@ def of_answers() -> Iterator[Shown]:
 
 
 def of_catalogue() -> Iterator[Shown]:
-    for code, problem in PROBLEMS.items():
-        yield from inline("catalogue", code, f"{problem.meaning} {problem.remedy} {problem.summary}")
+    for each in PROBLEMS:
+        problem = each.definition
+        yield from inline("catalogue", each.code, f"{problem.meaning} {problem.remedy} {problem.summary}")
     for situation in Situation:
         yield from inline("catalogue", situation.name, situation.remedy)
 

@@ -24,7 +24,7 @@ from exporter.model.settings import (
     Mode,
 )
 from exporter.parse.proc import Capability
-from exporter.report.problem import FindingCode
+from exporter.report.problems import DaemonProblem
 from exporter.report.text import counted
 from tests.builders import CLIENT, GPU, OTHER_GPU, UNIT, failure
 from tests.doctor.healthy import (
@@ -359,10 +359,10 @@ def test_each_check_has_a_test() -> None:
 
 def test_problems_of_status_have_its_codes_and_commands() -> None:
     (finding,) = found(ended())
-    assert (finding.code, finding.where) == (FindingCode.DAEMON_DEAD, (DAEMON,))
+    assert (finding.problem, finding.where) == (DaemonProblem.DAEMON_DEAD, (DAEMON,))
     assert finding.commands == (f"systemctl restart {UNIT}",)
     (finding,) = found(with_daemon(healthy(), state=None))
-    assert (finding.code, finding.severity) == (FindingCode.DAEMON_UNKNOWN, WARNING)
+    assert (finding.problem, finding.severity) == (DaemonProblem.DAEMON_UNKNOWN, WARNING)
 
 
 def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:

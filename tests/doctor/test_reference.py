@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from exporter.doctor.checks import CHECKS
-from exporter.report.problems import PROBLEMS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -16,8 +15,9 @@ def test_each_check_has_texts_and_an_existing_page() -> None:
 
 
 def test_checks_of_catalogued_problems_use_the_catalogue() -> None:
-    known = [check for check in CHECKS if check.code is not None]
+    known = [check for check in CHECKS if check.problem is not None]
     assert len(known) >= 4
     for check in known:
-        problem = PROBLEMS[check.code]
-        assert (check.meaning, check.fix) == (problem.meaning, problem.remedy)
+        assert check.problem is not None
+        definition = check.problem.definition
+        assert (check.meaning, check.fix) == (definition.meaning, definition.remedy)

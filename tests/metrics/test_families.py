@@ -28,8 +28,8 @@ from tests.builders import (
     GPU_BYTES,
     HANGS,
     MIB,
+    NODE_MAKERS,
     OTHER_GPU,
-    SCENES,
     SERVER,
     active,
     at_work,
@@ -163,17 +163,17 @@ def test_reuses_the_metric_of_an_unchanged_family() -> None:
     assert list(after.values()) == list(NodeCollector(View(older)).collect())
 
 
-def test_each_family_has_samples_in_some_scene() -> None:
-    shown = {name for scene in SCENES.values() for name in families(scene())}
+def test_each_family_has_samples_in_some_node() -> None:
+    shown = {name for make_node in NODE_MAKERS.values() for name in families(make_node())}
     assert {family.name for family in CATALOGUE} == shown
 
 
 def test_the_exposition_of_every_scene_is_valid(subtests: pytest.Subtests) -> None:
     """Families and labels are those of the catalogue, series are unique, and OpenMetrics has the same values."""
     labels = {family.name: set(family.labels) for family in CATALOGUE}
-    for name, scene in SCENES.items():
-        with subtests.test(scene=name):
-            present = scene()
+    for name, make_node in NODE_MAKERS.items():
+        with subtests.test(node=name):
+            present = make_node()
             found = families(present)
             for family, metric in found.items():
                 assert all(sample.labels.keys() - {"le"} == labels[family] for sample in metric.samples)
@@ -188,10 +188,10 @@ def series_of(metrics: Iterable[Metric]) -> dict[tuple[str, str], float]:
 
 
 def test_exactly_one_state_is_1(subtests: pytest.Subtests) -> None:
-    for scene, name in product(SCENES.values(), STATE_SETS):
-        with subtests.test(scene=scene, name=name):
+    for make_node, name in product(NODE_MAKERS.values(), STATE_SETS):
+        with subtests.test(node=make_node.__name__, name=name):
             values_of: dict[tuple[str | None, str | None], list[float]] = {}
-            for sample in samples(scene(), name):
+            for sample in samples(make_node(), name):
                 key = (sample.labels.get("daemon"), sample.labels.get("server"))
                 values_of.setdefault(key, []).append(sample.value)
             for values in values_of.values():

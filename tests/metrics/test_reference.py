@@ -7,7 +7,7 @@ import pytest
 
 from exporter.metrics.catalogue import CATALOGUE, GROUPS
 from exporter.metrics.family import Group
-from tests.builders import SCENES
+from tests.builders import NODE_MAKERS
 from tests.metrics.test_families import families
 from tests.promql import problems, selectors, unrated
 
@@ -49,9 +49,9 @@ def test_the_page_lists_every_value_of_each_label_with_a_closed_set() -> None:
 
 
 def test_samples_have_listed_values_only(subtests: pytest.Subtests) -> None:
-    for scene in SCENES.values():
-        with subtests.test(scene=scene):
-            for name, family in families(scene()).items():
+    for make_node in NODE_MAKERS.values():
+        with subtests.test(node=make_node.__name__):
+            for name, family in families(make_node()).items():
                 for sample in family.samples:
                     for label, values in BY_NAME[name].choices.items():
                         assert sample.labels[label] in values, (name, label)

@@ -203,8 +203,8 @@ class TestEquivalentLogs:
     ) -> None:
         """In force for each client that connects to it."""
         started = reduced_era(era, until="Server is started" if era == "b_2021" else "Server has started").daemon
-        assert started.servers[server].active_thread_percentage == percentage
-        assert started.servers[server].pinned_memory_limits == limits
+        assert started.servers[server].limits.active_thread_percentage == percentage
+        assert started.servers[server].limits.pinned_memory == limits
 
     def test_recognizes_every_line_of_an_era(self, subtests: pytest.Subtests) -> None:
         """None is counted as such."""

@@ -112,13 +112,11 @@ def test_records_only_numbers_of_work() -> None:
     """A recording is given away: who launched what stands in nothing but PIDs."""
     busy = ProcessWork(pid=600, first_ns=1, kernels=7)
     part = ProcessWork(pid=600, first_ns=1, device=1, kernels=7)
-    observation = WorkReading(
-        at=AT, boot_ns=1, seconds=1.0, narrowed={600: 32}, processes=(busy,), on_devices=(part,), watched=(600,)
-    )
+    observation = WorkReading(at=AT, boot_ns=1, seconds=1.0, processes=(busy,), on_devices=(part,), watched=(600,))
     assert read(written(observation)) == [observation]
     line = json.loads(written(observation).splitlines()[-1])
     (output,), (output_of_device,) = line.pop("processes"), line.pop("on_devices")
-    assert (line.pop("source"), line.pop("watched"), line.pop("narrowed")) == ("work", [600], {"600": 32})
+    assert (line.pop("source"), line.pop("watched")) == ("work", [600])
     assert {type(value) for value in line.values()} == {int, float}
     assert {type(value) for each in (output, output_of_device) for value in each.values()} == {int}
 

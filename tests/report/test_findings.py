@@ -17,8 +17,8 @@ from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, Watchdo
 from exporter.report import status_text
 from exporter.report.finding import Finding
 from exporter.report.findings import FULL_RATIO, LARGE_RATIO, findings
-from exporter.report.problem import FindingCode, Severity
-from exporter.report.problems import PROBLEMS
+from exporter.report.problem import NodeProblem, Severity
+from exporter.report.problems import DaemonProblem
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
@@ -222,7 +222,7 @@ def test_a_lost_gpu_is_critical_and_fails() -> None:
 
     (found,) = found_in(reduced(GpuReading(at=AT + 1, gpu=GPU, problem=lost), no_events, start=idle()).node)
 
-    assert (found.code, found.severity, found.fails) == (FindingCode.GPU_LOST, CRITICAL, True)
+    assert (found.problem, found.severity, found.fails) == (NodeProblem.GPU_LOST, CRITICAL, True)
     assert found.text.startswith("GPU 0 is lost: NVML: GPU is lost")
 
 
@@ -234,8 +234,8 @@ def test_a_gpu_that_was_lost_before_the_start_is_critical() -> None:
     (found,) = found_in(reduced(first, look(problem=lost, at=AT + 1), start=idle()).node)
     (of_known,) = found_in(known)
 
-    assert (found.code, found.text.partition(":")[0]) == (FindingCode.GPU_LOST, "GPU 1 is lost")
-    assert (of_known.code, of_known.text.partition(":")[0]) == (FindingCode.GPU_LOST, "GPU 0 is lost")
+    assert (found.problem, found.text.partition(":")[0]) == (NodeProblem.GPU_LOST, "GPU 1 is lost")
+    assert (of_known.problem, of_known.text.partition(":")[0]) == (NodeProblem.GPU_LOST, "GPU 0 is lost")
 
 
 def test_a_paused_exporter_has_one_finding_for_the_gpus() -> None:
@@ -279,7 +279,7 @@ def test_a_session_held_open_has_no_command() -> None:
     held = reduced(refusal(at=AT + 1), refusal(at=AT + 10), start=idle()).node
     assert held.daemons[DAEMON].state is DaemonState.HELD
 
-    assert found_in(held)[0].remedy == PROBLEMS[FindingCode.DAEMON_HELD].remedy
+    assert found_in(held)[0].remedy == DaemonProblem.DAEMON_HELD.definition.remedy
 
 
 def test_reports_suspended_restarts_of_a_daemon_that_answers() -> None:
@@ -315,7 +315,7 @@ def memory_of(used: int, *parts: int) -> Node:
 
 def test_one_of_several_workloads_that_fills_a_gpu_is_a_problem() -> None:
     (finding,) = found_in(memory_of(96, 10, 80))
-    assert (finding.code, finding.severity, finding.fails) == (FindingCode.WORKLOAD_FILLS_MEMORY, WARNING, False)
+    assert (finding.problem, finding.severity, finding.fails) == (NodeProblem.WORKLOAD_FILLS_MEMORY, WARNING, False)
     assert finding.text == "Workload user user601 fills the memory of GPU 0: it has 80 % of it, and 5775 MiB are free"
     assert finding.text in str(status_text.status_answer(memory_of(96, 10, 80)))
 
@@ -335,7 +335,7 @@ def test_the_alert_has_the_limits_of_the_finding() -> None:
         rule["expr"]
         for group in rules["groups"]
         for rule in group["rules"]
-        if rule.get("alert") == PROBLEMS[FindingCode.WORKLOAD_FILLS_MEMORY].alert
+        if rule.get("alert") == NodeProblem.WORKLOAD_FILLS_MEMORY.definition.alert
     ]
     assert re.findall(r"> ([\d.]+)", expression) == [str(LARGE_RATIO), str(FULL_RATIO), "1"]
 
@@ -343,7 +343,7 @@ def test_the_alert_has_the_limits_of_the_finding() -> None:
 def test_says_what_is_lost_if_a_daemon_logs_to_a_pipe_and_how_to_repair_it() -> None:
     process = replace(daemon_process(), foreground=True, stdout_in_file=False)
     node = reduced(*at_work(CLIENT), process).node
-    (finding,) = [each for each in findings(node, node.at) if each.code is FindingCode.LOG_NOT_FOLLOWED]
+    (finding,) = [each for each in findings(node, node.at) if each.problem is NodeProblem.LOG_NOT_FOLLOWED]
 
     shown = status_text.status_table(node)
     assert f"What to do: {finding.text}" in shown

@@ -13,13 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.model.node import CollectorName, CollectorState
-from exporter.model.reason import LOG_BLOCKED, Reason, ReasonCode, command_failed, joined, parameters_of, timed_out
+from exporter.model.reason import (
+    LOG_BLOCKED,
+    Reason,
+    ReasonCode,
+    command_failed,
+    joined,
+    parameters_of,
+    timed_out,
+    with_known_parts,
+)
 from exporter.model.values import build
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.parse.printable import LONGEST_PROBLEM
 from exporter.report.finding import Finding
-from exporter.report.problem import FindingCode, Severity
-from exporter.report.problems import BLOCK_CODES, CONDITION_CODES, PHASE_CODES, PROBLEMS
+from exporter.report.problem import Severity
+from exporter.report.problems import BLOCK_PROBLEMS, CONDITION_PROBLEMS, PHASE_PROBLEMS, PROBLEMS, DaemonProblem
 from exporter.report.reasons import (
     ADVICE,
     log_text,
@@ -202,12 +211,11 @@ def test_the_object_of_a_problem_has_all_its_problems_and_the_text() -> None:
 EXPORTER = ROOT / "exporter"
 
 
-def test_each_code_and_each_state_has_one_entry() -> None:
+def test_each_condition_and_each_state_has_one_entry() -> None:
     tables: tuple[tuple[type[StrEnum], Mapping[StrEnum, object]], ...] = (
-        (FindingCode, PROBLEMS),
-        (Condition, CONDITION_CODES),
-        (WatchdogPhase, PHASE_CODES),
-        (BlockReason, BLOCK_CODES),
+        (Condition, CONDITION_PROBLEMS),
+        (WatchdogPhase, PHASE_PROBLEMS),
+        (BlockReason, BLOCK_PROBLEMS),
     )
     for codes, table in tables:
         assert table.keys() == set(codes)
@@ -229,26 +237,27 @@ def test_no_other_table_has_texts_for_conditions_or_states() -> None:
 
 
 def test_texts_are_short_sentences(subtests: pytest.Subtests) -> None:
-    for code, problem in PROBLEMS.items():
-        with subtests.test(code=code):
+    for each in PROBLEMS:
+        problem = each.definition
+        with subtests.test(code=each.code):
             assert re.fullmatch(r"[^.]+", re.sub(r"\d\.\d", "", problem.summary)), "one line, without a full stop"
             assert problem.meaning.endswith(".")
-            assert problem.remedy.endswith(".") or code is FindingCode.WELL
+            assert problem.remedy.endswith(".") or each is DaemonProblem.WELL
             assert "{" not in problem.meaning + problem.remedy
             assert len(problem.label) <= 32
             for text in (problem.meaning, problem.remedy):
                 longest = max((len(each.split()) for each in re.split(r"[.:;] ", text)), default=0)
                 assert longest <= 30, text
             assert problem.page is None or (ROOT / problem.page).exists(), "the runbook exists"
-            names = {name for _, name, _, _ in Formatter().parse(problem.summary)}
+            names = {name for _, name, _, _ in Formatter().parse(with_known_parts(problem.summary, ()))}
             assert "node" in names or problem.alert is None, "an alert shows the summary"
             for since in (None, 0.0):
-                finding = Finding(code=code, at=10.0, since=since)
+                finding = Finding(each, at=10.0, since=since)
                 assert "{" not in finding.text + finding.remedy, "it can be shown without values"
 
 
 def test_values_that_contain_braces_are_shown_as_they_are() -> None:
-    finding = Finding(code=FindingCode.DAEMON_DEAD, at=0.0, daemon="/run/{node}{0}")
+    finding = Finding(DaemonProblem.DAEMON_DEAD, at=0.0, daemon="/run/{node}{0}")
     assert finding.text == "MPS daemon /run/{node}{0} is down"
 
 

@@ -24,8 +24,8 @@ from exporter.report.remedy import (
     address_of,
     command_to_end_server,
     command_to_kill,
-    command_to_resume,
     commands_to_restart,
+    commands_to_resume,
     commands_to_signal,
     commands_to_start,
     control_command,
@@ -112,7 +112,7 @@ def test_signals_only_a_process_that_was_read_since_the_start() -> None:
 def test_writes_no_command_for_an_unprintable_directory(directory: str) -> None:
     assert command_to_end_server(513, at(directory)) is None
     assert started(moved(daemon_dead(), pipe=directory)) == ()
-    assert command_to_resume(directory) is None
+    assert commands_to_resume(directory) == ()
 
 
 def test_writes_no_command_without_an_address() -> None:
@@ -127,7 +127,7 @@ def test_writes_no_command_for_a_server_without_a_pid() -> None:
 def test_resume_command_quotes_the_name(subtests: pytest.Subtests) -> None:
     for name in HOSTILE:
         with subtests.test(name=name):
-            assert shlex.split(command_to_resume(name) or "") == ["cuda-mps-exporter", "resume", name]
+            assert shlex.split(*commands_to_resume(name)) == ["cuda-mps-exporter", "resume", name]
 
 
 @pytest.mark.parametrize(("uid", "prefix"), [(None, ""), (0, ""), (1000, "sudo -u '#1000' env ")])
@@ -253,7 +253,7 @@ def quarantined(present: Node, action: str) -> Node:
     return replace(present, watches={DAEMON: watch})
 
 
-SCENES = {
+NODES = {
     "dead": daemon_dead(),
     "circuit open": circuit_open(),
     "limits drifted": drifted(),
@@ -265,9 +265,9 @@ SCENES = {
 
 
 def test_commands_name_the_directory_and_start_commands_the_user(subtests: pytest.Subtests) -> None:
-    for uid, directory, scene in product([0, 1000], [PIPE, *HOSTILE], SCENES):
-        with subtests.test(uid=uid, directory=directory, scene=scene):
-            commands = list(shown(of_user(moved(SCENES[scene], pipe=directory, log=f"{directory}/log"), uid), Policy()))
+    for uid, directory, state in product([0, 1000], [PIPE, *HOSTILE], NODES):
+        with subtests.test(uid=uid, directory=directory, state=state):
+            commands = list(shown(of_user(moved(NODES[state], pipe=directory, log=f"{directory}/log"), uid), Policy()))
 
             assert commands
             for command in commands:
@@ -286,30 +286,30 @@ def with_protocol_3(present: Node) -> Node:
     """Return the node with a daemon of protocol 3, whose servers belong to a user and have no memory limit."""
     daemon = present.daemons[DAEMON]
     servers = {
-        pid: replace(each, name="uid_1000", namespaces={"default": Limits()}, pinned_memory_limits={})
+        pid: replace(each, name="uid_1000", namespaces={"default": Limits()}, limits=Limits())
         for pid, each in daemon.servers.items()
     }
     return moved(present, runtime__protocol=3, servers=servers)
 
 
 def test_a_daemon_of_protocol_3_gets_no_command_of_protocol_2(subtests: pytest.Subtests) -> None:
-    for scene in SCENES:
-        with subtests.test(scene=scene):
-            present = with_protocol_3(SCENES[scene])
+    for state in NODES:
+        with subtests.test(state=state):
+            present = with_protocol_3(NODES[state])
             found = list(shown(present, Policy()))
 
             assert [each for each in found if OF_PROTOCOL_2.search(each)] == []
-            if scene == "limits drifted":
+            if state == "limits drifted":
                 assert any(" server set uid_1000 --pinned-memory-limit=2G" in each for each in found)
-            if scene == "fault":
+            if state == "fault":
                 assert any(" server delete uid_1000 --force" in each for each in found)
 
 
 def test_a_daemon_with_a_unit_is_only_started_and_stopped_through_it(subtests: pytest.Subtests) -> None:
-    for scene in SCENES:
-        with subtests.test(scene=scene):
+    for state in NODES:
+        with subtests.test(state=state):
             unit = "mps.service"
-            for command in shown(moved(SCENES[scene], declared__unit=unit), Policy()):
+            for command in shown(moved(NODES[state], declared__unit=unit), Policy()):
                 words = shlex.split(command)
                 assert words[-1] != "-d"
                 assert not any(word.startswith("quit") for word in words)

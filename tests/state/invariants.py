@@ -22,8 +22,8 @@ def assert_consistent(node: Node) -> None:
         assert daemon.connections.recently_disconnected.keys() <= daemon.connections.disconnected_at.keys()
         assert all(leaving.pid == pid for pid, leaving in daemon.connections.disconnects.items())
         assert not daemon.servers.keys() & daemon.connections.server_exited_at.keys()
-        assert all(0 < (server.active_thread_percentage or 1) <= 100 for server in daemon.servers.values())
-        assert all(min((1, *server.pinned_memory_limits.values())) > 0 for server in daemon.servers.values())
+        assert all(0 < (server.limits.active_thread_percentage or 1) <= 100 for server in daemon.servers.values())
+        assert all(min((1, *server.limits.pinned_memory.values())) > 0 for server in daemon.servers.values())
         totals = daemon.totals
         assert totals.connected - sum(totals.disconnected.values()) == len(daemon.clients)
         assert all(totals.log_lines_unrecognized[file] <= lines for file, lines in totals.log_lines.items())

@@ -207,7 +207,7 @@ FOUND = "/run/nvidia/mps/nvidia.com/gpu/pipe"
 NAMED = "training"
 
 
-def after_discovered(*seen: Observation, node: Node | None = None) -> Node:
+def node_after(*seen: Observation, node: Node | None = None) -> Node:
     node = node or Node(
         daemons={
             NAMED: Daemon(name=NAMED, pipe_directory="/t", log_directory="/t", declared=Declaration(expected=True))
@@ -218,7 +218,7 @@ def after_discovered(*seen: Observation, node: Node | None = None) -> Node:
     return node
 
 
-def found_discovered(
+def daemon_found(
     at: float = 1.0, expected: bool | None = None, daemon: str = FOUND, by: str | None = None, **more: Any
 ) -> DaemonFound:
     fields = {"pipe_directory": FOUND, "log_directory": "/log", "unit": "x.service", **more}
@@ -235,69 +235,63 @@ def collected(at: float, problem: Reason | None = None, daemon: str | None = Non
 
 
 def test_a_found_daemon_is_not_expected() -> None:
-    daemon = after_discovered(found_discovered()).daemons[FOUND]
+    daemon = node_after(daemon_found()).daemons[FOUND]
 
     assert (daemon.pipe_directory, daemon.log_directory, daemon.runtime.unit) == (FOUND, "/log", "x.service")
     assert not daemon.declared.expected
 
 
 def test_does_not_report_a_found_daemon_that_never_ran() -> None:
-    node = after_discovered(found_discovered())
+    node = node_after(daemon_found())
 
     assert [daemon.name for daemon in View(node).daemons()] == [NAMED]
 
 
 def test_a_daemon_with_a_unit_is_expected_and_remains_so() -> None:
-    assert (
-        after_discovered(found_discovered(), found_discovered(expected=True), found_discovered())
-        .daemons[FOUND]
-        .declared.expected
-    )
+    assert node_after(daemon_found(), daemon_found(expected=True), daemon_found()).daemons[FOUND].declared.expected
 
 
 def test_a_daemon_without_a_configuration_is_no_longer_expected() -> None:
-    node = after_discovered(found_discovered(daemon=NAMED, expected=False))
+    node = node_after(daemon_found(daemon=NAMED, expected=False))
 
     assert not node.daemons[NAMED].declared.expected
 
 
 def test_reports_a_discovered_daemon_for_some_time_after_its_end() -> None:
-    node = after_discovered(found_discovered(), *alive_then_gone())
+    node = node_after(daemon_found(), *alive_then_gone())
     ended = 3.0
 
-    soon = after_discovered(collected(ended + FORGOTTEN_SECONDS - 1), node=node)
-    later = after_discovered(collected(ended + FORGOTTEN_SECONDS + 2), node=soon)
+    soon = node_after(collected(ended + FORGOTTEN_SECONDS - 1), node=node)
+    later = node_after(collected(ended + FORGOTTEN_SECONDS + 2), node=soon)
 
     assert FOUND in {daemon.name for daemon in View(soon).daemons()}
     assert FOUND not in later.daemons
 
 
 def test_a_removed_daemon_that_is_found_again_is_known_again() -> None:
-    node = after_discovered(found_discovered(), *alive_then_gone(), collected(1000.0), found_discovered(at=1001.0))
+    node = node_after(daemon_found(), *alive_then_gone(), collected(1000.0), daemon_found(at=1001.0))
 
     assert FOUND in node.daemons
 
 
 def test_never_removes_an_expected_daemon() -> None:
-    node = after_discovered(found_discovered(expected=True), *alive_then_gone(), collected(1e6))
+    node = node_after(daemon_found(expected=True), *alive_then_gone(), collected(1e6))
 
     assert FOUND in node.daemons
 
 
 def test_a_collector_succeeds_only_if_it_succeeds_for_every_daemon() -> None:
-    node = after_discovered(found_discovered(), collected(1, HANGS, NAMED), collected(2, None, FOUND))
+    node = node_after(daemon_found(), collected(1, HANGS, NAMED), collected(2, None, FOUND))
     assert node.sources["control"].last.problem == HANGS
     assert node.sources["control"].last_success is None
 
-    node = after_discovered(collected(3, None, NAMED), node=node)
+    node = node_after(collected(3, None, NAMED), node=node)
     assert node.sources["control"].last.problem is None
     assert node.sources["control"].last_success == 3
 
 
 def test_removing_a_daemon_removes_its_collector_problem() -> None:
-    node = after_discovered(
-        found_discovered(), *alive_then_gone(), collected(4, HANGS, FOUND), collected(1000, None, NAMED)
-    )
-    node = after_discovered(collected(1001, None, NAMED), node=node)
+    node = node_after(daemon_found(), *alive_then_gone(), collected(4, HANGS, FOUND), collected(1000, None, NAMED))
+    node = node_after(collected(1001, None, NAMED), node=node)
 
     assert node.sources["control"].last.problem is None

@@ -370,7 +370,7 @@ CREATED = reply(LIST_PARTITIONS, SAMPLES[LIST_PARTITIONS], at=AT + 4)
 """A list of a daemon with protocol 3: one partition is created."""
 
 
-def after_partitions(*seen: Observation, options: tuple[str, ...] = ()) -> Node:
+def node_with_partitions(*seen: Observation, options: tuple[str, ...] = ()) -> Node:
     """A server with two clients and a limit of threads, and then these observations."""
     return reduced(
         replace(daemon_process(), options=options),
@@ -392,11 +392,11 @@ def families(node: Node) -> set[str]:
 
 def test_what_static_partitions_change(subtests: pytest.Subtests) -> None:
     for node, partitioned in [
-        (after_partitions(), False),
-        (after_partitions(options=("-S",)), True),
-        (after_partitions(CREATED), True),
-        (after_partitions(replace(CREATED, stdout=CREATED.stdout.replace("created", "configured"))), False),
-        (after_partitions(CREATED, replace(CREATED, stdout=CREATED.stdout.splitlines()[0])), False),
+        (node_with_partitions(), False),
+        (node_with_partitions(options=("-S",)), True),
+        (node_with_partitions(CREATED), True),
+        (node_with_partitions(replace(CREATED, stdout=CREATED.stdout.replace("created", "configured"))), False),
+        (node_with_partitions(CREATED, replace(CREATED, stdout=CREATED.stdout.splitlines()[0])), False),
     ]:
         with subtests.test(node=node, partitioned=partitioned):
             daemon = node.daemons[DAEMON]
@@ -414,7 +414,7 @@ def test_what_static_partitions_change(subtests: pytest.Subtests) -> None:
 
 
 def test_a_new_daemon_has_no_partitions_yet() -> None:
-    node = after_partitions(CREATED, no_daemon(at=AT + 5), daemon_process(None, at=AT + 6))
+    node = node_with_partitions(CREATED, no_daemon(at=AT + 5), daemon_process(None, at=AT + 6))
 
     new = reduced(daemon_process(900, at=AT + 7), start=node).node
 

@@ -50,7 +50,7 @@ DEFAULT_MEMORY, DEFAULT_PRIORITY = "get_default_device_pinned_mem_limit 0", "get
 def limits(*seen: Observation) -> tuple[float | None, dict[int, int]]:
     """Return the limits of the server after these observations."""
     server = reduced(*at_work(CLIENT), *seen).daemon.servers[SERVER]
-    return server.active_thread_percentage, dict(server.pinned_memory_limits)
+    return server.limits.active_thread_percentage, dict(server.limits.pinned_memory)
 
 
 def defaults(*seen: Observation) -> tuple[float | None, dict[int, int]]:
@@ -69,7 +69,7 @@ class TestServer:
     def test_reads_limits_of_a_server_that_the_daemon_has_not_logged_yet(self) -> None:
         """The server's log is read before the daemon's."""
         daemon = reduced(*at_work(), *server_log(*START_BLOCK, server=700)).daemon
-        assert daemon.servers[700].pinned_memory_limits == {9: 3 << 30, 0: 100 << 30}
+        assert daemon.servers[700].limits.pinned_memory == {9: 3 << 30, 0: 100 << 30}
 
     def test_a_change_replaces_only_that_limit(self) -> None:
         assert limits(*server_log(*START_BLOCK), *server_log("Active Threads Percentage set to 60.0")) == (
@@ -81,7 +81,9 @@ class TestServer:
         """A change applies to running servers (measured, R580)."""
         priority = "Server Priority set to 0"
         for lines, expected in (((), None), ((priority,), 0), ((priority, "Client Priority set to 1"), 1)):
-            assert reduced(*at_work(CLIENT), *server_log(*lines)).daemon.servers[SERVER].client_priority == expected
+            assert (
+                reduced(*at_work(CLIENT), *server_log(*lines)).daemon.servers[SERVER].limits.client_priority == expected
+            )
 
     def test_reads_limits_from_replies(self) -> None:
         """The queries have the PID of the server and the ordinal of the device."""
@@ -139,7 +141,7 @@ class TestServer:
     def test_the_next_server_does_not_inherit_limits(self) -> None:
         gone = control_log(f"Server {SERVER} exited with status 0", "Starting new server 700 for user 0", at=AT + 1)
         after = reduced(*at_work(CLIENT), *server_log(*START_BLOCK), *gone).daemon
-        assert after.servers[700].active_thread_percentage is None
+        assert after.servers[700].limits.active_thread_percentage is None
 
 
 class TestDefaults:

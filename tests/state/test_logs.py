@@ -15,7 +15,8 @@ from exporter.model.settings import PollIntervals
 from exporter.model.values import replace
 from exporter.reducer import reduce
 from exporter.report.findings import findings
-from exporter.report.problem import FindingCode, Severity
+from exporter.report.problem import NodeProblem, Severity
+from exporter.report.problems import DaemonProblem
 from exporter.state import poll_schedule
 from exporter.state.lifecycle import LOG_SECONDS
 from exporter.state.log_files import with_log_tail, without_reused_pids
@@ -448,8 +449,8 @@ def test_reports_servers_that_exited_before_they_were_ready() -> None:
     assert (failed.count, failed.uid, failed.words) == (6, 1001, "Failed to start : invalid argument")
     assert failed.last_exit_at == pytest.approx(node.at - 19.5)
     (finding,) = findings(node, node.at)
-    assert (finding.code, finding.severity, finding.fails) == (
-        FindingCode.SERVER_CRASH_LOOP,
+    assert (finding.problem, finding.severity, finding.fails) == (
+        DaemonProblem.SERVER_CRASH_LOOP,
         Severity.CRITICAL,
         True,
     )
@@ -504,7 +505,7 @@ def test_reports_clients_that_wait_for_another_users_clients() -> None:
     assert sorted(waiting.queued.values()) == [1000, 1000, 1002]
     assert len(waiting.waiting) == 2
     node = with_log_tail(BUSY, DAEMON, (*queued(0, 1000), *STAYS))
-    assert [each.code for each in findings(node, node.at)] == [FindingCode.CLIENTS_WAITING]
+    assert [each.problem for each in findings(node, node.at)] == [NodeProblem.CLIENTS_WAITING]
 
 
 def test_a_pid_of_another_process_is_no_waiting_client() -> None:

@@ -107,7 +107,7 @@ def test_changes_nothing_in_this_namespace() -> None:
 
 
 def message_classes(base: type[log_message.Message]) -> list[type[log_message.Message]]:
-    return [base, *(each for kind in base.__subclasses__() for each in message_classes(kind))]
+    return [each for kind in base.__subclasses__() for each in (kind, *message_classes(kind))]
 
 
 def test_every_number_of_a_message_is_known_to_be_a_pid_or_not() -> None:

@@ -126,7 +126,7 @@ def test_a_client_has_the_limits_of_its_namespace() -> None:
     assert daemon.servers[SERVER].namespaces["small"] == Limits(
         active_thread_percentage=25.0, pinned_memory={0: 2 << 30}, client_priority=1
     )
-    assert daemon.servers[SERVER].active_thread_percentage == 100.0
+    assert daemon.servers[SERVER].limits.active_thread_percentage == 100.0
     assert thread_ratio(node, daemon, daemon.clients[CLIENT]) == 0.25
 
 

@@ -15,6 +15,7 @@ from exporter.model.settings import (
     PER_CONTEXT_PARTITIONING,
     PINNED_MEMORY_LIMIT,
     VISIBLE_DEVICES,
+    Limits,
 )
 from exporter.model.usage import Account, Method, Share, SharedAccount
 from exporter.reducer import reduce_all
@@ -110,7 +111,7 @@ def test_the_sum_of_limits_can_exceed_the_gpu() -> None:
     present = limited()
     daemon = present.daemons[DAEMON]
     (server,) = daemon.servers.values()
-    servers = {server.pid: replace(server, active_thread_percentage=80.0, pinned_memory_limits={0: GPU_BYTES})}
+    servers = {server.pid: replace(server, limits=Limits(active_thread_percentage=80.0, pinned_memory={0: GPU_BYTES}))}
     found = of(replace(present, daemons={DAEMON: replace(daemon, servers=servers)}), OTHER_GPU)
     assert (found.threads_committed, found.memory_committed) == (1.6, 2.0)
 

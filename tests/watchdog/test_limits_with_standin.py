@@ -108,7 +108,7 @@ def test_restores_the_limits_for_clients_of_a_new_daemon(mps: MpsStandIn) -> Non
     mps.connect_and_wait(FIRST)
     assert mps.limits_of(FIRST) == "40.0 0=2G"
     life.live(4)
-    assert life.daemon.servers[mps.server_pid or 0].client_priority == 1
+    assert life.daemon.servers[mps.server_pid or 0].limits.client_priority == 1
     assert life.watch.enforcement.in_force
 
 

@@ -38,7 +38,7 @@ def _findings(check: Check, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             check=check,
             severity=each.severity or check.severity,
-            code=each.code or check.code,
+            problem=each.problem or check.problem,
             what=" ".join(filter(None, (check.meaning, each.detail))),
             where=tuple(places),
             fix=" ".join(filter(None, (check.fix, each.fix))),

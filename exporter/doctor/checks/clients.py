@@ -18,7 +18,7 @@ from exporter.doctor.finding import (
 from exporter.model.daemon import Daemon
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse.protocol3 import PROTOCOL
-from exporter.report.problem import FindingCode
+from exporter.report.problem import NodeProblem
 from exporter.state.devices import serving_daemon
 
 _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
@@ -79,7 +79,7 @@ def container_without_directory(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(FindingCode.PROCESS_BYPASSING, *_NEEDS)
+@check(NodeProblem.PROCESS_BYPASSING, *_NEEDS)
 def process_bypassing(facts: Facts) -> Iterator[Occurrence]:
     """A CUDA process can reach the daemon, but bypasses MPS."""
     for daemon, each, process, gpu in bypassing(facts):

@@ -27,8 +27,8 @@ from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTOR
 from exporter.parse.printable import is_service_name
 from exporter.policy import policy_of
 from exporter.report.findings import FULL_RATIO, findings
-from exporter.report.problem import FindingCode
-from exporter.report.problems import PROBLEMS, Situation
+from exporter.report.problem import NodeProblem
+from exporter.report.problems import DaemonProblem, Situation
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import DOCTOR
 from exporter.report.text import duration_text, failed_starts_text, mebibytes
@@ -59,12 +59,12 @@ _SUFFIXES = (".", "-")
 _INSTALL_LOGROTATE = f"install -Dm 644 {UNITS}/nvidia-cuda-mps.logrotate /etc/logrotate.d/nvidia-cuda-mps"
 
 _OWN_CHECKS = (
-    FindingCode.PID_FILE_WRONG,
-    FindingCode.PROCESS_BYPASSING,
-    FindingCode.SERVER_CRASH_LOOP,
-    FindingCode.LOG_NOT_FOLLOWED,
-    FindingCode.GPU_UNREADABLE,
-    FindingCode.EXPORTER_CANNOT_COLLECT,
+    DaemonProblem.PID_FILE_WRONG,
+    NodeProblem.PROCESS_BYPASSING,
+    DaemonProblem.SERVER_CRASH_LOOP,
+    NodeProblem.LOG_NOT_FOLLOWED,
+    NodeProblem.GPU_UNREADABLE,
+    NodeProblem.EXPORTER_CANNOT_COLLECT,
 )
 """Problems in `status` that checks explain in more detail."""
 
@@ -78,8 +78,8 @@ def reported_by_status(facts: Facts) -> Iterator[Occurrence]:
     programs = facts.programs
     usable = programs.control is not None and programs.problem is None
     for finding in findings(facts.node, facts.node.at, policy_of(facts.config)):
-        own_check = finding.code in _OWN_CHECKS and finding.situation is not Situation.LOG_TO_STDOUT
-        own_check |= finding.code is FindingCode.DAEMON_NOT_QUERIED and not usable
+        own_check = finding.problem in _OWN_CHECKS and finding.situation is not Situation.LOG_TO_STDOUT
+        own_check |= finding.problem is DaemonProblem.DAEMON_NOT_QUERIED and not usable
         if own_check or (finding.daemon is not None and facts.hidden(finding.daemon)):
             continue
         commands = (*finding.commands, *(command for step in finding.steps for command in step.commands))
@@ -89,7 +89,7 @@ def reported_by_status(facts: Facts) -> Iterator[Occurrence]:
             fix=" ".join((finding.remedy, *(step.text for step in finding.steps))),
             commands=tuple(command for command in commands if command != DOCTOR),
             severity=SEVERITIES[finding.severity],
-            code=finding.code,
+            problem=finding.problem,
         )
 
 
@@ -165,7 +165,7 @@ def no_daemon(facts: Facts) -> Iterator[Occurrence]:
         yield Occurrence(commands=("systemctl enable --now nvidia-cuda-mps", _START))
 
 
-@check(FindingCode.SERVER_CRASH_LOOP, Area.DAEMONS, Area.LOGS, Area.GPUS, Area.DIRECTORIES)
+@check(DaemonProblem.SERVER_CRASH_LOOP, Area.DAEMONS, Area.LOGS, Area.GPUS, Area.DIRECTORIES)
 def servers_exit_early(facts: Facts) -> Iterator[Occurrence]:
     """Servers exit before they are ready. Clients get error 805."""
     for daemon, each in facts.running():
@@ -323,7 +323,7 @@ def directory_writable(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(FindingCode.PID_FILE_WRONG, Area.DIRECTORIES, Area.DAEMONS, doc="docs/security.md")
+@check(DaemonProblem.PID_FILE_WRONG, Area.DIRECTORIES, Area.DAEMONS, doc="docs/security.md")
 def pid_file_wrong(facts: Facts) -> Iterator[Occurrence]:
     """A pid file names another process than the running daemon."""
     for name, directory in facts.directories.items():
@@ -371,7 +371,7 @@ def _install_drop_in(facts: Facts, name: str) -> tuple[str, ...]:
     return f"install -Dm 644 -t {quoted(f'/etc/systemd/system/{unit}.d')} {source}", "systemctl daemon-reload"
 
 
-@check(FindingCode.LOG_NOT_FOLLOWED, Area.LOGS, Area.DAEMONS, Area.RIGHTS, doc="docs/security.md")
+@check(NodeProblem.LOG_NOT_FOLLOWED, Area.LOGS, Area.DAEMONS, Area.RIGHTS, doc="docs/security.md")
 def log_not_followed(facts: Facts) -> Iterator[Occurrence]:
     """The exporter cannot read a running daemon's log."""
     for daemon, each in facts.running():
@@ -412,7 +412,7 @@ def log_directory_differs(facts: Facts) -> Iterator[Occurrence]:
                 )
 
 
-@check(Severity.WARNING, Area.LOGS, fix=PROBLEMS[FindingCode.LOG_GROWING].remedy, doc="docs/start.md")
+@check(Severity.WARNING, Area.LOGS, fix=NodeProblem.LOG_GROWING.definition.remedy, doc="docs/start.md")
 def log_not_rotated(facts: Facts) -> Iterator[Occurrence]:
     """A log is large, or was rotated by renaming it. Each command to the daemon adds five lines."""
     for daemon, each in facts.running():

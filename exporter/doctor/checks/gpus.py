@@ -24,7 +24,7 @@ from exporter.parse.mps_variables import (
     parse_percentage,
     visible_device_entries,
 )
-from exporter.report.problem import FindingCode
+from exporter.report.problem import NodeProblem
 from exporter.report.reasons import reason_text
 from exporter.state.devices import device_count, gpus_by_ordinal, is_from_volta, serves_gpu, serving_daemon
 from exporter.state.gpus import LOST
@@ -69,7 +69,7 @@ def nvml_unusable(facts: Facts) -> Iterator[Occurrence]:
             yield Occurrence(detail=error_text(reason_text(problem, CollectorName.NVML)), commands=commands)
 
 
-@check(FindingCode.GPU_UNREADABLE, Area.GPUS)
+@check(NodeProblem.GPU_UNREADABLE, Area.GPUS)
 def gpu_unreadable(facts: Facts) -> Iterator[Occurrence]:
     """NVML returns an error for a GPU."""
     for gpu in facts.node.gpus.values():
