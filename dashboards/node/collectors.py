@@ -51,7 +51,8 @@ COLLECTORS = Row(
         ),
         bars(
             "Failed collections",
-            "Collections that failed, completely or in part, refused connections, and discarded values of NVML.",
+            "Collections that failed, completely or in part, refused connections, discarded values of NVML, "
+            "and faulting addresses of unknown form.",
             Query(increase("cuda_mps_exporter_source_failures_total", SOURCE, of="node"), "{{source}} {{instance}}"),
             Query(
                 increase("cuda_mps_exporter_accept_failures_total", "job, instance, listener", of="node"),
@@ -60,6 +61,10 @@ COLLECTORS = Row(
             Query(
                 increase("cuda_mps_gpu_discarded_values_total", GPU, of="node"),
                 "discarded values of {{gpu}} {{instance}}",
+            ),
+            Query(
+                increase("cuda_mps_exporter_fault_addresses_unrecognized_total", "job, instance", of="node"),
+                "addresses of faults not recognized {{instance}}",
             ),
             width=12,
         ),
