@@ -6,7 +6,7 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -441,6 +441,12 @@ def recorded(
         assert recorder.process.wait(PATIENCE_SECONDS) == 0
 
 
+def _assert_ranges_recorded(file: Path, clients: Iterable[int]) -> None:
+    """Assert that the address ranges of these clients are recorded, and of no other process."""
+    lines = [line for line in file.read_text().splitlines() if line.endswith("}") and '"address_ranges"' in line]
+    assert {json.loads(line)["pid"] for line in lines if "gpu" in json.loads(line)} == set(clients)
+
+
 def test_replay_prints_the_events_of_a_recording(
     mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], tmp_path: Path, start: Starter
 ) -> None:
@@ -455,6 +461,7 @@ def test_replay_prints_the_events_of_a_recording(
         eventually(lambda: reports("client_disconnected", 1))
         mps.fault(next(iter(clients)))
         eventually(lambda: reports("server_state", 2))
+        eventually(lambda: _assert_ranges_recorded(file, clients))
     live = [record for record in recorder.records() if "daemon" in record]
 
     events = [json.loads(line) for line in run(environment, "replay", "--events", str(file)).stdout.splitlines()]
