@@ -154,7 +154,7 @@ def _place(address: int, within: AddressRange) -> tuple[Place, int]:
     start, end = within
     if start <= address < end:
         return Place.INSIDE, 0
-    return (Place.BEFORE, start - address) if address < start else (Place.BEHIND, address - end + 1)
+    return (Place.BEFORE, start - address) if address < start else (Place.BEYOND, address - end + 1)
 
 
 def _freed_seconds(address: int, at: float, readings: Sequence[AddressRanges]) -> float | None:

@@ -68,7 +68,7 @@ class Place(StrEnum):
 
     INSIDE = "inside"
     BEFORE = "before"
-    BEHIND = "behind"
+    BEYOND = "beyond"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

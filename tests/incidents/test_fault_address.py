@@ -68,7 +68,7 @@ def named(address: int, readings: Mapping[int, tuple[AddressRanges, ...]] = EACH
     [
         (SIZE // 2, Place.INSIDE, 0),
         (-64 * MIB, Place.BEFORE, 64 * MIB),
-        (SIZE + 32 * MIB, Place.BEHIND, 32 * MIB + 1),
+        (SIZE + 32 * MIB, Place.BEYOND, 32 * MIB + 1),
         (20 * GIB + MIB, Place.INSIDE, 0),
     ],
 )
