@@ -15,12 +15,17 @@ CHANGED_SECONDS = 5.0
 """Ranges of a client whose GPU memory changed are read at most so often."""
 
 
+FAULT_SECONDS = 1.0
+"""After a reading for a fault, that for the next fault waits so long: a process beside MPS can cause many."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """For what a process was last read, and when."""
+    """For what a process was last read, when, and whether a fault was the reason."""
 
     want: AddressWant
     at: float
+    for_fault: bool
 
 
 class AddressRangesCollector:
@@ -39,14 +44,18 @@ class AddressRangesCollector:
         self._read = {pid: read for pid, read in self._read.items() if pid in wanted}
         found: list[AddressRanges] = []
         for pid, want in wanted.items():
-            if self._is_due(self._read.get(pid), want, now):
-                self._read[pid] = _Read(want, now)
+            read = self._read.get(pid)
+            for_fault = read is not None and want.fault_at > read.want.fault_at
+            if read is None or self._is_due(read, want, now, for_fault=for_fault):
+                self._read[pid] = _Read(want, now, for_fault)
                 ranges = self._proc.address_ranges(pid, want.start_ticks)
                 found += [] if ranges is None else [ranges]
         return Reading(tuple(found))
 
     @staticmethod
-    def _is_due(read: _Read | None, want: AddressWant, now: float) -> bool:
-        if read is None or (read.want.start_ticks, read.want.fault_at) != (want.start_ticks, want.fault_at):
+    def _is_due(read: _Read, want: AddressWant, now: float, *, for_fault: bool) -> bool:
+        if read.want.start_ticks != want.start_ticks:
             return True
+        if for_fault:
+            return not read.for_fault or now - read.at >= FAULT_SECONDS
         return now - read.at >= (READ_SECONDS if read.want.memory == want.memory else CHANGED_SECONDS)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.address_ranges import CHANGED_SECONDS, READ_SECONDS, AddressRangesCollector
+from exporter.collectors.address_ranges import CHANGED_SECONDS, FAULT_SECONDS, READ_SECONDS, AddressRangesCollector
 from exporter.collectors.proc import Proc
 from exporter.model.observation import AddressRanges, AddressWant
 from tests.clocks import HandClock
@@ -65,6 +65,12 @@ def test_reads_after_a_fault_at_once_and_after_a_change_of_memory_not_too_often(
     machine.wanted = {PID: AddressWant(start_ticks=7, memory=(5,), fault_at=3.0)}
     assert len(machine.read_after(0)) == 1
     assert machine.read_after(0) == ()
+    machine.wanted = {PID: AddressWant(start_ticks=7, memory=(5,), fault_at=3.5)}
+    assert machine.read_after(FAULT_SECONDS / 2) == ()
+    assert len(machine.read_after(FAULT_SECONDS / 2)) == 1
+    # The fault is forgotten.
+    machine.wanted = {PID: AddressWant(start_ticks=7, memory=(5,))}
+    assert machine.read_after(1) == ()
 
 
 def test_another_process_with_the_pid_and_one_that_has_ended_have_no_ranges(machine: Machine) -> None:
