@@ -35,8 +35,8 @@ of a command.
 ## Daemons
 
 The exporter finds all control daemons of the node. It *expects* those that are declared: by the configuration, by an
-enabled systemd unit, by NVIDIA's device plugin or DRA driver for Kubernetes, or by GKE. If an expected daemon is
-absent, an alert fires. The configuration declares daemons in one of these ways; the first that applies counts:
+enabled systemd unit, or by [Kubernetes](kubernetes.md) on the node. If an expected daemon is absent, an alert fires.
+The configuration declares daemons in one of these ways; the first that applies counts:
 
 1. `--pipe-directory` and `--log-directory` name one daemon. If the file has a daemon with that pipe directory, its keys
    apply.

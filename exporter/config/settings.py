@@ -106,9 +106,7 @@ class DaemonConfig:
         None,
         key="user",
         check=checks.user,
-        help="The user that runs it, by name or number. The exporter does not take another user's daemon in the pipe"
-        " directory for this one. Default: the unit's user, else root, the exporter's user, or the only user"
-        " other than root who can write to the directories above.",
+        help="The user that runs it, by name or number ([default](watchdog.md#who-may-run-a-daemon)).",
     )
     restart_command: tuple[str, ...] = option(
         (),

@@ -13,7 +13,6 @@ _INTRODUCTION = """\
 
 This page lists all families except the `process_…` families of the exporter's own process. Names of counters end in
 `_total`. The others are gauges, except one histogram. Values that are unknown or could not be read are absent, never 0.
-Each section ends with the values of labels with a fixed set of values, and an example query.
 """
 
 
