@@ -19,7 +19,7 @@ WILD_POINTER = "GPCCLIENT_T1_0 faulted @ 0x%04x_%08x. Fault is of type FAULT_PDE
 FIRST_RANGE, RANGE_BYTES, DISTANCE_OF_CLIENTS = 0x7E00_0000_0000, 12 * GIBIBYTE, 64 * GIBIBYTE
 """Address ranges of the simulated clients: where the first begins, their size, and how far they are from each other."""
 UNKNOWN_EVERY = 7
-"""One illegal address of so many is far from all ranges, as with 28 of 187 addresses of trials (docs/hardware.md)."""
+"""One illegal address of so many is far from all ranges and names nobody, about as in trials (docs/hardware.md)."""
 LOST_INSTRUCTIONS = "GPCCLIENT_GCC faulted @ 0x7f18_7b754000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
 
 
