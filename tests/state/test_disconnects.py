@@ -46,11 +46,9 @@ def disconnects(pid: int = CLIENT, *, at: float = AT + 5.015) -> tuple[Observati
     return server_log(f"Client process {pid} disconnected", at=at)
 
 
-def begins(
-    context: int = 1, *, pid: int = CLIENT, gpu: str | None = GPU, at: float = AT + 1
-) -> tuple[Observation, ...]:
+def begins(context: int = 1, *, gpu: str | None = GPU, at: float = AT + 1) -> tuple[Observation, ...]:
     device = () if gpu is None else (f"Device NVIDIA H200 (uuid {gpu}) is associated",)
-    return server_log(connecting(pid, context), *device, active(pid, context), at=at)
+    return server_log(connecting(CLIENT, context), *device, active(CLIENT, context), at=at)
 
 
 def terminated(pid: int = CLIENT, *, at: float = AT + 4.99) -> tuple[Observation, ...]:
