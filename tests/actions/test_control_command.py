@@ -16,14 +16,12 @@ from exporter.collectors.control_client import ControlClient
 from exporter.model.observation import ControlReply
 from exporter.model.reason import Reason, ReasonCode
 from tests.actions.action_setup import REAL, location_of
-from tests.actions.scripts import Script
 from tests.builders import refusal, reply, silence
 from tests.eventually import PATIENCE_SECONDS
 from tests.exporter_process import control_processes
 from tests.standin.mps import BIN, MpsStandIn, wait_until
 from tests.tools import not_here
 
-CLIENT = 5_000_000
 OTHER_USER = 65534
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -78,14 +76,6 @@ def test_reports_that_the_daemon_refuses_commands_of_another_user(shared: MpsSta
     for command in ("set_default_active_thread_percentage 40", "terminate_client 1 2", "quit"):
         assert reported(shared, command, nobody) == Reason(ReasonCode.COMMAND_NOT_PERMITTED, command=command)
     assert shared.ask("get_default_active_thread_percentage").stdout == "100.0\n"
-
-
-def test_runs_the_control_program_as_the_given_user(everybodys: Path) -> None:
-    script = Script(everybodys / "control")
-    client = client_of(MpsStandIn(everybodys), user(OTHER_USER), executable=str(script.path))
-
-    assert client.send("get_server_list").exit_code == 0
-    assert script.reported[3:5] == [str(OTHER_USER)] * 2
 
 
 def test_waits_for_a_daemon_that_was_just_started(mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch) -> None:

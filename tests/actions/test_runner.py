@@ -154,16 +154,6 @@ def test_ends_a_remaining_server_before_the_start(mps: MpsStandIn, worker: Worke
     assert mps.is_running()
 
 
-def test_ends_and_restarts_a_hung_daemon(mps: MpsStandIn, worker: Worker) -> None:
-    mps.start()
-    hung = mps.pid
-    mps.stop_signal()
-
-    assert worker.done(EndProcess(identity=identity(hung), role=Role.DAEMON), starting(mps)).problem is None
-    assert mps.pid != hung
-    assert mps.ask("get_server_list").returncode == 0
-
-
 def test_ends_an_action_at_the_first_failed_step(mps: MpsStandIn, worker: Worker) -> None:
     mps.start()
 
@@ -300,15 +290,6 @@ def test_does_not_interrupt_the_start_of_a_daemon(
 
     assert worker.next_done().problem is None
     assert mps.is_running()
-
-
-def test_starts_no_action_after_close(worker: Worker) -> None:
-    worker.hands.close()
-
-    done = worker.done(RestartUnit(unit=UNIT))
-
-    assert done.problem == Reason(ReasonCode.EXPORTER_STOPPING)
-    assert not worker.systemctl.was_started
 
 
 def _true(value: object) -> None:

@@ -118,15 +118,6 @@ def test_a_missing_daemon_is_an_observation_and_not_a_problem(client: Client) ->
     assert reading.problem is None
 
 
-def test_does_not_mistake_the_files_of_a_killed_daemon_for_a_daemon(mps: MpsStandIn, client: Client) -> None:
-    mps.start()
-    mps.kill()
-
-    reply = client().send("get_server_list")
-
-    assert query_outcome(reply) is QueryOutcome.NO_DAEMON
-
-
 @pytest.mark.parametrize(
     ("printed", "text"),
     [
@@ -403,28 +394,6 @@ PIPE = (42, 4711)
 
 def lock(directory: Path, deadline: float = 30.0) -> SessionLock:
     return SessionLock(directory, SystemClock(), deadline=deadline)
-
-
-def test_has_one_holder_at_a_time(tmp_path: Path) -> None:
-    inside: list[int] = []
-    most = 0
-
-    def hold() -> None:
-        nonlocal most
-        for _ in range(20):
-            with lock(tmp_path).held(PIPE) as problem:
-                assert problem is None
-                inside.append(1)
-                most = max(most, len(inside))
-                inside.pop()
-
-    threads = [threading.Thread(target=hold) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert most == 1
 
 
 def test_gives_up_after_the_deadline(tmp_path: Path) -> None:

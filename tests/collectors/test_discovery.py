@@ -244,14 +244,6 @@ SHELL = {"executable": "/bin/sh", "stdin": subprocess.PIPE}
 # -- directories ---------------------------------------------------------------------------------------------------
 
 
-def test_names_a_daemon_by_the_path_that_matches_a_pattern(create: Create, tmp_path: Path) -> None:
-    with MpsStandIn(tmp_path / "nvidia.com" / "gpu.shared") as mps:
-        mps.start()
-        local = create(patterns=[f"{tmp_path}/*/*/pipe"])
-
-        assert [each.daemon for each in local.collect()] == [str(mps.pipe_directory)]
-
-
 @pytest.mark.parametrize("resource", ["gpu", "gpu.shared"])
 def test_expects_a_daemon_of_the_device_plugin_from_its_start_to_its_stop(
     create: Create, tmp_path: Path, resource: str
@@ -280,11 +272,6 @@ def test_expects_a_daemon_of_the_device_plugin_from_its_start_to_its_stop(
         started.unlink()
         assert [each.expected for each in local.collect()] == [False]
         assert local.collect() == []
-
-
-def test_expects_no_daemon_that_the_plugin_has_not_started(create: Create, tmp_path: Path) -> None:
-    (tmp_path / "nvidia.com" / "gpu" / "pipe").mkdir(parents=True)
-    assert create(patterns=[f"{tmp_path}/*/*/pipe"]).collect() == []
 
 
 def test_another_user_cannot_declare_a_daemon(create: Create, tmp_path: Path) -> None:
@@ -394,18 +381,6 @@ def test_ignores_daemons_with_invalid_paths(create: Create, start: Starter, path
 
     assert [each for each in local.discovery.locations.values() if each.process and each.process[0] == pid] == []
     assert pid not in pids_of(reading.problem)
-
-
-def test_finds_the_daemons_of_root_although_other_users_have_too_many(
-    create: Create, two_daemons: tuple[MpsStandIn, MpsStandIn], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(discovery, "MOST_DAEMONS", 0)
-    local = create()
-
-    local.collect()
-
-    assert len(local.locations) == (2 if os.geteuid() == 0 else 0)
-    assert two_daemons
 
 
 def bound(path: Path) -> socket.socket:

@@ -468,14 +468,6 @@ def test_follows_other_files_if_the_location_changes(tmp_path: Path) -> None:
     ]
 
 
-def test_reports_an_absent_log_without_a_failure_of_the_collector(log: FollowedLog) -> None:
-    """A new daemon may not have written anything yet."""
-    reading = log.follower.collect()
-
-    assert reading.problem is None
-    assert [each.problem for each in reading.observations if isinstance(each, LogFile)] == [absent(log.path)]
-
-
 def sizes(log: FollowedLog) -> list[int | None]:
     return [each.size for each in log.observe() if isinstance(each, LogFile)]
 

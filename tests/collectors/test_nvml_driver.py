@@ -205,23 +205,6 @@ def test_the_first_collection_after_a_pause_reads_the_gpus(nvml: NvmlStandIn, nv
     assert [gpu["gpu"] for gpu in program.collect()["observations"]] == [GPU.uuid]
 
 
-def test_the_driver_can_be_upgraded_during_a_pause(nvml_program: Start, tmp_path: Path) -> None:
-    before, after = (built(tmp_path, version=version) for version in (DRIVER, NEXT_DRIVER))
-    installed = tmp_path / "lib" / LIBRARY_NAME
-    installed.parent.mkdir()
-    installed.symlink_to(before.library)
-    before.write([GPU])
-    program = nvml_program(before, LD_LIBRARY_PATH=str(installed.parent))
-    program.collect()
-    program.call("pause", PATIENCE_SECONDS)
-    before.install_driver(NEXT_DRIVER)
-    installed.unlink()
-    installed.symlink_to(after.library)
-    program.call("resume")
-
-    assert program.collect()["problem"] is None
-
-
 def test_a_pause_does_not_wait_for_a_hanging_call(nvml: NvmlStandIn, nvml_program: Start) -> None:
     """The driver is closed after the hanging call, unless the pause has ended by then."""
     nvml.write([GPU, OTHER], [hangs("nvmlDeviceGetMemoryInfo")])

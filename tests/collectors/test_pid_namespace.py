@@ -29,7 +29,7 @@ from exporter.collectors.proc import Proc
 from exporter.collectors.processes import Processes
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
-from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
+from exporter.model.observation import ControlReply, LogLine
 from exporter.model.server import ServerState
 from exporter.parse.control_reply import QueryOutcome, query_outcome
 from exporter.reducer import reduce
@@ -325,33 +325,6 @@ def test_translates_pids_of_commands_and_replies(contained: Container, tmp_path:
     assert [path for path in tmp_path.iterdir() if path.name.startswith("pipe-")] == []
 
 
-@every_namespace
-def test_translates_pids_of_log_lines(contained: Container) -> None:
-    location = location_of(contained, contained.start())
-    logs = DaemonLogs(location, SystemClock())
-    assert [each.problem for each in logs.collect().observations if isinstance(each, LogFile)][-1] is None
-    inner, client = contained.client()
-    contained.mps.connect_and_wait(inner)
-
-    def reported() -> LogLine:
-        seen.extend(logs.collect().observations)
-        lines = [each for each in seen if isinstance(each, LogLine) and "is ACTIVE" in each.line]
-        assert lines
-        return lines[0]
-
-    seen: list[Observation] = []
-    line = eventually(reported)
-    logs.close()
-
-    assert line.daemon == location.name
-    assert f"PID: {inner}," in line.line
-    if location.namespace is None:
-        assert line.pids is None
-    else:
-        assert line.pids is not None
-        assert line.pids[inner] == client
-
-
 @pytest.mark.parametrize(("own_files", "own_pids"), NAMESPACES[:1])
 def test_reads_the_rest_of_a_log_after_its_directory_became_unreachable(contained: Container) -> None:
     pid = contained.start()
@@ -370,29 +343,6 @@ def test_reads_the_rest_of_a_log_after_its_directory_became_unreachable(containe
 
 def _assert(condition: object) -> None:
     assert condition
-
-
-@every_namespace
-def test_reports_a_daemons_process_and_its_end(contained: Container) -> None:
-    pid = contained.start()
-    location = location_of(contained, pid)
-    directory = DaemonDirectory(location, Proc(Path("/proc"), SystemClock()), SystemClock(), Identities())
-
-    def reported(wanted: int | None) -> Callable[[], DaemonProcess]:
-        def collect() -> DaemonProcess:
-            seen.extend(each for each in directory.collect().observations if isinstance(each, DaemonProcess))
-            assert seen
-            assert seen[-1].pid == wanted
-            return seen[-1]
-
-        return collect
-
-    seen: list[DaemonProcess] = []
-    daemon = eventually(reported(pid))
-    assert (daemon.daemon, daemon.protocol, daemon.foreground) == (location.name, 2, False)
-
-    os.kill(pid, 9)
-    eventually(reported(None))
 
 
 @every_namespace

@@ -20,7 +20,7 @@ from exporter.collectors.processes import MAX_DIRECTORIES, Pods
 from exporter.model.identity import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.observation import PodFound
 from exporter.model.reason import ReasonCode
-from exporter.parse.cgroup import Pod, parse_pod_directory
+from exporter.parse.cgroup import parse_pod_directory
 from tests.builders import AT, GPU, POD, denied
 from tests.kubelet import Kubelet, claim, kubelet, pod
 
@@ -104,10 +104,6 @@ def test_rejects_directories_with_other_names(subtests: pytest.Subtests) -> None
     ]:
         with subtests.test(directory=directory):
             assert parse_pod_directory(directory) is None
-
-
-def test_parses_namespace_name_and_uid_of_a_directory() -> None:
-    assert parse_pod_directory(f"team-a_train-0_{POD}") == Pod(uid=POD, name="train-0", namespace="team-a")
 
 
 # -- PodResources ----------------------------------------------------------------------------------------------------

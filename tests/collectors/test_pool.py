@@ -113,13 +113,6 @@ def test_does_not_query_a_daemon_that_is_gone(pool: CollectorPool, pollers: Poll
     assert [client.closed for client in pollers.clients] == [True, False]
 
 
-def test_queries_a_daemon_that_is_found_again(pool: CollectorPool, pollers: Pollers) -> None:
-    for known in (node("one"), node(), node("one")):
-        pool.update(known)
-
-    assert [client.closed for client in pollers.clients] == [True, False]
-
-
 def test_starts_no_thread_for_a_daemon_without_a_location(pool: CollectorPool) -> None:
     pool.update(node("nowhere", "one"))
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.cli import main
 from exporter.config.checks import MAX_NAME
 from exporter.config.load import MAX_BYTES
 from exporter.errors import ConfigError
@@ -98,12 +97,6 @@ def test_refuses_an_unusable_file_and_names_its_place(subtests: pytest.Subtests)
     for text, problem in UNUSABLE:
         with subtests.test(text=text):
             assert_refused(text, problem)
-
-
-def test_a_refused_file_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, "[web]\nlisten_adress = [':1']")
-    assert main(["serve", "--config.file", path]) == 2
-    assert capsys.readouterr().err.startswith(f"cuda-mps-exporter: {path}: web: unknown key 'listen_adress'")
 
 
 def test_refuses_a_file_that_cannot_be_read_without_waiting(subtests: pytest.Subtests, tmp_path: Path) -> None:

@@ -40,10 +40,6 @@ def test_check_prints_the_configuration_and_serves_nothing(
     assert 'level = "error"' in output.out
 
 
-def test_check_of_an_unusable_configuration_exits_with_2(tmp_path: Path) -> None:
-    assert main(["serve", "--config.check", "--config.file", written(tmp_path, "[web]\nx = 1")]) == 2
-
-
 def test_prints_a_path_that_is_not_utf8(tmp_path: Path) -> None:
     daemon = DaemonConfig(pipe_directory=Path("/caf\udce9"), log_directory=tmp_path)
     assert 'pipe_directory = "/caf?"' in as_toml(Config(daemons=(daemon,)))

@@ -131,11 +131,10 @@ def with_bypassing(facts: Facts, *processes: ProcessFacts) -> Facts:
     return replace(facts, processes={**facts.processes, **{each.pid: each for each in processes}})
 
 
-def with_problem(facts: Facts, problem: Reason, *, one_gpu_remains: bool = False) -> Facts:
-    """Return the facts of a node where NVML fails, for all GPUs or for another one than that of the daemon."""
+def with_problem(facts: Facts, problem: Reason) -> Facts:
+    """Return the facts of a node where NVML fails for all GPUs."""
     failed = reduced(look(problem=problem), start=unseen_node(DAEMON)).node
-    gpus = facts.node.gpus if one_gpu_remains else {}
-    return replace(facts, node=replace(facts.node, gpus=gpus, sources=failed.sources))
+    return replace(facts, node=replace(facts.node, gpus={}, sources=failed.sources))
 
 
 def _with(facts: Facts, gpu: Gpu) -> Facts:

@@ -97,11 +97,6 @@ def read(path: Path, name: str = "d") -> object:
     return read_directory(Daemon(name=name, pipe_directory=str(path), log_directory=""), None, PROC)
 
 
-def test_reads_the_mode_of_the_fifo(tmp_path: Path) -> None:
-    fifo(tmp_path)
-    assert read(tmp_path).log_fifo_mode == 0o777
-
-
 def test_ignores_a_link_in_place_of_the_fifo(tmp_path: Path) -> None:
     (tmp_path / "log").symlink_to("/dev/null")
     assert read(tmp_path).log_fifo_mode is None

@@ -137,10 +137,6 @@ def test_reads_the_version_of_the_programs(tmp_path: Path, subtests: pytest.Subt
             assert programs == Programs(control=str(control), version=version, problem=problem)
 
 
-def test_returns_no_programs_if_none_is_installed(tmp_path: Path) -> None:
-    assert read_programs(Config(daemons=()), str(tmp_path), SystemClock()) == Programs()
-
-
 def test_the_command_itself_is_the_exporter_process_without_a_service(tmp_path: Path) -> None:
     config = Config(daemons=(), runtime_directory=tmp_path, state_directory=tmp_path)
     found = read_exporter(config, PROC, SystemClock())
@@ -181,13 +177,6 @@ def test_begins_no_reading_after_the_time_of_all() -> None:
 def test_an_error_of_a_reading_is_not_a_hang() -> None:
     with pytest.raises(FileNotFoundError):
         TimeLimit(HandClock(), seconds=30).read(Area.LOGS, Path("/nowhere").read_text)
-
-
-def test_reports_a_state_directory_that_is_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "state"
-    file.write_text("")
-    config = Config(daemons=(), runtime_directory=tmp_path, state_directory=file)
-    assert read_exporter(config, PROC, SystemClock()).state_problem == "it is not a directory"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, to test the kernel")

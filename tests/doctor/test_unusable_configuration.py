@@ -12,12 +12,6 @@ from tests.config.reading import written
 LONG = "/run/" + "x" * 90
 
 
-def test_a_usable_configuration_has_no_problem(tmp_path: Path) -> None:
-    file = written(tmp_path, "[log]\nlevel = 'debug'\n")
-    config, problem = nearest_config(parse_arguments(["doctor", "--config.file", file]), {})
-    assert (config.log_level, problem) == ("debug", None)
-
-
 def test_ignores_an_unusable_file(tmp_path: Path) -> None:
     file = written(tmp_path, "[log]\nlevl = 'debug'\n")
     arguments = parse_arguments(["doctor", "--config.file", file, "--path.state-directory=/host/state"])

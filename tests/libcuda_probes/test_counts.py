@@ -103,14 +103,6 @@ def test_continues_counting_after_exec(probes: LibcudaProbes, cuda: StandInCuda)
     assert counted(probes, replace(before, kernels=24, spans=8))
 
 
-def test_does_not_count_captured_kernels_as_launches(probes: LibcudaProbes, cuda: StandInCuda) -> None:
-    truth = run(cuda, Work(launch="cuGraphLaunch"))
-
-    work = work_of(probes, truth.pid)
-    assert truth.captured == 3
-    assert (work.kernels, work.graphs) == (0, 12)
-
-
 def test_graph_has_the_width_of_its_captured_kernels(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     truth = run(cuda, Work(launch="cuGraphLaunch", blocks=9))
 

@@ -277,18 +277,6 @@ def test_a_full_server_has_as_many_clients_as_its_limit_and_counts_refused_clien
     assert value(present, "cuda_mps_clients_connected_total") == 48
 
 
-def test_the_limit_of_clients_is_that_of_the_configuration_the_log_or_the_documentation() -> None:
-    """The documented one is for an H200 and CUDA 13.0. An unknown one is not guessed."""
-    limit = "cuda_mps_server_clients_limit"
-    assert value(reduced(*at_work(), gpu_reading()).node, limit) == 48
-    message = "Failed to accept new client. Maximum number of clients (16) reached."
-    assert value(reduced(*at_work(*range(1000, 1016)), gpu_reading(), *server_log(message)).node, limit) == 16
-    assert not samples(reduced(*at_work()).node, limit)
-    daemon = full().daemons[DAEMON]
-    configured = replace(daemon, declared=replace(daemon.declared, clients_limit=20))
-    assert value(replace(full(), daemons={DAEMON: configured}), limit) == 20
-
-
 # Clients
 
 

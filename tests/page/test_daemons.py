@@ -30,7 +30,7 @@ from tests.builders import (
     three_clients,
     watched,
 )
-from tests.page.inputs import busy, dead, fault, status_input
+from tests.page.inputs import busy, dead, status_input
 
 
 def test_daemons_have_servers_and_clients() -> None:
@@ -88,11 +88,6 @@ def test_servers_of_an_unresponsive_daemon_are_not_active() -> None:
     (card,) = daemons(status_view(status_input(hangs)))
     assert card.severity is Severity.CRITICAL
     assert {(server.severity, server.state) for server in card.servers} == {(Severity.UNKNOWN, "unknown; last active")}
-
-
-def test_shows_a_fault() -> None:
-    (card,) = daemons(status_view(fault()))
-    assert [(server.severity, server.state) for server in card.servers] == [(Severity.CRITICAL, "fault")]
 
 
 def test_a_card_agrees_with_the_headline(subtests: pytest.Subtests) -> None:

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from exporter.cli import main
 from exporter.errors import RecordingError
-from exporter.model.action import ActionKind, ActionReason
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.observation import (
-    ActionDone,
     ControlReply,
     DaemonProcess,
     GpuProcess,
@@ -23,10 +21,8 @@ from exporter.model.observation import (
     Observation,
     SourceReading,
 )
-from exporter.model.reason import Reason, ReasonCode
 from exporter.recording import (
     _KINDS,
-    FORMAT,
     Header,
     RecordedDaemon,
     RecordedGpu,
@@ -38,7 +34,6 @@ from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
 from tests.store.values import whole
 
 HEADER_LINE = '{"recording": 2}\n'
-NOT_STARTED = Reason(ReasonCode.PROGRAM_NOT_STARTED, command="/bin/mps", text="No such file or directory")
 HEADER = Header(
     daemons=(
         RecordedDaemon(name="training", pipe_directory="/run/a", log_directory="/log/a"),
@@ -142,23 +137,8 @@ class TestOtherVersions:
         )
         assert read(written() + lines) == [KernelRecord(at=2.0, record="x")]
 
-    def test_reads_an_integer_as_a_time(self) -> None:
-        """JSON does not distinguish them."""
-        assert read(written() + '{"at": 2, "source": "kernel", "record": "x"}\n') == [KernelRecord(at=2.0, record="x")]
-
 
 GOOD_LINE = '{"at": 1, "source": "kernel", "record": "x"}\n'
-
-
-DONE = ActionDone(
-    at=AT, daemon=DAEMON, kind=ActionKind.RESTART, reason=ActionReason.HUNG, seconds=0.5, problem=NOT_STARTED
-)
-
-
-def test_writes_and_reads_format_2() -> None:
-    text = written(DONE)
-    assert json.loads(text.splitlines()[0])["recording"] == FORMAT == 2
-    assert read(text) == [DONE]
 
 
 class TestRefusals:

@@ -184,10 +184,6 @@ def test_rejects_invalid_lines(sent: dict[str, object]) -> None:
         build(Lines, sent)
 
 
-def test_a_line_without_pieces_is_empty() -> None:
-    assert line_of() == Line()
-
-
 # Moments, and how long something took, as they are written.
 
 

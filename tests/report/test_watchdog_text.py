@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from exporter.model.action import ActionKind, ActionReason, ActionResult
+from exporter.model.action import ActionKind, ActionReason
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
 from exporter.model.watchdog import (
-    ActionCount,
     BlockReason,
     Condition,
     Diagnosis,
@@ -74,11 +73,6 @@ def diagnosed(condition: Condition, **known: Any) -> Node:
 def test_shows_nothing_if_the_daemon_is_well(condition: Condition) -> None:
     assert text_lines(diagnosed(condition)) == text_lines(three_clients()) == []
     assert status_text.status_table(diagnosed(condition)) == status_text.status_table(three_clients())
-
-
-def test_shows_the_diagnosis_with_its_indications() -> None:
-    assert text_lines(crashed()) == [HEAD]
-    assert HEAD in status_text.status_table(crashed()).splitlines()
 
 
 def test_each_condition_has_its_own_text() -> None:
@@ -248,16 +242,6 @@ def test_object_has_the_process_and_the_action() -> None:
 
 def test_mode_is_null_without_a_policy() -> None:
     assert object_of(backing_off(), None)["mode"] is None
-
-
-def test_counts_equal_those_of_the_metrics() -> None:
-    action_counts = (
-        ActionCount(
-            kind=ActionKind.SET_LIMITS, reason=ActionReason.LIMITS_DRIFTED, result=ActionResult.OBSERVED, count=7
-        ),
-    )
-    (count,) = object_of(watched(idle(), action_counts=action_counts))["counts"]
-    assert (count["reason"], count["count"]) == ("limits_drifted", 7)
 
 
 def test_reasons_and_problems_are_codes() -> None:

@@ -3,9 +3,6 @@
 import errno
 import http.client
 import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,38 +132,3 @@ def test_counts_accept_failures_by_listener() -> None:
     view = View(Node(), accept_failures={"web": 3, "service_socket": 0})
     (family,) = [each for each in NodeCollector(view).collect() if each.name == "cuda_mps_exporter_accept_failures"]
     assert {sample.labels["listener"]: sample.value for sample in family.samples} == {"web": 3, "service_socket": 0}
-
-
-EXHAUSTED = textwrap.dedent(
-    """
-    import sys, time
-    from pathlib import Path
-    from resource import RLIMIT_NOFILE, getrlimit, setrlimit
-    from exporter.status_client import query_service
-    from exporter.service_socket import ServiceSocket
-
-    def exhaust():
-        setrlimit(RLIMIT_NOFILE, (3, hard))
-        return {}
-
-    soft, hard = getrlimit(RLIMIT_NOFILE)
-    directory = Path(sys.argv[1])
-    service = ServiceSocket(directory, {"exhaust": exhaust, "status": lambda: {"table": "all well"}})
-    service.open()
-    query_service(directory, "exhaust", 60)
-    while not service._failures.total:
-        time.sleep(0.01)
-    setrlimit(RLIMIT_NOFILE, (soft, hard))
-    print(query_service(directory, "status", 60))
-    service.close()
-    """
-)
-
-
-def test_service_socket_survives_a_real_lack_of_descriptors(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", EXHAUSTED, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert "{'table': 'all well'}" in ended.stdout
-    assert "accept_failed" in ended.stdout
-    assert "Too many open files" in ended.stdout

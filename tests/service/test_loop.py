@@ -21,17 +21,14 @@ from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogLine, Observation, Resumed, SourceReading
-from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import PollIntervals
 from exporter.view import View
 from tests.builders import FAULT_BLOCK, SERVER, active, server_log, status
 from tests.clocks import FrozenClock, HandClock
-from tests.conftest import Starter
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn
 
 NAME = "node"
-SHORT_DEADLINE = 0.1
 
 
 def line(at: float, text: str) -> LogLine:
@@ -197,77 +194,6 @@ def test_a_cycle_without_changes_publishes_nothing(harness: LoopHarness) -> None
     assert (harness.cycles, harness.published) == (1, [])
 
 
-def test_reports_a_hung_collector_while_the_others_run(harness: LoopHarness) -> None:
-    let_go = threading.Event()
-    lines = iter(range(10**9))
-
-    def hang() -> Reading:
-        let_go.wait(PATIENCE_SECONDS)
-        return Reading()
-
-    harness.thread("nvml", hang, deadline=SHORT_DEADLINE)
-    harness.thread("log", lambda: Reading((line(float(next(lines)), "line"),)), period=0.001)
-    loop = harness.loop()
-
-    def one_collector_fails() -> None:
-        loop.once(0.01)
-        assert 'cuda_mps_exporter_source_up{source="nvml"} 0.0' in harness.metrics()
-        assert 'cuda_mps_exporter_source_up{source="log"} 1.0' in harness.metrics()
-
-    def failures() -> str:
-        (found,) = [each for each in harness.metrics().splitlines() if each.startswith(FAILURES_OF_NVML)]
-        return found
-
-    def fails_on() -> None:
-        loop.once(0.01)
-        assert failures() != first
-
-    def log_lives() -> None:
-        loop.once(0.01)
-        assert loop.node.daemons[NAME].totals.log_lines["control.log"] > before
-
-    def recovers() -> None:
-        loop.once(0.01)
-        assert 'cuda_mps_exporter_source_up{source="nvml"} 1.0' in harness.metrics()
-
-    eventually(one_collector_fails)
-    first, before = failures(), loop.node.daemons[NAME].totals.log_lines["control.log"]
-    assert 'source_last_success_timestamp_seconds{source="nvml"}' not in harness.metrics()
-    eventually(fails_on)
-    eventually(log_lives)
-    let_go.set()
-    eventually(recovers)
-
-
-FAILURES_OF_NVML = 'cuda_mps_exporter_source_failures_total{source="nvml"}'
-
-
-def test_a_collector_that_raises_fails_once(harness: LoopHarness) -> None:
-    faults = [ValueError("a defect")]
-
-    def collect() -> Reading:
-        if faults:
-            raise faults.pop()
-        return Reading()
-
-    thread = harness.thread("log", collect)
-    loop = harness.loop()
-
-    def problem_is(problem: Reason | None) -> None:
-        loop.once(0.01)
-        assert loop.node.sources["log"].last.problem == problem
-
-    def exists() -> None:
-        loop.once(0.01)
-        assert "log" in loop.node.sources
-
-    eventually(exists)
-    problem_is(Reason(ReasonCode.UNEXPECTED_ERROR, detail="ValueError: a defect"))
-    thread.trigger()
-    eventually(lambda: problem_is(None))
-    assert loop.node.sources["log"].failures == 1
-
-
 def test_triggers_nvml_when_it_is_due(harness: LoopHarness) -> None:
     collects: list[int] = []
 
@@ -310,32 +236,6 @@ def asking(harness: LoopHarness, mps: MpsStandIn) -> Callable[[], Loop]:
 
 def replies(seen: list[Observation]) -> list[str]:
     return [each.command for each in seen if isinstance(each, ControlReply)]
-
-
-def test_sends_each_query_once(
-    harness: LoopHarness, asking: Callable[[], Loop], mps: MpsStandIn, start: Starter
-) -> None:
-    mps.start()
-    mps.connect_and_wait(start().pid)
-    server = mps.server_pid
-    loop = asking()
-    lists = ["get_server_list", f"get_server_status {server}", f"get_client_list {server}"]
-    limits = [
-        "get_default_active_thread_percentage",
-        "get_default_client_priority",
-        f"get_active_thread_percentage {server}",
-    ]
-    wanted = ["-v", *lists, *limits]
-
-    def all_asked() -> None:
-        loop.once(0.01)
-        assert set(replies(harness.recorded)) == set(wanted)
-
-    eventually(all_asked)
-    for _ in range(50):
-        loop.once(0.01)
-
-    assert sorted(replies(harness.recorded)) == sorted(wanted)
 
 
 def test_does_not_repeat_a_query_whose_reply_arrives_during_the_cycle(

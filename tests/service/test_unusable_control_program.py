@@ -4,8 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.eventually import eventually
 from tests.exporter_process import Exporter, run
 from tests.standin.mps import MpsStandIn
@@ -52,16 +50,11 @@ def test_an_unusable_control_program_of_a_running_daemon_is_a_problem_with_a_rem
         eventually(lambda reason=reason: assert_reported(environment, reason, "unknown"))  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(("text", "mode", "reason"), UNUSABLE)
 def test_an_unusable_control_program_without_a_daemon_is_a_problem_with_a_remedy(
-    text: str | None,
-    mode: int,
-    reason: str,
-    serve: Callable[..., Exporter],
-    environment: dict[str, str],
-    tmp_path: Path,
+    serve: Callable[..., Exporter], environment: dict[str, str], tmp_path: Path
 ) -> None:
     """Later, the exporter knows that no daemon runs, and reports that."""
+    text, mode, reason = UNUSABLE[0]
     make(tmp_path / "program", text, mode)
     serve(overrides=FAST | {"control_executable": str(tmp_path / "program")})
     eventually(lambda: assert_reported(environment, reason, "absent", "unknown"))

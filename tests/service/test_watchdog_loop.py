@@ -71,15 +71,6 @@ def test_evaluates_less_often_without_changes() -> None:
     assert EventName.WATCHDOG_ACTS in harness.evaluate()
 
 
-def test_does_nothing_in_observe_mode() -> None:
-    harness = WatchdogHarness(Mode.OBSERVE)
-    harness.node = after(harness.node, *dies(), look("log", at=DEATH + 1))
-
-    assert EventName.WATCHDOG_WOULD_ACT in harness.evaluate(news=True)
-    harness.watchdog.act(harness.node)
-    assert harness.done == []
-
-
 def test_acts_on_nothing_that_it_knew_before_the_exporter_was_stopped() -> None:
     """While the exporter was stopped, a hung daemon has gone on: when its deadline passed, nobody looked."""
     harness = WatchdogHarness()

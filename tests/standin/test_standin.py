@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from .mps import PATIENCE_SECONDS, MpsStandIn, is_alive, this_process, wait_until
-from .mps_daemon import launch, sockets
+from .mps_daemon import launch
 from .mps_daemon.logs import Kind, message, send
 from .mps_daemon.sessions import may_query
 from .mps_daemon.settings import ASKED_BY
@@ -151,16 +151,6 @@ def test_an_empty_reply_looks_like_success(mps: MpsStandIn) -> None:
 # -- hangs and exits -----------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_daemon_hangs_every_command(mps: MpsStandIn) -> None:
-    mps.stop_signal()
-    with sockets.connect(mps.pipe_directory, "control"), pytest.raises(subprocess.TimeoutExpired):
-        mps.ask("get_server_list", timeout=0.5)
-    mps.cont()
-    wait_until(lambda: mps.ask("get_server_list").returncode == 0)
-
-    assert "Unable to accept connection" in texts(mps.control_log)
-
-
 def test_a_stopped_server_hangs_the_daemon(mps: MpsStandIn) -> None:
     mps.connect_and_wait(FIRST)
     server = psutil.Process(mps.server_pid)
@@ -254,13 +244,6 @@ def test_quit_with_a_timeout_ends_a_server_with_clients(mps: MpsStandIn) -> None
         f"Server {server} exited with status 0",
         "Exit with status 0",
     ]
-
-
-def test_a_second_daemon_does_not_start(mps: MpsStandIn) -> None:
-    environment = os.environ | mps.environment()
-    reply = subprocess.run(["nvidia-cuda-mps-control", "-d"], env=environment, capture_output=True, text=True)
-
-    assert (reply.returncode, reply.stdout) == (1, "An instance of this daemon is already running\n")
 
 
 def test_both_processes_have_the_real_names(mps: MpsStandIn) -> None:

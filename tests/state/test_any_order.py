@@ -13,7 +13,6 @@ from exporter.model.observation import Observation
 from exporter.model.settings import PollIntervals
 from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.claims import MAX_OF_A_KIND
 from exporter.state.clients import MOST_CLIENTS
 from exporter.state.servers import MOST_EXITED, MOST_SERVERS
 from exporter.view import View
@@ -24,7 +23,6 @@ from tests.builders import (
     RECORDINGS,
     SERVER,
     Recorded,
-    active,
     clients,
     connecting,
     control_log,
@@ -117,12 +115,6 @@ def test_number_of_listed_clients_is_limited() -> None:
     result = reduced(servers(SERVER), status("ACTIVE"), clients(*MANY_PIDS))
 
     assert len(result.daemon.clients) == result.daemon.totals.connected == MOST_CLIENTS
-
-
-def test_number_of_logged_clients_is_limited() -> None:
-    result = reduced(servers(SERVER), status("ACTIVE"), *server_log(*(active(pid) for pid in MANY_PIDS)))
-
-    assert len(result.daemon.clients) == result.daemon.totals.connected == MAX_OF_A_KIND
 
 
 def test_a_new_client_replaces_one_that_disconnected() -> None:

@@ -167,13 +167,6 @@ def test_a_daemon_that_a_signal_ended_was_not_stopped_by_a_quit() -> None:
     assert len(result.of(EventName.DAEMON_LOST)) == 1
 
 
-def test_a_quit_that_removes_the_pid_file_is_a_stop() -> None:
-    ends = (exited(CONTROL, at=LATER + 1), daemon_process(None, left=False, at=LATER + 1.1))
-    result = reduced(*control_log("NEW UI", "Cmd:quit", "Exit with status 0", at=LATER), *ends, start=UP)
-    assert result.names()[-1] is EventName.DAEMON_STOPPED
-    assert result.of(EventName.DAEMON_LOST) == []
-
-
 # -- clients -----------------------------------------------------------------------------------------------------------
 
 
@@ -209,11 +202,6 @@ def test_forged_clients_do_not_displace_real_ones() -> None:
     assert len(result.daemon.log.claims) <= MAX_OF_A_KIND
 
 
-def test_the_end_of_a_process_needs_no_line() -> None:
-    result = reduced(exited(A, at=LATER), start=UP)
-    assert [each.pid for each in result.of(EventName.CLIENT_DISCONNECTED)] == [A]
-
-
 # -- servers -----------------------------------------------------------------------------------------------------------
 
 
@@ -223,10 +211,6 @@ def test_a_server_that_only_the_log_shows_is_withdrawn() -> None:
     result = reduced(*line, *lists, start=UP)
     assert set(result.daemon.servers) == {SERVER}
     assert contradictions(result) == {"server_start": 1}
-
-
-def test_one_whose_process_ends_needs_no_line() -> None:
-    assert EventName.SERVER_EXITED in reduced(exited(SERVER, at=LATER), start=UP).names()
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------

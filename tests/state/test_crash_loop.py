@@ -77,10 +77,6 @@ def test_reports_a_crash_loop_that_one_collection_reads() -> None:
     assert (loop.at, loop.reason) == (AT + 6, Reason(ReasonCode.SERVERS_EXITED_EARLY, seconds=1.0, count=3))
 
 
-def test_recognizes_all_lines_of_a_failed_start() -> None:
-    assert set(reduced(*failures(LOOP_STARTS), start=UP).daemon.totals.log_lines_unrecognized.values()) == {0}
-
-
 def test_reports_a_long_crash_loop_once() -> None:
     assert len(loops(*failures(200))) == 1
 

@@ -1,6 +1,5 @@
 """A daemon that ends with its Slurm job or pod is stopped. In all other cases, its end is a loss."""
 
-import json
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -11,8 +10,7 @@ from exporter.model.daemon import DaemonState, LossReason, StopReason
 from exporter.model.event import EventName
 from exporter.model.identity import WorkloadProcess, WorkloadRole
 from exporter.model.node import Node
-from exporter.model.observation import DaemonFound, DaemonProcess, KernelRecord, Observation, ProcessExit, UnitState
-from exporter.model.values import build, plain
+from exporter.model.observation import DaemonFound, KernelRecord, Observation, ProcessExit, UnitState
 from exporter.state import lifecycle, poll_schedule
 from exporter.state.lifecycle import BESIDE_SECONDS, SANDBOX_SECONDS
 from exporter.state.poll_schedule import processes_wanted
@@ -94,11 +92,6 @@ def test_a_daemon_that_is_killed_beside_the_script_of_its_job_is_stopped(subtest
             ended = (ends(CONTROL, signal), ends(SCRIPT, signal, after=after_daemon), ends(CLIENT, signal, after=0.06))
             assert after(BATCH, *ended) == STOPPED
             assert after(BATCH, ends(CONTROL, None), ends(SCRIPT, signal, after=after_daemon)) == STOPPED
-
-
-def test_no_loss_is_counted_for_a_daemon_that_is_stopped_with_its_job() -> None:
-    found = reduced(ends(CONTROL), ends(SCRIPT), look("control", at=END + 1), start=BATCH.node).daemon
-    assert (set(found.totals.losses.values()), found.lifecycle.last_loss_at) == ({0}, None)
 
 
 @pytest.mark.parametrize("status", [SUCCESS, FAILURE, SIGKILL, None])
@@ -227,11 +220,6 @@ def test_a_container_that_ended_early_does_not_hide_a_crash() -> None:
     assert after(pod, done, ends(CONTROL)) == LOST
 
 
-def test_a_recording_has_what_the_decision_needs() -> None:
-    known = replace(daemon_process(), cgroup=JOB, user="alice", peers=BATCH.daemon.runtime.process.peers)  # type: ignore[union-attr]
-    assert build(DaemonProcess, json.loads(json.dumps(plain(known)))) == known
-
-
 # What the state of its unit shows about a daemon's end: an operator stopped it, it failed, or nothing.
 
 
@@ -253,10 +241,6 @@ def ended(*seen: Observation, start: Node | None = None, for_: float = 30.0) -> 
     end = (exited(CONTROL, at=ENDS), look("log", at=ENDS + 0.2))
     after = reduced(*end, *seen, look("process", at=ENDS + for_), start=running_in_unit() if start is None else start)
     return after.names(EventName.DAEMON_UP)
-
-
-def test_an_operator_stopped_an_inactive_unit_without_failure() -> None:
-    assert ended(unit_state("inactive", at=ENDS + 0.5)) == STOPPED_UNIT
 
 
 def test_an_operator_stopped_a_unit_that_is_stopping_without_restart() -> None:
@@ -335,11 +319,6 @@ def test_a_unit_that_did_not_run_the_daemon_proves_nothing() -> None:
 def test_a_daemon_after_a_quit_is_stopped_in_any_state_of_its_unit() -> None:
     start = reduced(*control_log("Cmd:quit", at=ENDS - 1), start=running_in_unit()).node
     assert ended(unit_state("failed", at=ENDS + 0.5, result="exit-code"), start=start) == STOPPED_UNIT
-
-
-def test_a_stopped_daemon_remains_stopped() -> None:
-    end = (exited(CONTROL, at=ENDS), unit_state("inactive", at=ENDS + 0.5), look("log", at=ENDS + 1))
-    assert reduced(*end, look(at=ENDS + 300), start=running_in_unit()).daemon.state is DaemonState.STOPPED
 
 
 # -- units that are collected ------------------------------------------------------------------------------------------

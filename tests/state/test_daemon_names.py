@@ -247,16 +247,6 @@ def test_does_not_report_a_found_daemon_that_never_ran() -> None:
     assert [daemon.name for daemon in View(node).daemons()] == [NAMED]
 
 
-def test_a_daemon_with_a_unit_is_expected_and_remains_so() -> None:
-    assert node_after(daemon_found(), daemon_found(expected=True), daemon_found()).daemons[FOUND].declared.expected
-
-
-def test_a_daemon_without_a_configuration_is_no_longer_expected() -> None:
-    node = node_after(daemon_found(daemon=NAMED, expected=False))
-
-    assert not node.daemons[NAMED].declared.expected
-
-
 def test_reports_a_discovered_daemon_for_some_time_after_its_end() -> None:
     node = node_after(daemon_found(), *alive_then_gone())
     ended = 3.0
@@ -266,12 +256,6 @@ def test_reports_a_discovered_daemon_for_some_time_after_its_end() -> None:
 
     assert FOUND in {daemon.name for daemon in View(soon).daemons()}
     assert FOUND not in later.daemons
-
-
-def test_a_removed_daemon_that_is_found_again_is_known_again() -> None:
-    node = node_after(daemon_found(), *alive_then_gone(), collected(1000.0), daemon_found(at=1001.0))
-
-    assert FOUND in node.daemons
 
 
 def test_never_removes_an_expected_daemon() -> None:

@@ -69,12 +69,6 @@ def together(present: Node, server: int = SERVER) -> set[frozenset[int]]:
 class TestDomains:
     """A domain has all clients that share GPUs, directly or through other clients."""
 
-    def test_clients_on_one_gpu_are_one_domain(self) -> None:
-        assert together(seen(A, B, C, first={A, B, C})) == {frozenset({A, B, C})}
-
-    def test_clients_on_two_gpus_are_two_domains(self) -> None:
-        assert together(seen(A, B, C, first={A, B}, second={C})) == {frozenset({A, B}), frozenset({C})}
-
     def test_one_client_on_both_gpus_joins_the_domains(self) -> None:
         """A fault on GPU 0 then ends those of GPU 1 too (measured)."""
         present = seen(A, B, C, first={A, B}, second={B, C})
@@ -87,11 +81,6 @@ class TestDomains:
         present = reduced(*at_work(A, B), *at_work(C, D, server=SERVER + 1), gpu_reading([A, B, C, D])).node
         assert together(present, SERVER) == {frozenset({A, B})}
         assert together(present, SERVER + 1) == {frozenset({C, D})}
-
-    def test_domain_of_one_client(self) -> None:
-        present = seen(A, B, C, first={A, B}, second={C})
-        assert domain_of(present, of(present), C) == FailureDomain(clients=frozenset({C}), gpus=frozenset({OTHER_GPU}))
-        assert domain_of(present, of(present), D) is None
 
     def test_server_without_clients_has_no_domain(self) -> None:
         present = reduced(*at_work()).node

@@ -274,13 +274,6 @@ def listed(text: str = MLOPART_DEVICES) -> Observation:
     return reply(QUERY, text, at=AT + 6)
 
 
-@pytest.mark.parametrize("text", [MLOPART_DEVICES, DIVIDED_3])
-def test_reads_the_addresses_of_both_protocols(text: str) -> None:
-    assert {uuid: parse_device_addresses(text)[uuid] for uuid in MLOPART_UUIDS} == dict.fromkeys(
-        MLOPART_UUIDS, "0000:1b:00"
-    )
-
-
 def test_ignores_other_rows(subtests: pytest.Subtests) -> None:
     for row in [
         "",

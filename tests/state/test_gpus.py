@@ -63,16 +63,6 @@ def energies(*millijoules: int | None) -> list[int]:
 class TestCounters:
     """A counter never decreases."""
 
-    def test_counter_starts_with_the_value_of_the_driver(self) -> None:
-        """A restart of the exporter does not reset it."""
-        assert energies(1000, 1500) == [1000, 1500]
-
-    def test_counter_continues_after_a_driver_reset(self) -> None:
-        assert energies(1000, 200, 300) == [1000, 1200, 1300]
-
-    def test_counter_does_not_change_without_a_reading(self) -> None:
-        assert energies(1000, None, 1100) == [1000, 1000, 1100]
-
     def test_counters_survive_a_failed_reading(self) -> None:
         """The driver may have reset its values."""
         result = reduced(gpu_reading(energy_millijoules=1000), FAILED, gpu_reading(energy_millijoules=50))

@@ -72,10 +72,6 @@ def unanswered(number: int) -> tuple[Observation, ...]:
 # -- other indications -------------------------------------------------------------------------------------------------
 
 
-def test_two_unanswered_commands_alone_do_not_confirm_a_hang() -> None:
-    assert state(*SILENT, standing("S")) is DaemonState.UP
-
-
 def test_whether_a_daemon_responds_is_unknown_while_a_query_of_it_hangs() -> None:
     """In a directory that hangs, the exit of a daemon whose process is not known would never be seen."""
     up = reduced(*at_work()).node
@@ -184,10 +180,6 @@ def test_five_unanswered_commands_confirm_a_hang_without_other_indications() -> 
 
 def test_one_unanswered_command_never_confirms_a_hang() -> None:
     assert state(standing("T", at=AT + 4), silence(at=AT + 10), socket(False, at=AT + 19)) is DaemonState.UP
-
-
-def test_an_indication_after_the_commands_confirms_a_hang() -> None:
-    assert reduced(*SILENT, socket(False, at=AT + 21), start=UNLOGGED).names() == [EventName.DAEMON_UNRESPONSIVE]
 
 
 def test_an_answer_or_a_refusal_restarts_the_detection() -> None:
@@ -310,12 +302,6 @@ def test_queries_a_suspended_daemon_at_once_and_soon_again() -> None:
     silent = reduced(silence(at=AT + 16), start=stopped).node
     assert queries(silent, 17) == ()
     assert queries(silent, 18) == ("get_server_list",)
-
-
-def test_queries_a_daemon_that_hangs_for_long_no_more_often() -> None:
-    hung = reduced(standing("T", at=AT + 1), silence(at=AT + 6), silence(at=AT + 13), start=UP).node
-    assert queries(hung, 17) == ()
-    assert queries(hung, 18) == ("get_server_list",)
 
 
 def test_removes_states_of_unneeded_processes() -> None:

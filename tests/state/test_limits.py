@@ -138,19 +138,9 @@ class TestServer:
     def test_server_that_the_daemon_does_not_find_has_exited(self, asked: str) -> None:
         assert not reduced(*at_work(CLIENT), reply(asked, f"Server {SERVER} not found\n")).daemon.servers
 
-    def test_the_next_server_does_not_inherit_limits(self) -> None:
-        gone = control_log(f"Server {SERVER} exited with status 0", "Starting new server 700 for user 0", at=AT + 1)
-        after = reduced(*at_work(CLIENT), *server_log(*START_BLOCK), *gone).daemon
-        assert after.servers[700].limits.active_thread_percentage is None
-
 
 class TestDefaults:
     """The limits of the daemon's next server."""
-
-    def test_reads_defaults_from_replies(self) -> None:
-        """The defaults are a percentage, and a size for each device."""
-        asked = (reply("get_default_active_thread_percentage", "40.0\n"), reply(DEFAULT_MEMORY, "3G\n"))
-        assert defaults(*asked) == (40.0, {0: 3 << 30})
 
     def test_the_priority_is_0_or_1(self, subtests: pytest.Subtests) -> None:
         """Other values are ignored (R580)."""
@@ -243,13 +233,6 @@ class TestDevices:
         daemon = with_fields(node().daemons[DAEMON], **known)
         return dict(gpus_by_ordinal(present, daemon))
 
-    def test_the_only_gpu_has_ordinal_0(self) -> None:
-        assert self.ordinals(GPU) == {0: GPU}
-
-    def test_ordinals_of_several_gpus_are_unknown(self) -> None:
-        """An unset variable and an unreadable one cannot be distinguished."""
-        assert self.ordinals(GPU, OTHER_GPU) == {}
-
     def test_visible_devices_give_the_order(self, subtests: pytest.Subtests) -> None:
         """As in CUDA, an entry that is unknown or ambiguous ends the list."""
         for visible, ordinals in [
@@ -316,26 +299,6 @@ def limit(*seen: Observation) -> int | None:
 def limit_of(present: Node) -> int | None:
     daemon = present.daemons[DAEMON]
     return clients_limit(present, daemon, daemon.servers[SERVER])
-
-
-def test_limit_depends_on_compute_capability_and_version(subtests: pytest.Subtests) -> None:
-    for capability, version, places in [
-        ("3.5", "9000", 16),
-        ("6.1", "12040", 16),
-        ("6.1", "13010", 16),
-        ("7.0", "12040", 48),
-        ("9.0", "13000", 48),
-        ("7.5", "13010", 60),
-        ("9.0", "13010", 60),
-        ("12.0", "13040", 60),
-        ("9.0", "13050", None),
-        ("9.0", "14000", None),
-        (None, "13000", None),
-        ("?", "13000", None),
-    ]:
-        with subtests.test(capability=capability, version=version, places=places):
-            line = control_log(f"CUDA MPS Control binary version: {version}")
-            assert limit(*line, gpu_reading(compute_capability=capability)) == places
 
 
 def test_the_drivers_cuda_version_replaces_an_unknown_version_of_the_daemon(subtests: pytest.Subtests) -> None:

@@ -75,11 +75,6 @@ def test_two_consecutive_missing_commands_show_a_blocked_log() -> None:
     assert result.daemon.log.own_commands.blocked_since == AT + 26
 
 
-def test_does_not_follow_a_blocked_log() -> None:
-    assert START.daemons[DAEMON].log_followed
-    assert not reduced(*BLOCKED, start=START).daemon.log_followed
-
-
 def test_one_missing_command_proves_nothing() -> None:
     assert not is_blocked(*missing(AT + 10))
     assert not is_blocked(servers(SERVER, at=AT + 10), status("ACTIVE", at=AT + 10), look("log", at=AT + 16))
@@ -280,13 +275,6 @@ def test_an_unread_part_of_the_log_may_report_a_quit() -> None:
     traces = daemon_process(None, left=False, at=ended + 0.4)
     quit_told = reduced(*control_log("Exit with status 0", at=ended + 0.3), traces, start=result.node)
     assert quit_told.names(EventName.SERVER_EXITED, EventName.CLIENT_DISCONNECTED) == [EventName.DAEMON_STOPPED]
-
-
-def test_a_completely_read_log_without_a_quit_shows_a_loss() -> None:
-    ended = AT + 10
-    result = reduced(exited(CONTROL, at=ended), daemon_process(None, at=ended), look("log", at=ended + 0.2), start=UP)
-
-    assert result.of(EventName.DAEMON_LOST)
 
 
 # The log of a daemon in the foreground: in the journal, lines are late or missing; in a file they are not.

@@ -12,7 +12,7 @@ from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogLine, Observation
 from exporter.parse import log_message
 from exporter.parse.control_reply import translate_command
-from exporter.parse.log_line import PID_FIELDS, LogEntry, numbers_in_line, pids_in_line, translate_entry, translate_pid
+from exporter.parse.log_line import PID_FIELDS, LogEntry, numbers_in_line, pids_in_line, translate_entry
 from exporter.report.status_text import status_table
 from exporter.state import fault_log, poll_schedule
 from exporter.view import View
@@ -65,16 +65,6 @@ def line(text: str, role: str = "Server", pid: int = 20) -> LogLine:
 # -- log lines ---------------------------------------------------------------------------------------------------------
 
 
-def test_translates_the_pids_of_a_line() -> None:
-    assert translate_entry(entry(log_message.ServerStarting(20, 1000)), INNER) == entry(
-        log_message.ServerStarting(70_020, 1000), 70_007
-    )
-    assert translate_entry(entry(log_message.ClientActive(31)), INNER) == entry(
-        log_message.ClientActive(70_031), 70_007
-    )
-    assert translate_entry(entry(log_message.ServerReady(None)), INNER) == entry(log_message.ServerReady(None), 70_007)
-
-
 def test_does_not_translate_other_numbers() -> None:
     assert translate_entry(entry(log_message.ClientNotAccepted(31, 7)), INNER).message == log_message.ClientNotAccepted(
         70_031, 7
@@ -88,22 +78,10 @@ def test_does_not_translate_other_numbers() -> None:
     assert translate_entry(entry(log_message.BareNumber(7)), INNER).message == log_message.BareNumber(7)
 
 
-def test_an_unknown_pid_becomes_negative() -> None:
-    assert translate_entry(entry(log_message.ClientActive(99), pid=98), INNER) == entry(
-        log_message.ClientActive(-99), -98
-    )
-
-
 def test_pid_0_remains_0(subtests: pytest.Subtests) -> None:
     for pid, pids in product([0, -1_333_654_781], [None, INNER, {}]):
         with subtests.test(pid=pid, pids=pids):
             assert translate_entry(entry(log_message.ClientActive(pid)), pids).message == log_message.ClientActive(0)
-
-
-def test_changes_nothing_in_this_namespace() -> None:
-    here = entry(log_message.ServerStarting(20, 1000))
-
-    assert translate_entry(here, None) is here
 
 
 def message_classes(base: type[log_message.Message]) -> list[type[log_message.Message]]:
@@ -242,11 +220,6 @@ def test_translates_a_missing_server() -> None:
     result = reduced(*foreign_entry(servers(20), status("Server 20 not found", server=70_020, at=AT + 1)))
 
     assert result.daemon.servers == {}
-
-
-def test_does_not_confuse_a_foreign_pid_with_a_process_here() -> None:
-    assert translate_pid(441, {}) == -441
-    assert translate_pid(441, None) == 441
 
 
 # Clients whose PIDs the daemon hides, because they are in another PID namespace. NVML identifies them.

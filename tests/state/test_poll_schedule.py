@@ -295,12 +295,6 @@ class TestStaleValues:
         assert len(asked[CLIENTS]) - len(in_doubt) <= 1
         assert gap(asked[LIST]) == RHYTHM.liveness
 
-    def test_does_not_query_an_unknown_client_forever(self) -> None:
-        """NVML shows refused clients, and those of other daemons."""
-        shown = [gpu_reading([CLIENT, 601], at=AT + 121 + second) for second in range(0, 7200, 10)]
-        _, asked = poll(7200, start=self.up_to_date(), seen=shown)
-        assert len(asked[CLIENTS]) <= 7200 / RHYTHM.lists + RHYTHM.stale_for / RHYTHM.stale + 2
-
     def test_does_not_query_an_unknown_client_forever_if_nvml_fails_at_times(self) -> None:
         """A failed reading does not show that a client left."""
         shown: list[Observation] = []
@@ -353,15 +347,6 @@ class TestStaleValues:
         present, asked = poll(10, start=self.up_to_date(), seen=[status("FAULT", at=AT + 121)], answer=once)
         assert asked[CLIENTS][0] <= RHYTHM.starting
         assert present.daemons[DAEMON].servers[SERVER].state == "fault"
-
-    def test_reports_no_fault_of_a_server_that_exited(self) -> None:
-        """The daemon reports FAULT once for such a server (measured, R580)."""
-
-        def left(command: str, at: float) -> ControlReply:
-            return servers(at=at) if command == LIST else reply(command, f"Server {SERVER} not found\n", at=at)
-
-        present, _ = poll(10, start=self.up_to_date(), seen=[status("FAULT", at=AT + 121)], answer=left)
-        assert not present.incidents
 
     def test_queries_the_state_after_an_xid_without_a_fault_in_the_log(self) -> None:
         """A workload may have blocked the log, or removed lines."""

@@ -217,21 +217,10 @@ def test_client_counts_once_in_either_order_of_connection_and_process(known_firs
     assert connected(present) == {"42": 1}
 
 
-def test_client_with_an_unknown_workload_has_no_account() -> None:
-    assert connected(reduced(*at_work(CLIENT)).node) == {}
-
-
 def test_client_of_unknown_workload_is_not_counted_for_a_process_that_reuses_its_pid() -> None:
     present = reduced(*at_work(CLIENT), clients(at=AT + 5), clients(at=AT + 7), process(at=AT + 8, user="bob")).node
     assert connected(present) == {}
     assert not present.unattributed
-
-
-def test_account_outlives_its_clients() -> None:
-    present = reduced(
-        *at_work(), *connects_and_exits(600), *connects_and_exits(601, at=AT + 5), look(at=AT + MINUTE)
-    ).node
-    assert connected(present) == {"alice": 2}
 
 
 def test_reused_pid_counts_for_its_own_workload() -> None:
@@ -264,14 +253,6 @@ def test_newest_accounts_remain_if_there_are_too_many(monkeypatch: pytest.Monkey
 def faults(present: Node) -> dict[str, tuple[int, int]]:
     """Return for each workload how many faults affected it, and for how many it is suspected."""
     return {workload.name: (each.faults_affected, each.faults_suspected) for workload, each in present.accounts.items()}
-
-
-def test_fault_counts_once_for_each_affected_workload_and_the_suspect() -> None:
-    alices, bobs = (faulted_client(600, "alice"), faulted_client(601, "alice")), faulted_client(602, "bob")
-    once = processes.count_fault(reduced(*at_work(), *connects_and_exits(600)).node, (*alices, bobs), bobs)
-    assert faults(once) == {"alice": (1, 0), "bob": (1, 1)}
-    assert faults(processes.count_fault(once, (bobs,), alices[0])) == {"alice": (1, 1), "bob": (2, 1)}
-    assert connected(once) == {"alice": 1, "bob": 0}
 
 
 def test_fault_without_known_workloads_has_no_account() -> None:

@@ -108,19 +108,10 @@ def test_a_query_without_an_answer_is_due_at_once() -> None:
     assert most_urgent(queries(0.0, None), 0.0, TURN) == "1"
 
 
-def test_a_single_query_waits_until_its_last_turn() -> None:
-    assert most_urgent(queries(0.0), 240.0, TURN) is None
-    assert most_urgent(queries(0.0), 271.0, TURN) == "0"
-
-
 def test_two_queries_with_one_deadline_take_two_turns() -> None:
     """The first one is early, so that the second one is not late."""
     assert most_urgent(queries(0.0, 0.0), 240.0, TURN) is None
     assert most_urgent(queries(0.0, 0.0), 241.0, TURN) == "0"
-
-
-def test_without_queries_none_is_urgent() -> None:
-    assert most_urgent((), 0.0, TURN) is None
 
 
 def send_one_each_turn(periods: Sequence[float], turns: int) -> dict[str, list[float]]:

@@ -50,15 +50,6 @@ def test_counts_xids_of_the_kernel_log_alone() -> None:
     assert counts(kernel(13), kernel(13)) == {(GPU, "13"): 2}
 
 
-def test_counts_xids_of_nvml_alone() -> None:
-    assert counts(event(31)) == {(GPU, "31"): 1}
-
-
-@pytest.mark.parametrize("seen", [(kernel(), event(at=AT + 0.02)), (event(), kernel(at=AT + 0.02))])
-def test_reports_of_both_sources_count_once_in_either_order(seen: tuple[Observation, ...]) -> None:
-    assert counts(*seen) == {(GPU, "31"): 1}
-
-
 def test_three_xids_of_both_sources_count_three_times() -> None:
     times = [AT, AT + 0.1, AT + 0.2]
 
@@ -328,28 +319,9 @@ def with_fault(present: Node, *xids: IncidentXid) -> Node:
 # -- one report each -----------------------------------------------------------------------------------------------
 
 
-def test_xid_of_the_kernel_log_has_its_process() -> None:
-    assert recent(kernel()) == (SEEN,)
-
-
-def test_xid_of_nvml_has_its_gpu() -> None:
-    assert recent(event()) == (IncidentXid(at=AT, number=31, gpu=GPU),)
-
-
 @pytest.mark.parametrize("seen", [(kernel(), event(at=AT + 0.02)), (event(), kernel(at=AT + 0.02))])
 def test_combines_reports_of_both_sources(seen: tuple[Observation, ...]) -> None:
     assert recent(*seen) == (SEEN,)
-
-
-@pytest.mark.parametrize("seen", [(kernel(), event()), (event(), kernel())])
-def test_nvml_gives_the_gpu_of_an_unknown_bus_address(seen: tuple[Observation, ...]) -> None:
-    assert recent(*seen, start=()) == (SEEN,)
-
-
-def test_kernel_log_gives_the_gpu_of_an_event_without_one() -> None:
-    assert recent(event(gpu=None), kernel(address=OTHER_ADDRESS)) == (
-        replace(SEEN, gpu=OTHER_GPU, bus_id=OTHER_ADDRESS),
-    )
 
 
 def test_each_of_several_simultaneous_xids_has_its_own_process() -> None:
@@ -361,10 +333,6 @@ def test_each_of_several_simultaneous_xids_has_its_own_process() -> None:
 def test_xids_are_removed_after_some_seconds() -> None:
     assert len(recent(kernel(), look(at=AT + RECENT_SECONDS))) == 1
     assert recent(kernel(), look(at=AT + RECENT_SECONDS + 0.1)) == ()
-
-
-def test_ignores_kernel_log_lines_from_user_space() -> None:
-    assert recent(kernel(prefix=12)) == ()
 
 
 # -- Xids without an incident --------------------------------------------------------------------------------------
@@ -412,11 +380,6 @@ def test_time_number_and_gpu_identify_an_xid(subtests: pytest.Subtests) -> None:
         with subtests.test(other=other, expected=expected):
             assert is_same(SEEN, other) is is_same(other, SEEN) is expected
             assert is_claimed(with_fault(node(), other), SEEN) is expected
-
-
-def test_xid_without_an_incident_is_not_claimed() -> None:
-    assert not is_claimed(node(), SEEN)
-    assert not is_claimed(with_fault(node()), SEEN)
 
 
 def test_event_of_an_unknown_gpu_has_its_bus_address() -> None:

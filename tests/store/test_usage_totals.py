@@ -33,10 +33,8 @@ accounts: st.SearchStrategy[Account] = st.one_of(
 postings = st.tuples(texts, accounts, st.none() | st.sampled_from(Method), st.integers(0, 2**70), st.floats(0, 2e9))
 
 
-def post(
-    totals: UsageTotals, seconds: int, account: Account = USER_ALICE, *, at: float = AT, gpu: str = GPU
-) -> UsageTotals:
-    return post_time(totals, gpu, seconds * 1_000_000, {(account, Method.FLIGHT): 1.0}, at=at)
+def post(totals: UsageTotals, seconds: int, account: Account = USER_ALICE, *, gpu: str = GPU) -> UsageTotals:
+    return post_time(totals, gpu, seconds * 1_000_000, {(account, Method.FLIGHT): 1.0}, at=AT)
 
 
 def seconds(totals: UsageTotals) -> float:

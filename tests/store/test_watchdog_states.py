@@ -98,11 +98,6 @@ def restored(state_file: StateFile, start: Node, watch: WatchdogState) -> Node:
     return reopened(state_file).restore(start)
 
 
-def test_restores_the_watchdogs_state_to_the_node(state_file: StateFile) -> None:
-    begun = restored(state_file, node(), BROKEN)
-    assert (begun.watches, begun.daemons) == ({DAEMON: BROKEN}, node().daemons)
-
-
 def test_a_stopped_daemon_stays_stopped_without_an_event(state_file: StateFile) -> None:
     begun = restored(state_file, node(), STOPPED)
     observed = reduced(no_daemon(), no_daemon(at=AT + 30), start=begun)

@@ -53,14 +53,6 @@ def test_a_file_has_no_width_and_no_colours(tmp_path: Path) -> None:
         assert (terminal.width, file.read()) == (None, f"{'x' * 300} and more words\n")
 
 
-def test_a_file_may_have_colours(tmp_path: Path) -> None:
-    with (tmp_path / "output").open("w+") as file:
-        Terminal(file, {}, "always").show([line_of(error("fault"))])
-        file.seek(0)
-
-        assert file.read() == "\x1b[1;31mfault\x1b[0m\n"
-
-
 def test_replaces_characters_that_the_encoding_lacks() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="latin-1")

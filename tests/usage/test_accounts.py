@@ -20,10 +20,9 @@ from exporter.usage.accounting import (
     post_memory,
     post_time,
 )
-from exporter.usage.allocation import AllocatedShares, ContainerName, PodName, allocation, claim_names
+from exporter.usage.allocation import AllocatedShares, allocation
 from tests.builders import (
     AT,
-    CLAIM,
     CLIENT,
     GPU,
     HANGS,
@@ -35,7 +34,6 @@ from tests.builders import (
     USER_BOB,
     allocated,
     at_work,
-    claimed,
     exited,
     gpu_reading,
     look,
@@ -216,23 +214,6 @@ def of_gpu(node: Node, gpu: str = GPU, resource: str = SHARED) -> AllocatedShare
     return allocation(node)[gpu][resource]
 
 
-def test_counts_shares_of_pods_without_a_context() -> None:
-    assert allocation(allocated()) == {
-        GPU: {
-            SHARED: AllocatedShares(
-                allocatable=4,
-                allocated=3,
-                by_container={
-                    ContainerName("team-a", "train-0", "main"): 1,
-                    ContainerName("team-b", "trainer-0", "main"): 2,
-                },
-                unused=2,
-                unused_by=(PodName("team-b", "trainer-0"),),
-            )
-        }
-    }
-
-
 def test_all_shares_are_used_once_each_pod_has_a_client() -> None:
     node = reduced(
         *at_work(CLIENT, CLIENT + 1),
@@ -314,13 +295,6 @@ def test_whole_gpus_and_other_devices_are_no_shares() -> None:
     assert allocation(reduced(reading, start=owned()).node) == {}
 
 
-def test_old_data_are_not_current() -> None:
-    node = allocated()
-    assert allocation(replace(node, at=AT + 60)) != {}
-    assert allocation(replace(node, at=AT + 61)) == {}
-    assert claim_names(replace(node, at=AT + 61)) == {}
-
-
 def test_data_from_before_a_failed_collection_are_not_current() -> None:
     failed = reduced(look(CollectorName.POD_RESOURCES, at=AT + 5, problem=HANGS), start=allocated()).node
     assert allocation(failed) == {}
@@ -328,8 +302,3 @@ def test_data_from_before_a_failed_collection_are_not_current() -> None:
         pod_resources(TRAINER, at=AT + 20), look(CollectorName.POD_RESOURCES, at=AT + 20), start=failed
     ).node
     assert of_gpu(again).allocated == 2
-
-
-def test_claims_have_names_by_uid() -> None:
-    assert claim_names(reduced(pod_resources(claims=[claimed()])).node) == {CLAIM: ("team-c", "shared-gpu")}
-    assert claim_names(reduced().node) == {}

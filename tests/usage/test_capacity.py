@@ -62,25 +62,12 @@ def pids(some: object) -> list[int]:
     return [each.client.pid for each in some]  # type: ignore[attr-defined]
 
 
-def test_lists_each_client_on_each_of_its_gpus() -> None:
-    found = gpu_sharing(three_clients())
-    assert {gpu: pids(each.clients) for gpu, each in found.items()} == {
-        GPU: [TRAIN, VLLM],
-        OTHER_GPU: [TRAIN, EVAL],
-    }
-
-
 def test_shows_limits_of_the_server_and_use_of_the_client() -> None:
     """The daemon's device 0 is the second GPU. The first has no limit."""
     train, vllm = of(split(limited(), {TRAIN: flight(0.2)})).clients
     assert (train.threads, train.memory_limit, train.memory) == (0.5, None, 1540 << 20)
     assert (train.share, vllm.share) == (flight(0.2), None)
     assert of(limited(), OTHER_GPU).clients[0].memory_limit == 2 << 30
-
-
-def test_unknown_values_are_absent() -> None:
-    train, _ = of(three_clients()).clients
-    assert (train.threads, train.memory_limit, train.share) == (None, None, None)
 
 
 def test_the_sum_has_the_combined_error_and_all_methods() -> None:
@@ -95,16 +82,6 @@ def test_bypassing_processes_are_listed_separately() -> None:
     found = of(split(three_clients(), {EVAL: flight(0.2), BYPASSING: flight(0.5)}, gpu=OTHER_GPU), OTHER_GPU)
     assert found.bypassing == {BYPASSING: flight(0.5)}
     assert found.sm_used == 0.2
-
-
-def test_adds_up_thread_and_memory_limits() -> None:
-    """The sum is absent if a client has no limit, or if its limit is unknown."""
-    found = of(limited(), OTHER_GPU)
-    assert (found.threads_committed, found.memory_committed) == (1.0, (4 << 30) / GPU_BYTES)
-    assert of(limited()).memory_committed is None
-    assert of(three_clients()).threads_committed is None
-    unknown = of(reduced(process(TRAIN, environment=None), start=limited()).node, OTHER_GPU)
-    assert (unknown.threads_committed, unknown.memory_committed) == (None, None)
 
 
 def test_the_sum_of_limits_can_exceed_the_gpu() -> None:
@@ -144,11 +121,6 @@ def test_contention_for_bandwidth(subtests: pytest.Subtests) -> None:
             assert of(present).contention == contention
 
 
-def test_an_old_attribution_is_not_shown() -> None:
-    old = split(three_clients(), {TRAIN: flight(0.5)}, dram=0.9)
-    assert of(replace(old, at=AT + 3600)).shares == []
-
-
 def test_a_memory_limit_of_a_pod_is_for_the_only_gpu_that_it_has() -> None:
     """GKE sets `0=SIZE`, whatever the ordinal of the GPU is for the daemon, whose device 1 this is."""
     pod = f"0::/kubepods/burstable/pod{POD}/{'1f' * 32}\n"
@@ -168,14 +140,6 @@ def test_a_container_with_some_of_several_gpus_has_its_own_ordinals(subtests: py
             reading = process(VLLM, cgroup=f"0::{cgroup}\n", environment=limits)
             _, vllm = of(reduced(reading, start=limited()).node).clients
             assert (vllm.memory_limit_known, vllm.memory_limit) == (known, 1 << 30 if known else None)
-
-
-def test_limits_in_the_environment_of_clients_are_committed_instead_of_the_servers() -> None:
-    """GKE and Amazon ECS limit clients only there. The server allows 50 %."""
-    limits = {ACTIVE_THREAD_PERCENTAGE: "25", PINNED_MEMORY_LIMIT: f"{GPU}=20G"}
-    found = of(reduced(*(process(pid, environment=limits) for pid in (TRAIN, VLLM)), start=limited()).node)
-    assert found.threads_committed == 0.5
-    assert found.memory_committed == 2 * (20 << 30) / GPU_BYTES
 
 
 def test_finds_clients_with_more_memory_than_their_limit() -> None:

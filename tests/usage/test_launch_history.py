@@ -42,7 +42,7 @@ from tests.builders import (
     split,
     three_clients,
 )
-from tests.works import BOOTED, SECOND_NS, boot_ns, reading, work
+from tests.works import SECOND_NS, boot_ns, reading, work
 
 UP = reduced(*at_work(CLIENT), daemon_process(), process(CLIENT)).node
 
@@ -60,21 +60,6 @@ def counted(present: Node) -> LaunchCounts:
 
 class TestCounts:
     """Launches and time with work in flight."""
-
-    def test_counts_are_those_of_the_last_reading(self) -> None:
-        """They are cumulative. Work in flight counts up to now."""
-        present = after(work(CLIENT, kernels=7, graphs=2, flight_ns=5 * SECOND_NS, open_ns=SECOND_NS // 2))
-        assert counted(present) == LaunchCounts(kernels=7, graphs=2, flight_ns=5_500_000_000)
-
-    def test_a_probed_client_without_launches_has_zeros(self) -> None:
-        assert launch_counts(reduced(reading(AT + 1, watched=(CLIENT,)), start=UP).node, CLIENT) == LaunchCounts()
-
-    def test_a_client_without_probes_has_no_counts(self) -> None:
-        """Also if it had probes before."""
-        assert launch_counts(UP, CLIENT) is None
-        assert launch_counts(reduced(reading(AT + 1, work(SERVER)), start=UP).node, CLIENT) is None
-        lost = reduced(reading(AT + 1, work(CLIENT, kernels=3)), reading(AT + 2), start=UP).node
-        assert launch_counts(lost, CLIENT) is None
 
     def test_old_counts_are_not_shown(self) -> None:
         """The collector has failed since."""
@@ -104,11 +89,6 @@ class TestCounts:
 
 class TestIdentity:
     """PID and start time identify a process."""
-
-    def test_launches_before_the_start_of_the_client_do_not_count(self) -> None:
-        """Another process had the PID before."""
-        present = after(work(CLIENT, first_ns=boot_ns(BOOTED + 1), kernels=9))
-        assert launch_counts(present, CLIENT) is None
 
     def test_a_reused_pid_starts_at_0(self) -> None:
         """In either order of the readings of launches and process."""

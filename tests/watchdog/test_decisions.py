@@ -362,13 +362,6 @@ def test_sets_no_defaults_for_a_daemon_of_protocol_3_after_an_exporter_restart()
     assert start.environment["CUDA_MPS_PROTOCOL_VERSION"] == "3"
 
 
-def test_restarts_a_unit_through_systemd() -> None:
-    post = WatchedDaemon(daemon_policy=BY_UNIT)
-    post.observe(*dies(), unit("failed", result="signal"))
-    (action,) = post.actions
-    assert action.steps[-1] == RestartUnit(unit=UNIT, only_start=True)
-
-
 @pytest.mark.parametrize("seen", [dies(), hangs()], ids=["crashed", "hung"])
 def test_waits_without_a_restart_method(seen: tuple[Observation, ...]) -> None:
     post = WatchedDaemon(daemon_policy=DaemonPolicy())

@@ -530,11 +530,3 @@ class TestConfiguredLimits:
         assert limits_to_restore(configured, there) == expected
         assert limits_to_enforce(configured, there) == configured
         assert limits_to_enforce(configured, replace(there, enforcement=LimitEnforcement(restoring=True))) == expected
-
-    def test_corrects_an_operators_change_of_a_configured_limit(self) -> None:
-        """And is not remembered in its place."""
-        enforced = LimitedDaemon(Limits(pinned_memory={0: 2 * GIB}))
-        enforced.observe(*up(), *defaults(100.0, "2G", 0))
-        assert enforced.observe(*defaults(100.0, "3G", 0, at=AT + 1)) == [SET_MEMORY]
-        enforced.observe(*defaults(100.0, "2G", 0, at=AT + 2))
-        assert started_again(enforced) == [SET_MEMORY]

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from exporter.model.daemon import Daemon
-from exporter.model.event import Event, EventName
+from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
-from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Mode, PollIntervals
 from exporter.model.values import replace
 from exporter.model.watchdog import WatchdogState
@@ -17,7 +16,7 @@ from exporter.reducer import reduce
 from exporter.state import poll_schedule
 from exporter.watchdog import limit_enforcement
 from tests.builders import AT, DAEMON, node
-from tests.standin.mps import MpsStandIn, wait_until
+from tests.standin.mps import MpsStandIn
 from tests.watchdog.limits_setup import commands_of
 
 FIRST, SECOND = 4_000_001, 4_000_002
@@ -110,22 +109,6 @@ def test_restores_the_limits_for_clients_of_a_new_daemon(mps: MpsStandIn) -> Non
     life.live(4)
     assert life.daemon.servers[mps.server_pid or 0].limits.client_priority == 1
     assert life.watch.enforcement.in_force
-
-
-def test_corrects_an_operators_change_of_a_server(mps: MpsStandIn) -> None:
-    life = Life(mps, WANTED)
-    life.live(4)
-    mps.connect_and_wait(FIRST)
-    life.live(4)
-    mps.ask(f"set_device_pinned_mem_limit {mps.server_pid} 0 9G")
-    wait_until(lambda: "0 9G" in mps.control_log)
-    life.live(4)
-    assert mps.ask(f"get_device_pinned_mem_limit {mps.server_pid} 0").stdout == "2G\n"
-    assert life.events[-2].event is EventName.LIMITS_DRIFTED
-    assert life.events[-2].reason == Reason(
-        ReasonCode.MEMORY_LIMIT_DIFFERS, device=0, found=float(9 << 30), wanted=float(2 << 30)
-    )
-    assert life.events[-1].event is EventName.LIMITS_IN_FORCE
 
 
 def test_sends_no_command_while_the_limits_are_in_force(mps: MpsStandIn) -> None:

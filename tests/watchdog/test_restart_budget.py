@@ -187,16 +187,6 @@ def test_a_second_crash_ends_the_verification() -> None:
     assert len(post.actions) == 2
 
 
-def test_a_crash_before_the_last_step_ends_the_verification() -> None:
-    post = WatchedDaemon()
-    post.observe(*dies())
-    post.observe(daemon_process(NEXT, at=post.at + 0.1))
-    post.observe(*dies(post.at + 0.2, NEXT), left(post.at + 0.8))
-    assert not post.action_counts
-    post.finish_action()
-    assert post.action_counts == {("restart", "crashed", "failed"): 1}
-
-
 def test_the_exit_of_the_hung_daemon_is_not_a_second_crash() -> None:
     post = WatchedDaemon(*alive(), *hangs())
     post.until(DEATH + 120)

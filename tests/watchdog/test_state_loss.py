@@ -6,7 +6,6 @@ from pathlib import Path
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import EventName
-from exporter.model.node import Node
 from exporter.model.settings import AllowedAction, Mode, Thresholds
 from exporter.model.watchdog import ActionCount, BlockReason, WatchdogPhase, WatchdogState
 from exporter.policy import policy_of
@@ -73,13 +72,6 @@ def test_a_watchdog_that_only_observes_is_not_affected() -> None:
 
     assert post.reported(EventName.WATCHDOG_WOULD_ACT) == [("watchdog_would_act", "crashed")]
     assert block_reasons(post.policy, post.daemon, post.watch) == ()
-
-
-def test_a_first_start_with_an_empty_state_directory_acts() -> None:
-    post = WatchedDaemon()
-    post.observe(*dies())
-
-    assert post.kinds == [("restart", "crashed")]
 
 
 def test_a_state_that_cannot_be_written_is_lost() -> None:
@@ -180,10 +172,6 @@ def test_acts_only_after_the_lock_is_held() -> None:
     post.policy = replace(post.policy, locks={DAEMON: None})
     post.evaluate(post.at + 1)
     assert post.kinds == [("restart", "crashed")]
-
-
-def test_a_node_without_states_does_not_change() -> None:
-    assert evaluation.restore_state(Node(), {}, AT, whole=True) == Node()
 
 
 # The policy of the watchdog that follows from the configuration.

@@ -105,12 +105,6 @@ def test_reports_the_evidence_directory_with_the_result() -> None:
     ]
 
 
-def test_reports_a_failed_step_at_once() -> None:
-    post = acting()
-    post.finish_action(problem=DENIED)
-    assert outcome(post) == [("failed", DENIED)]
-
-
 def test_remembers_a_problem_until_the_daemon_is_well() -> None:
     post = acting()
     post.finish_action(problem=DENIED)
@@ -118,12 +112,6 @@ def test_remembers_a_problem_until_the_daemon_is_well() -> None:
     assert post.watch.problem == DENIED
     post.observe(*returns(DEATH + 3))
     assert (post.condition, post.watch.problem) == (Condition.WELL, None)
-
-
-def test_takes_no_second_action_while_one_is_under_way() -> None:
-    post = acting()
-    post.until(DEATH + 60)
-    assert len(post.actions) == 1
 
 
 def test_an_action_without_a_result_fails() -> None:
@@ -225,16 +213,6 @@ def test_a_crash_before_the_result_ends_the_verification() -> None:
     assert outcome(post) == [("failed", Reason(ReasonCode.DAEMON_ENDED_AGAIN))]
 
 
-def test_the_end_of_a_hung_daemon_is_no_second_crash() -> None:
-    post = WatchedDaemon()
-    post.observe(*hangs())
-    post.until(DEATH + 91)
-    post.observe(*dies(post.at + 0.5))
-    post.finish_action()
-    post.until(post.at + 5)
-    assert (outcome(post), len(post.actions)) == ([], 1)
-
-
 # systemd restarts a unit if Restart= applies, and the watchdog counts it. The watchdog restarts in all other cases.
 
 
@@ -309,12 +287,6 @@ def test_does_not_cancel_an_operators_stop_of_a_hung_daemon() -> None:
     post.observe(unit("deactivating", at=DEATH + 80, sub="stop-sigterm"))
     post.until(DEATH + 110)
     assert (post.actions, post.watch.reason) == ([], Reason(ReasonCode.UNIT_STOPPING, unit=UNIT))
-
-
-@pytest.mark.parametrize(("restart", "condition"), [("on-failure", Condition.STOPPED), ("no", Condition.CRASHED)])
-def test_does_not_restart_a_stopped_unit_that_systemd_killed(restart: str, condition: Condition) -> None:
-    """Without a stop of the unit, systemd would have restarted it."""
-    assert died(unit("failed", result="timeout", restart=restart)).condition is condition
 
 
 def test_waits_for_the_unit_state_after_the_exit() -> None:
@@ -468,14 +440,6 @@ def test_pods_have_the_same_budget_as_units() -> None:
             post.finish_action()
     assert [each.kind for each in post.actions] == [ActionKind.RESTART] * 3
     assert post.watch.circuit_opened_at is not None
-
-
-def test_only_observes_by_default() -> None:
-    post = in_pod(mode=Mode.OBSERVE)
-    post.observe(*dies())
-    post.until(DEATH + 10)
-    assert post.actions == []
-    assert post.reported(EventName.WATCHDOG_WOULD_ACT) == [("watchdog_would_act", "crashed")]
 
 
 @pytest.mark.parametrize(
