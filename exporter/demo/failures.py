@@ -55,6 +55,8 @@ def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observatio
     process = f"pid={named.pid}, name={named.workload.command}"
     text = f"{process}, channel 0x0000001d, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 {error}"
     yield from _xid(at - 0.1, gpu, ILLEGAL_ADDRESS, text)
+    if not killed:
+        yield from _address_ranges(clients, at - 0.06)
     yield from _fault_block(at - (0.08 if killed else 0.05), daemon, clients, blamed, seconds)
     if killed:
         yield daemon.server_log(at, f"Client process {culprit.pid} disconnected")

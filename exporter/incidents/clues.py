@@ -11,12 +11,12 @@ from exporter.model.gpu import INSTRUCTIONS
 from exporter.model.incident import AddressClue, Clues, EarlyDisconnect, Incident, InFlightWork
 from exporter.model.launches import ProcessWork, WorkReading, began_ns
 from exporter.model.node import Node
-from exporter.model.observation import ProcessReading
+from exporter.model.observation import AddressRanges, GpuUuid, ProcessReading
 from exporter.model.server import Client, Disconnect, FaultLogBlock
 from exporter.model.values import replace
 from exporter.parse.log_line import seconds_between
 from exporter.state.clients import MOST_CLIENTS
-from exporter.state.devices import usable_gpus
+from exporter.state.devices import is_same_or_parent, usable_gpus
 from exporter.usage.launch_history import may_belong_to
 
 SECOND_NS = 1_000_000_000
@@ -35,6 +35,9 @@ RECENT_NS = 2 * SECOND_NS
 
 EARLY_DISCONNECT_SECONDS = 0.5
 """A client that disconnected longer before the fault did not cause it."""
+
+MOST_ACCESSES = 4
+"""Failed accesses of one fault that are compared with the address ranges."""
 
 LOG_UNRELIABLE_SECONDS = 600.0
 """For this time after another source contradicted the log, its lines are not enough to suspect a client."""
@@ -69,19 +72,60 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
         clues,
         early_disconnects=tuple(client for pid, client in early.items() if pid not in daemon.clients),
         in_flight_work=_in_flight_work(node, daemon, incident),
-        address=_address(node, incident, early) or clues.address,
+        address=_address(node, daemon, incident, early) or clues.address,
         log_unreliable=_log_unreliable(node, daemon, incident) or (clues.log_unreliable and restored),
     )
 
 
-def _address(node: Node, incident: Incident, early: Collection[int]) -> AddressClue | None:
-    """Return what the address of the first failed access of data shows, if the kernel log reports one."""
-    accesses = ((xid.access, xid.at) for xid in incident.xids if xid.access is not None)
-    access, at = next((each for each in accesses if each[0].unit != INSTRUCTIONS), (None, 0.0))
-    if access is None:
-        return None
+def _address(node: Node, daemon: Daemon, incident: Incident, early: Collection[int]) -> AddressClue | None:
+    """Return what the address of the first failed access of data shows, if the kernel log reports one.
+
+    If the addresses of several accesses do not show the same client, they show none.
+    """
+    found: list[AddressClue] = []
     candidates = dict.fromkeys((*incident.affected, *early))
-    return find_owner(access, at, candidates, node.address_ranges, incident.clues.address)
+    for xid in incident.xids:
+        access = xid.access
+        if access is None or access.unit == INSTRUCTIONS or _is_foreign(daemon, xid.pid, candidates):
+            continue
+        on_gpu = [pid for pid in candidates if not _is_elsewhere(node, xid.gpu, pid)]
+        readings = {pid: _readings_of(node, pid) for pid in on_gpu}
+        readings = {pid: each for pid, each in readings.items() if each}
+        known = incident.clues.address if not found else None
+        found.append(find_owner(access, xid.at, on_gpu, readings, known))
+        if len(found) == MOST_ACCESSES:
+            break
+    best = {clue.matches[0].pid if clue.matches else None for clue in found}
+    alike = {other for clue in found for match in clue.matches[:1] for other in match.alike}
+    if len(best - alike) > 1:
+        return replace(found[0], matches=())
+    return found[0] if found else None
+
+
+def _is_foreign(daemon: Daemon, pid: int | None, candidates: Collection[int]) -> bool:
+    """Return whether the process that an Xid names is none of the daemon. MPS names a client or the server."""
+    if pid is None or daemon.runtime.in_foreign_namespace:
+        return False
+    own = (daemon.servers, daemon.clients, daemon.connections.disconnects, daemon.connections.server_exited_at)
+    return pid not in candidates and not any(pid in each for each in own)
+
+
+def _is_elsewhere(node: Node, gpu: GpuUuid | None, pid: int) -> bool:
+    """Return whether NVML has shown a client on other GPUs only."""
+    on = {uuid for uuid, each in node.gpus.items() if pid in each.mps_since or pid in each.mps_left}
+    return (
+        gpu is not None
+        and bool(on)
+        and not any(is_same_or_parent(node, gpu, (uuid,)) or is_same_or_parent(node, uuid, (gpu,)) for uuid in on)
+    )
+
+
+def _readings_of(node: Node, pid: int) -> tuple[AddressRanges, ...]:
+    """Return the readings of the process that has the PID, or had it until it exited."""
+    death = node.deaths.get(pid)
+    process = node.processes.get(pid) or (None if death is None else death.process)
+    readings = node.address_ranges.get(pid, ())
+    return tuple(each for each in readings if process is None or each.start_ticks == process.start_ticks)
 
 
 def suspected_pids(clues: Clues) -> frozenset[int]:

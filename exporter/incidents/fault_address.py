@@ -5,13 +5,13 @@ too. So an address in or near a range of one client was used by that client (mea
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import combinations
-from math import log
+from math import inf, log
 from typing import NamedTuple
 
 from exporter.model.gpu import FailedAccess
-from exporter.model.incident import NULL_BYTES, AddressClue, AddressMatch, Place
+from exporter.model.incident import LOWEST_ADDRESS, AddressClue, AddressMatch, Place
 from exporter.model.observation import AddressRange, AddressRanges
 from exporter.model.values import replace
 
@@ -23,19 +23,21 @@ large memory of it, or near that. The rest is anywhere."""
 NEAREST, FARTHEST = 1 << 21, 1 << 34
 """Between these distances, an address near a range is equally likely at each order of magnitude."""
 
+SPACE = 1 << 40
+"""The layouts of processes differ by so many bytes (28 bits of pages, the default on x86-64)."""
+
 CHOSEN_BELOW = 1 << 44
 """Lower addresses are CUDA's own choice (of VMM, asynchronous pools) and similar in all processes, so neither the size
 of a range there nor the distance to it distinguishes clients. The kernel chooses higher ones at random."""
 
-CHOSEN_DENSITY = GPU_PARTS[INSIDE] / (1 << 36)
-"""The likelihood of such an address for a client with a range there."""
+CHOSEN_DENSITY, CHOSEN_FARTHEST = GPU_PARTS[INSIDE] / (1 << 36), 1 << 30
+"""The likelihood of such an address for a client with a range there, at most so far from it."""
 
-SPACE = 1 << 40
-"""The layouts of processes differ by so many bytes (28 bits of pages, the default on x86-64)."""
+LARGE_PAGE, ARENA_OFFSET = 1 << 21, 0x21000
+"""Ranges of a GPU, and arenas of the C library, begin at few places. Equal ends elsewhere are no chance."""
+COMMON_ENDS = 2
 
 MOST_MATCHES = 8
-COMMON_RANGES = 2
-"""So many equal ranges at random addresses are no chance."""
 
 
 class _Fit(NamedTuple):
@@ -51,32 +53,39 @@ class _Fit(NamedTuple):
 def find_owner(
     access: FailedAccess,
     at: float,
-    candidates: Iterable[int],
+    candidates: Collection[int],
     readings: Mapping[int, Sequence[AddressRanges]],
     known: AddressClue | None = None,
 ) -> AddressClue:
     """Compare the address of an access that failed at a time with the ranges of each candidate.
 
-    Return what is `known` if nothing was read since.
+    Return what is `known` if no more was read since. A candidate is unread unless all its ranges were read after the
+    fault too: it may have used a new one.
     """
     pids = tuple(candidates)
-    after = sum(readings[pid][-1].at >= at for pid in pids if pid in readings)
-    clue = AddressClue(address=access.address, kind=access.kind, candidates=len(pids), read_after=after)
-    if known is not None and (known.address, known.candidates, known.read_after) == (access.address, len(pids), after):
+    read = [pid for pid in pids if pid in readings and readings[pid][-1].at >= at and _is_complete(readings[pid])]
+    clue = AddressClue(
+        address=access.address,
+        kind=access.kind,
+        fault=access.fault,
+        candidates=pids,
+        unread=tuple(pid for pid in pids if pid not in read),
+    )
+    same = known is not None and known.address == access.address and set(known.candidates) == set(pids)
+    if known is not None and same and len(clue.unread) >= len(known.unread):
         return known
-    if access.address < NULL_BYTES:
+    ignored = _common_ranges(readings[pid] for pid in pids if pid in readings)
+    if access.address < LOWEST_ADDRESS or any(start <= access.address < end for start, end in ignored):
         return clue
     fits: dict[int, _Fit] = {}
-    unread, ignored = 0, _common_ranges(readings[pid] for pid in pids if pid in readings)
     for pid in pids:
-        own = readings.get(pid, ())
-        fit = _best_fit(access.address, own, ignored)
+        fit = _best_fit(access.address, readings.get(pid, ()), ignored)
         if fit is not None:
             fits[pid] = fit
-        unread += fit is None or not all(each.complete for each in own)
-    fits = _without_difference(fits, {pid: _random_ranges(readings[pid]) for pid in fits})
-    total = sum(fit.likelihood for fit in fits.values()) + unread / SPACE
+    fits = _with_equal_layouts(fits, readings)
+    total = sum(fit.likelihood for fit in fits.values()) + sum(pid not in fits for pid in pids) / SPACE
     order = sorted(fits, key=lambda pid: (-fits[pid].likelihood, pid))
+    best = max((fit.likelihood for fit in fits.values() if fit.distance <= FARTHEST), default=inf)
     matches = [
         AddressMatch(
             pid=pid,
@@ -86,36 +95,41 @@ def find_owner(
             range_bytes=fits[pid].range[1] - fits[pid].range[0],
             is_host=fits[pid].is_host,
             freed_seconds=_freed_seconds(access.address, at, readings[pid]),
-            alike=_alike(fits, pid),
+            alike=tuple(other for other in fits if other != pid and fits[other].likelihood == fits[pid].likelihood),
         )
-        for pid in order[:MOST_MATCHES]
-        if fits[pid].distance <= FARTHEST
+        for number, pid in enumerate(order)
+        if fits[pid].likelihood == best or (fits[pid].distance <= FARTHEST and number < MOST_MATCHES)
     ]
-    return replace(clue, matches=tuple(matches), unread=unread)
+    return replace(clue, matches=tuple(matches))
+
+
+def _is_complete(readings: Sequence[AddressRanges]) -> bool:
+    return all(each.complete for each in readings)
 
 
 def _common_ranges(readings: Iterable[Sequence[AddressRanges]]) -> frozenset[AddressRange]:
-    """Return the ranges at addresses of CUDA's choice that all clients have."""
+    """Return the ranges at addresses of CUDA's choice that all clients have, if there are several."""
     ranges = [{each for reading in known for each in reading.gpu if each[1] <= CHOSEN_BELOW} for known in readings]
-    return frozenset(set.intersection(*ranges)) if ranges else frozenset()
+    return frozenset(set.intersection(*ranges)) if len(ranges) > 1 else frozenset()
 
 
-def _random_ranges(readings: Sequence[AddressRanges]) -> frozenset[AddressRange]:
-    """Return the ranges at addresses that the kernel chose, if it chooses at random."""
-    return frozenset(each for known in readings for each in (*known.gpu, *known.host) if each[0] >= CHOSEN_BELOW)
+def _with_equal_layouts(fits: Mapping[int, _Fit], readings: Mapping[int, Sequence[AddressRanges]]) -> dict[int, _Fit]:
+    """Return the fits, with the same likelihood for all clients of one layout: ranges of theirs have equal ends.
 
-
-def _without_difference(fits: Mapping[int, _Fit], ranges: Mapping[int, frozenset[AddressRange]]) -> dict[int, _Fit]:
-    """Return the fits with the same likelihood for all clients of one layout: they have several ranges in common.
-
-    They were forked from one process, or the kernel does not choose at random (randomize_va_space, setarch -R). One
-    common range can be chance, because those of the C library begin at multiples of 64 MiB.
+    They were forked from one process, or the kernel does not choose at random (randomize_va_space, setarch -R).
     """
+    owners: dict[int, tuple[int, ...]] = {}
+    for pid in fits:
+        ranges = (each for known in readings[pid] for each in (*known.gpu, *known.host))
+        for address in {end for each in ranges for end in each}:
+            if address >= CHOSEN_BELOW and address % LARGE_PAGE not in (0, ARENA_OFFSET):
+                owners[address] = (*owners.get(address, ()), pid)
+    common = Counter(pids for pids in owners.values() if len(pids) > 1)
     found = dict(fits)
-    for pid, other in combinations(fits, 2):
-        if len(ranges[pid] & ranges[other]) >= COMMON_RANGES:
-            likelihood = max(found[pid].likelihood, found[other].likelihood)
-            found.update((each, found[each]._replace(likelihood=likelihood)) for each in (pid, other))
+    # A group contains the smaller ones that have more in common.
+    for pids in sorted((pids for pids, count in common.items() if count >= COMMON_ENDS), key=len):
+        likelihood = max(found[pid].likelihood for pid in pids)
+        found.update((pid, found[pid]._replace(likelihood=likelihood)) for pid in pids)
     return found
 
 
@@ -133,7 +147,7 @@ def _fits(address: int, reading: AddressRanges, ignored: Collection[AddressRange
             continue
         place, distance = _place(address, nearest)
         if address < CHOSEN_BELOW:
-            density = CHOSEN_DENSITY if distance <= FARTHEST and not is_host else 0.0
+            density = CHOSEN_DENSITY if distance <= CHOSEN_FARTHEST and not is_host else 0.0
         elif place is Place.INSIDE:
             density = parts[INSIDE] / sum(end - start for start, end in ranges)
         elif distance <= FARTHEST:
@@ -145,7 +159,7 @@ def _fits(address: int, reading: AddressRanges, ignored: Collection[AddressRange
 
 def _nearest(address: int, ranges: Sequence[AddressRange]) -> AddressRange | None:
     """Return the range that contains the address, or else the nearest one, of ranges in order."""
-    index = bisect_right(ranges, (address, SPACE << 24))
+    index = bisect_right(ranges, (address, inf))
     around = ranges[max(0, index - 1) : index + 1]
     return min(around, key=lambda each: _place(address, each)[1], default=None)
 
@@ -158,15 +172,11 @@ def _place(address: int, within: AddressRange) -> tuple[Place, int]:
 
 
 def _freed_seconds(address: int, at: float, readings: Sequence[AddressRanges]) -> float | None:
-    """Return how long before the fault at most a range with this address was freed; None if readings do not show it."""
-    having = [any(start <= address < end for start, end in each.gpu) for each in readings]
-    if not any(having) or having[-1]:
+    """Return how long before the fault at most a range with this address was freed; None if readings do not show it.
+
+    A reading before the fault has the range, and the first one after it has not.
+    """
+    having = [reading.at for reading in readings if any(start <= address < end for start, end in reading.gpu)]
+    if not having or having[-1] >= at or readings[-1].at < at:
         return None
-    last = max(each.at for each, has in zip(readings, having, strict=True) if has)
-    return round(max(0.0, at - last), 1)
-
-
-def _alike(fits: Mapping[int, _Fit], pid: int) -> tuple[int, ...]:
-    """Return the other clients that the address fits equally: of the same layout, or at an address of CUDA's choice."""
-    equal = (other for other, each in fits.items() if other != pid and each.likelihood == fits[pid].likelihood)
-    return tuple(equal)[:MOST_MATCHES]
+    return round(at - having[-1], 1)

@@ -85,9 +85,11 @@ ADDRESS_NEAR = Calibration(60, 61)
 MIN_ADDRESS_SHARE = 0.5
 """If no client, or group of clients with the same ranges, has this share, the address distinguishes none."""
 
-MAX_IF_UNREAD = 0.75
+MAX_IF_AMBIGUOUS = 0.75
 """At most this while the address ranges of a candidate are unknown: if the culprit's are, an innocent was named in 12
-of 231 trials, and a client can make its own unreadable."""
+of 231 trials, and a client can make its own unreadable. The same if the address is in a range of another client, which
+can reserve most addresses, and farther than `MOST_IF_INSIDE_ANOTHER` from those of the first."""
+MOST_IF_INSIDE_ANOTHER = 1 << 30
 
 MAX_IF_CONTRADICTED = 0.45
 """At most this for the client that the address names if it had no work in flight."""
@@ -201,22 +203,26 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     if together < MIN_ADDRESS_SHARE:
         return ranked
     calibration = ADDRESS_INSIDE if best.place is Place.INSIDE else ADDRESS_NEAR
-    total, weight = min(together, calibration.confidence), sum(ranked[pid].confidence for pid in group)
-    remaining = max(0.0, AMONG_AFFECTED.confidence - total)
-    others = sum(ranking.confidence for pid, ranking in ranked.items() if pid not in group)
+    highest = MAX_IF_AMBIGUOUS if clue.unread or _is_inside_another(clue, best) else calibration.confidence
+    total, weight = min(together, highest), sum(ranked[pid].confidence for pid in group)
+    idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
+    indications = tuple(_address_indications(clue, best, calibration, len(group)))
     found = {}
-    for pid, ranking in ranked.items():
-        if pid not in group:
-            factor = min(1.0, remaining / others)
-            found[pid] = Ranking(ranking.confidence * factor, ranking.indications)
-            continue
-        confidence = total * ranking.confidence / weight
-        idle = any(work.pid == pid and not work.in_flight for work in incident.clues.in_flight_work)
-        confidence = min(confidence, MAX_IF_UNREAD) if clue.unread else confidence
-        confidence = min(confidence, MAX_IF_CONTRADICTED) if idle else max(confidence, ranking.confidence)
-        indications = tuple(_address_indications(clue, best, calibration, len(group)))
-        found[pid] = Ranking(confidence, (*indications, *ranking.indications))
-    return found
+    for pid in group:
+        own = ranked[pid].confidence
+        confidence = total * own / weight
+        confidence = min(confidence, MAX_IF_CONTRADICTED) if pid in idle else max(confidence, own)
+        found[pid] = Ranking(confidence, (*indications, *ranked[pid].indications))
+    remaining = max(0.0, AMONG_AFFECTED.confidence - sum(each.confidence for each in found.values()))
+    others = {pid: ranking for pid, ranking in ranked.items() if pid not in found}
+    factor = min(1.0, remaining / sum(each.confidence for each in others.values())) if others else 1.0
+    return found | {pid: Ranking(each.confidence * factor, each.indications) for pid, each in others.items()}
+
+
+def _is_inside_another(clue: AddressClue, best: AddressMatch) -> bool:
+    """Return whether the address is far from the ranges of the best match, and in one of another client."""
+    far = best.distance > MOST_IF_INSIDE_ANOTHER
+    return far and any(each.place is Place.INSIDE and each.pid not in best.alike for each in clue.matches)
 
 
 def _address_indications(
@@ -237,7 +243,7 @@ def _address_indications(
     if group > 1:
         yield Reason(ReasonCode.ONE_OF_ALIKE, count=group)
     if clue.unread:
-        yield Reason(ReasonCode.ADDRESS_RANGES_UNREAD, count=clue.unread)
+        yield Reason(ReasonCode.ADDRESS_RANGES_UNREAD, count=len(clue.unread))
 
 
 def _exit_confidences(exits: Mapping[int, EarlyDisconnect], *, fetch_failed: bool) -> Mapping[int, float]:

@@ -60,7 +60,11 @@ class InFlightWork:
 
 
 NULL_BYTES = 1 << 16
-"""A smaller address is a null pointer with a small offset. It identifies nobody."""
+"""A smaller address is a null pointer with a small offset."""
+
+LOWEST_ADDRESS = 0x3_0200_0000
+"""No client has memory below, but all have CUDA's own ranges (measured, R580). Such an address identifies nobody: it is
+a null pointer with an offset."""
 
 
 class Place(StrEnum):
@@ -95,16 +99,16 @@ class AddressMatch:
 class AddressClue:
     """The faulting address, and the candidates that it fits best, the likeliest first.
 
-    `unread` are the candidates of which not all address ranges are known, of all `candidates`. `read_after` are those
-    that were read after the fault.
+    `unread` are the candidates of which not all address ranges are known, also after the fault. `fault` is the driver's
+    kind of fault.
     """
 
     address: int
     kind: AccessKind | None = None
+    fault: str | None = None
     matches: tuple[AddressMatch, ...] = ()
-    candidates: int = 0
-    unread: int = 0
-    read_after: int = 0
+    candidates: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,7 @@ class ReasonCode(StrEnum):
         "the faulting address is {distance:size} {place} a {range_bytes:size} range that it reserves"
         " ({hits} of {trials} trials)",
     )
-    ONE_OF_ALIKE = auto(), "{count} clients have the same ranges there, as if forked from one process"
+    ONE_OF_ALIKE = auto(), "the address fits {count} clients equally, as after a fork"
     ADDRESS_RANGES_UNREAD = auto(), "the address ranges of {count} clients are not known completely"
     LOG_UNRELIABLE = auto(), "the log contradicts other sources or lacks lines: a user may have forged it"
 

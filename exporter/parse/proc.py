@@ -83,12 +83,16 @@ def parse_mapped_file(line: bytes) -> MappedFile | None:
 
 
 _RANGE = re.compile(
-    rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) (?:(---p) 0{1,16} 00:00 0 *|..-. [0-9a-f]{1,16} 00:00 0 *(?:\[heap\])?"
+    rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) (?:(---p) 0{1,16} 00:00 0 *(?:\[anon:[^\n]*\])?"
+    rb"|..-. [0-9a-f]{1,16} 00:00 0 *(?:\[heap\]|\[anon:[^\n]*\])?"
     rb"|.{4} [0-9a-f]{1,16} [0-9a-f]{2,3}:[0-9a-f]{2,5} [0-9]{1,20} +/dev/(nvidia)[^\n]*)$",
     re.MULTILINE,
 )
 _SMALLEST = 1 << 20
 """Smaller ranges are left out: stacks, and the kernel's and the C library's own."""
+
+_MOST_SMALL = 1 << 30
+"""If those are more bytes in all, the ranges are not complete."""
 
 MOST_RANGES = 256
 """A process has at most so many ranges of each kind: the largest ones."""
@@ -108,12 +112,14 @@ def parse_address_ranges(maps: bytes) -> tuple[Ranges, Ranges, bool]:
             ranges[-1] = (ranges[-1][0], end)
         else:
             ranges.append((start, end))
+    small = sum(end - start for ranges in found.values() for start, end in ranges if end - start < _SMALLEST)
     large = {kind: [each for each in ranges if each[1] - each[0] >= _SMALLEST] for kind, ranges in found.items()}
     kept = {
         kind: tuple(sorted(sorted(ranges, key=lambda each: each[0] - each[1])[:MOST_RANGES]))
         for kind, ranges in large.items()
     }
-    return kept[True], kept[False], all(len(kept[kind]) == len(ranges) for kind, ranges in large.items())
+    complete = small <= _MOST_SMALL and all(len(kept[kind]) == len(ranges) for kind, ranges in large.items())
+    return kept[True], kept[False], complete
 
 
 # -- /proc/PID/stat: its second field, the name, may contain anything, also parentheses ----------------------------

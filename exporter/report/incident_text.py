@@ -5,7 +5,16 @@ from itertools import groupby, takewhile
 from shlex import quote
 
 from exporter.model.gpu import IncidentXid
-from exporter.model.incident import NULL_BYTES, ClientDetails, FaultKind, Incident, IncidentEnd, Place, Suspect
+from exporter.model.incident import (
+    LOWEST_ADDRESS,
+    NULL_BYTES,
+    ClientDetails,
+    FaultKind,
+    Incident,
+    IncidentEnd,
+    Place,
+    Suspect,
+)
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.reasons import texts_of
@@ -51,6 +60,9 @@ MOST_ALIKE = 2
 
 MIN_NAMED_SHARE = 0.5
 """If no client, or group of clients with the same ranges, has this share, the address is near nobody."""
+
+UNMAPPED = ("FAULT_PDE", "FAULT_PTE")
+"""The driver's kinds of faults for an address without memory."""
 
 _INDENT = 13
 
@@ -271,10 +283,14 @@ def address_texts(incident: Incident) -> Iterable[str]:
     if clue is None:
         return
     access = "access" if clue.kind is None else clue.kind.value
-    if clue.address < NULL_BYTES:
-        yield f"{access} at 0x{clue.address:x}: a null pointer"
+    if clue.address < LOWEST_ADDRESS:
+        offset = "" if clue.address < NULL_BYTES else " with an offset"
+        yield f"{access} at 0x{clue.address:x}: a null pointer{offset}"
         return
     yield f"{access} at 0x{clue.address:x}"
+    if len(clue.unread) == len(clue.candidates) and not clue.matches:
+        yield "the address ranges of the clients are not known"
+        return
     best = clue.matches[0] if clue.matches else None
     if best is None or best.share < MIN_NAMED_SHARE / (1 + len(best.alike)):
         yield "it is near the ranges of no client, or fits those of several"
@@ -285,13 +301,13 @@ def address_texts(incident: Incident) -> Iterable[str]:
         ago = duration_text(best.freed_seconds)
         yield f"in a {size} range that {owner} freed at most {ago} before: a use after free"
     elif best.place is Place.INSIDE:
-        kind = "memory of the host" if best.is_host else "no memory of the GPU is mapped there"
-        yield f"in a {size} range of {owner}; {kind}"
+        unmapped = "; no memory of the GPU is mapped there" if clue.fault in UNMAPPED else ""
+        yield f"in a {size} range of {owner}{'; memory of the host' if best.is_host else unmapped}"
     else:
         hint = "small" if best.place is Place.BEFORE else "large"
         where = f"{size_text(best.distance)} {best.place} a {size} range of {owner}"
         yield f"{where}, as with an index that is too {hint}"
-    yield "another client of this user could use this address on purpose"
+    yield "another client could use this address by chance or on purpose"
 
 
 def _suspects(suspects: Sequence[Suspect]) -> Iterable[str]:

@@ -1,6 +1,7 @@
 """Address ranges of clients: which to read, and the last different readings of each."""
 
 from collections.abc import Mapping
+from itertools import chain
 
 from exporter.model.node import Node
 from exporter.model.observation import AddressRanges, AddressWant
@@ -19,29 +20,29 @@ def last_fault_at(node: Node) -> float:
 
 
 def wanted(node: Node) -> Mapping[int, AddressWant]:
-    """Return the clients whose ranges are wanted, by PID. After a failed access on their GPU, they are due at once."""
+    """Return the clients whose ranges are wanted, by PID. After a failed access on their GPU, they are due at once.
+
+    A client that has just disconnected, as after a fault, is still wanted while its process runs.
+    """
     faults = [(xid.at, xid.gpu) for xid in node.xids.recent if xid.access is not None]
     memory: dict[int, list[int]] = {}
     for gpu in node.gpus.values():
         for pid, used in used_bytes(gpu.reading).items():
             memory.setdefault(pid, []).append(used)
     found: dict[int, AddressWant] = {}
-    for daemon in node.daemons.values():
-        for pid in daemon.clients:
-            process = node.processes.get(pid)
-            if process is None or len(found) >= MOST_CLIENTS_READ:
-                continue
-            fault_at = max((at for at, gpu in faults if gpu not in node.gpus or _uses(node, gpu, pid)), default=0.0)
-            found[pid] = AddressWant(
-                start_ticks=process.start_ticks, memory=tuple(memory.get(pid, ())), fault_at=fault_at
-            )
+    for pid in chain(*(daemon.clients for daemon in node.daemons.values()), node.address_ranges):
+        process = node.processes.get(pid)
+        if process is None or pid in found or len(found) >= MOST_CLIENTS_READ:
+            continue
+        fault_at = max((at for at, gpu in faults if gpu not in node.gpus or _uses(node, gpu, pid)), default=0.0)
+        found[pid] = AddressWant(start_ticks=process.start_ticks, memory=tuple(memory.get(pid, ())), fault_at=fault_at)
     return found
 
 
 def _uses(node: Node, gpu: str | None, pid: int) -> bool:
-    """Return whether a client uses the GPU, or may use it because the GPU's list has no client."""
-    clients = node.gpus[gpu].mps_since if gpu is not None else {}
-    return not clients or pid in clients
+    """Return whether a client uses the GPU, or did so until now, or may use it because the list has no client."""
+    shown = node.gpus[gpu] if gpu is not None else None
+    return shown is None or not shown.mps_since or pid in shown.mps_since or pid in shown.mps_left
 
 
 def ranges_read(node: Node, reading: AddressRanges) -> Node:

@@ -1,4 +1,4 @@
-"""The web config file, in the format of Prometheus' exporter-toolkit (docs/security.md), its reload, and authentication.
+"""The web config file, in the format of Prometheus' exporter-toolkit (docs/security.md), reload, authentication.
 
 Supported are certificate, key, client authority with allowed names, minimum version and users. Any other setting is an
 error: if it were ignored, a protection that the operator expects would be absent. Each error names file and key.

@@ -63,7 +63,7 @@ def clue_of(trial: Mapping[str, Any]) -> AddressClue | None:
     access = access_of(trial)
     if access is None:
         return None
-    return find_owner(access, trial["xid_at"], map(int, trial["early"]), readings_of(trial))
+    return find_owner(access, trial["xid_at"], list(map(int, trial["early"])), readings_of(trial))
 
 
 def main(files: Sequence[Path], half: int | None = None) -> None:
@@ -77,7 +77,7 @@ def main(files: Sequence[Path], half: int | None = None) -> None:
             rows[trial["kind"]].append(("no address", False, False))
             continue
         best = clue.matches[0] if clue.matches else None
-        named = best is not None and best.share >= NAMED
+        named = best is not None and best.share >= NAMED and not clue.unread
         place = "none" if best is None else best.place.value
         rows[trial["kind"]].append((place, named, best is not None and best.pid == trial["culprit"]))
     totals = [0, 0, 0]

@@ -430,7 +430,7 @@ class Runner:
         while time.time() < limit:
             incident = next((each for each in self._incidents() if each["detected_at"] >= result["go"] - 0.05), None)
             result["incident"] = incident
-            if incident is not None and (incident["address"] or {}).get("read_after") and "named_at" not in result:
+            if incident is not None and (incident["address"] or {}).get("matches") and "named_at" not in result:
                 result["named_at"] = time.time()
                 limit = time.time() + 0.5
             time.sleep(0.01)

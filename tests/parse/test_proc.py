@@ -217,7 +217,7 @@ def test_address_ranges_are_those_of_gpus_and_large_anonymous_ones_without_names
 55564c3a3000-55564c3a4000 rw-p 00000000 00:00 0
 7f0000000000-7f0040000000 ---p 00000000 00:00 0
 7f0040000000-7f0040001000 r--p 00000000 08:01 5 /lib/secret.so
-7f0050000000-7f0060000000 rw-p 00000000 00:00 0
+7f0050000000-7f0060000000 rw-p 00000000 00:00 0                          [anon:secret]
 7f0070000000-7f0090000000 rw-p 00000000 08:01 6 /data/secret
 7f00a0000000-7f00b0000000 rw-s 00000000 00:06 524 /dev/nvidia-uvm
 7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0                          [stack]
@@ -243,3 +243,9 @@ def test_of_too_many_address_ranges_the_largest_are_kept() -> None:
     assert min(end - start for start, end in gpu) == (302 - MOST_RANGES) << 20
     assert list(gpu) == sorted(gpu)
     assert not complete
+
+
+def test_many_small_ranges_are_not_all_that_is_reserved() -> None:
+    start = 1 << 44
+    lines = (f"{start + (n << 20):x}-{start + (n << 20) + (1 << 19):x} ---p 00000000 00:00 0\n" for n in range(2100))
+    assert parse_address_ranges("".join(lines).encode()) == ((), (), False)
