@@ -86,8 +86,8 @@ MIN_ADDRESS_SHARE = 0.5
 """If no client, or group of clients with the same ranges, has this share, the address distinguishes none."""
 
 MAX_IF_AMBIGUOUS = 0.75
-"""At most this while the address ranges of a candidate are unknown: if the culprit's are, an innocent was named in 12
-of 231 trials, and a client can make its own unreadable. The same if the address is in a range of another client, which
+"""At most this while the address ranges of a candidate are unknown: if the culprit's are, an innocent was named in 14
+of 223 trials, and a client can make its own unreadable. The same if the address is in a range of another client, which
 can reserve most addresses, and farther than `MOST_IF_INSIDE_ANOTHER` from those of the first."""
 MOST_IF_INSIDE_ANOTHER = 1 << 30
 
