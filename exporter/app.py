@@ -50,7 +50,7 @@ PROCESS_WAIT = 0.5
 """How long the collector of processes waits for an exit, before it begins to watch newly requested processes."""
 JOURNAL_PERIOD = 0.2
 ADDRESS_RANGES_PERIOD = 1.0
-"""How often is checked which clients are due. After a fault, the collector is triggered."""
+"""How often the collector checks which clients are due. A fault triggers it."""
 LIBCUDA_PROBES_PERIOD = 1.0
 POD_RESOURCES_PERIOD = 15.0
 UNITS_PERIOD = 600.0

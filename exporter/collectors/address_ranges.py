@@ -14,7 +14,6 @@ READ_SECONDS = 60.0
 CHANGED_SECONDS = 5.0
 """Ranges of a client whose GPU memory changed are read at most so often."""
 
-
 FAULT_SECONDS = 1.0
 """After a reading for a fault, that for the next fault waits so long: a process beside MPS can cause many."""
 

@@ -1,7 +1,7 @@
 """Whose address was it? Compares the address of a failed access with the address ranges of all clients.
 
 Each client has an address space of its own on the GPU, and CUDA reserves the range of every allocation in the process
-too. So an address in or near a range of one client was used by that client (measured, docs/faults.md).
+too. So an address in or near a range of one client was probably used by that client (measured, docs/faults.md).
 """
 
 from bisect import bisect_right
@@ -34,7 +34,7 @@ CHOSEN_DENSITY, CHOSEN_FARTHEST = GPU_PARTS[INSIDE] / (1 << 36), 1 << 30
 """The likelihood of such an address for a client with a range there, at most so far from it."""
 
 LARGE_PAGE, ARENA_OFFSET = 1 << 21, 0x21000
-"""Ranges of a GPU, and arenas of the C library, begin at few places. Equal ends elsewhere are no chance."""
+"""Ranges of a GPU, and arenas of the C library, begin at few places. Elsewhere, ends are hardly equal by chance."""
 COMMON_ENDS = 2
 
 MOST_MATCHES = 8
@@ -63,13 +63,13 @@ def find_owner(
     fault too: it may have used a new one.
     """
     pids = tuple(candidates)
-    read = [pid for pid in pids if pid in readings and readings[pid][-1].at >= at and _is_complete(readings[pid])]
     clue = AddressClue(
         address=access.address,
         kind=access.kind,
         fault=access.fault,
+        engine=access.engine,
         candidates=pids,
-        unread=tuple(pid for pid in pids if pid not in read),
+        unread=tuple(pid for pid in pids if not _is_read(readings.get(pid, ()), at)),
     )
     same = known is not None and known.address == access.address and set(known.candidates) == set(pids)
     if known is not None and same and len(clue.unread) >= len(known.unread):
@@ -103,8 +103,9 @@ def find_owner(
     return replace(clue, matches=tuple(matches))
 
 
-def _is_complete(readings: Sequence[AddressRanges]) -> bool:
-    return all(each.complete for each in readings)
+def _is_read(readings: Sequence[AddressRanges], at: float) -> bool:
+    """Return whether all ranges of a client are known, and were read after this time too."""
+    return bool(readings) and readings[-1].at >= at and all(each.complete for each in readings)
 
 
 def _common_ranges(readings: Iterable[Sequence[AddressRanges]]) -> frozenset[AddressRange]:

@@ -82,9 +82,6 @@ ADDRESS_INSIDE = Calibration(128, 128)
 ADDRESS_NEAR = Calibration(60, 61)
 """The client that the faulting address names, because it is in a range of that client, or near one."""
 
-MIN_ADDRESS_SHARE = 0.5
-"""If no client, or group of clients with the same ranges, has this share, the address distinguishes none."""
-
 MAX_IF_AMBIGUOUS = 0.75
 """At most this while the address ranges of a candidate are unknown: if the culprit's are, an innocent was named in 14
 of 223 trials, and a client can make its own unreadable. The same if the address is in a range of another client, which
@@ -194,14 +191,12 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     Clients that are alike share what they have together, as the ranking without the address divides it.
     """
     clue = incident.clues.address
-    best = clue.matches[0] if clue is not None and clue.matches else None
+    best = None if clue is None else clue.best
     if clue is None or best is None or best.pid not in ranked:
         return ranked
     shares = {match.pid: match.share for match in clue.matches if match.pid in ranked}
     group = [best.pid, *(pid for pid in best.alike if pid in shares)]
     together = sum(shares[pid] for pid in group)
-    if together < MIN_ADDRESS_SHARE:
-        return ranked
     calibration = ADDRESS_INSIDE if best.place is Place.INSIDE else ADDRESS_NEAR
     highest = MAX_IF_AMBIGUOUS if clue.unread or _is_inside_another(clue, best) else calibration.confidence
     total, weight = min(together, highest), sum(ranked[pid].confidence for pid in group)

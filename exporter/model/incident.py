@@ -67,6 +67,10 @@ LOWEST_ADDRESS = 0x3_0200_0000
 a null pointer with an offset."""
 
 
+MIN_ADDRESS_SHARE = 0.5
+"""If no client, or group of clients that are alike, has this share, the address distinguishes none."""
+
+
 class Place(StrEnum):
     """Where an address lies, as seen from an address range."""
 
@@ -100,15 +104,22 @@ class AddressClue:
     """The faulting address, and the candidates that it fits best, the likeliest first.
 
     `unread` are the candidates of which not all address ranges are known, also after the fault. `fault` is the driver's
-    kind of fault.
+    kind of fault, and `engine` its name of the GPU's engine.
     """
 
     address: int
     kind: AccessKind | None = None
     fault: str | None = None
+    engine: str | None = None
     matches: tuple[AddressMatch, ...] = ()
     candidates: tuple[int, ...] = ()
     unread: tuple[int, ...] = ()
+
+    @property
+    def best(self) -> AddressMatch | None:
+        """The best match, if it and those that are alike are together the likeliest; else the address shows nobody."""
+        best = self.matches[0] if self.matches else None
+        return None if best is None or best.share * (1 + len(best.alike)) < MIN_ADDRESS_SHARE else best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,9 +58,6 @@ MOST_LISTED = 16
 MOST_ALIKE = 2
 """If more suspects have the same confidence and indications, they share a line."""
 
-MIN_NAMED_SHARE = 0.5
-"""If no client, or group of clients with the same ranges, has this share, the address is near nobody."""
-
 UNMAPPED = ("FAULT_PDE", "FAULT_PTE")
 """The driver's kinds of faults for an address without memory."""
 
@@ -291,8 +288,8 @@ def address_texts(incident: Incident) -> Iterable[str]:
     if len(clue.unread) == len(clue.candidates) and not clue.matches:
         yield "the address ranges of the clients are not known"
         return
-    best = clue.matches[0] if clue.matches else None
-    if best is None or best.share < MIN_NAMED_SHARE / (1 + len(best.alike)):
+    best = clue.best
+    if best is None:
         yield "it is near the ranges of no client, or fits those of several"
         return
     owner = pid_text(best.pid)
