@@ -174,13 +174,18 @@ def test_counts_a_client_with_an_unknown_pid() -> None:
     assert result.daemon.totals.disconnected["exit"] == 1
 
 
-def test_translates_the_affected_clients_of_a_fault() -> None:
-    """A bare number is a PID in the list of clients, but not in the list of devices."""
-    start = reduced(
+def with_a_client() -> Reduced:
+    """Return a daemon of another namespace, whose server has one client."""
+    return reduced(
         line("Starting new server 20 for user 0", "Control", 20),
         line("NEW SERVER 20: Ready", "Control", 7),
         line("Status of client {PID: 31, Context ID: 1} is ACTIVE"),
     )
+
+
+def test_translates_the_affected_clients_of_a_fault() -> None:
+    """A bare number is a PID in the list of clients, but not in the list of devices."""
+    start = with_a_client()
     result = reduced(
         line("Client {PID: 31, Context: 1} encountered a fatal GPU error."),
         line("Server is handling a fatal GPU error."),
@@ -199,11 +204,7 @@ def test_translates_the_affected_clients_of_a_fault() -> None:
 
 
 def test_translates_disconnected_clients() -> None:
-    start = reduced(
-        line("Starting new server 20 for user 0", "Control", 20),
-        line("NEW SERVER 20: Ready", "Control", 7),
-        line("Status of client {PID: 31, Context ID: 1} is ACTIVE"),
-    )
+    start = with_a_client()
     result = reduced(
         line("MPS server requesting client {PID: 31, Context ID: 1} to exit"),
         line("Client {PID: 31, Context ID: 1} exiting. Number of active client contexts is 1."),
