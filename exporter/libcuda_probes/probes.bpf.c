@@ -111,9 +111,12 @@ struct call { /* the synchronisation that a thread is in */
 
 struct handle { u64 pid, value; }; /* of an event, a stream or a context of a process */
 struct recording { u64 process, stream, at; };
-/* The devices of the contexts that a thread has pushed, each plus one (0: unknown); the last one is current. */
+/*
+ * The contexts that a thread has pushed; the last one is current. `device` is that of the current one, plus one (0: not
+ * known yet): the CUDA runtime makes a primary context current before it retains it, which shows its device.
+ */
 #define DEPTH 4
-struct current { u32 depth, devices[DEPTH]; };
+struct current { u32 depth, device; u64 contexts[DEPTH]; };
 struct creation { u64 context; u32 device, push; }; /* the address that receives a new context */
 struct map_definition { u32 type, key_size, value_size, max_entries; };
 enum { WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS, NUMBERS };
@@ -155,16 +158,21 @@ INLINE struct process *find_process(u64 key) { return bpf_map_lookup_elem(&proce
 INLINE u64 process_key(void)
 {
 	u64 thread = bpf_get_current_pid_tgid(), *several = number(SEVERAL_GPUS);
+	struct handle context = { thread >> 32, 0 };
 	struct current *current;
-	u32 top;
+	u32 *device;
 
 	if (!several || !*several)
 		return thread >> 32;
 	current = bpf_map_lookup_elem(&currents, &thread);
-	if (!current)
+	if (!current || !current->depth)
 		return thread >> 32;
-	top = READ_ONCE(current->depth);
-	return thread >> 32 | (top && top <= DEPTH ? (u64)current->devices[(top - 1) & (DEPTH - 1)] << 32 : 0);
+	if (!current->device) {
+		context.value = current->contexts[(current->depth - 1) & (DEPTH - 1)];
+		device = bpf_map_lookup_elem(&contexts, &context);
+		current->device = device ? *device : 0;
+	}
+	return thread >> 32 | (u64)current->device << 32;
 }
 
 /* The key of the process that launched on a stream: a wait need not have its context current. */
@@ -533,14 +541,16 @@ INLINE int wait_returns(struct registers *regs)
 
 enum { REPLACE, PUSH, POP };
 
-/* Change the contexts of a thread. `device` is that of the new current one, plus one. */
-INLINE void change_current(u64 thread, u32 device, int change)
+/* Change the contexts of a thread. */
+INLINE int change_current(u64 context, int change)
 {
+	u64 thread = bpf_get_current_pid_tgid();
 	struct current *known = bpf_map_lookup_elem(&currents, &thread), current = {};
 	struct process *process;
 
 	if (known)
 		current = *known;
+	current.device = 0;
 	if (current.depth > DEPTH)
 		current.depth = DEPTH;
 	if (change == POP) {
@@ -549,27 +559,12 @@ INLINE void change_current(u64 thread, u32 device, int change)
 	} else {
 		if (current.depth == 0 || (change == PUSH && current.depth < DEPTH))
 			current.depth++;
-		current.devices[(current.depth - 1) & (DEPTH - 1)] = device;
+		current.contexts[(current.depth - 1) & (DEPTH - 1)] = context;
 	}
 	bpf_map_update_elem(&currents, &thread, &current, BPF_ANY);
 	process = find_process(process_key());
 	if (process)
 		ADD(process->contexts, 1);
-}
-
-/* cuCtxSetCurrent(context), cuCtxPushCurrent(context) */
-INLINE int set_context(u64 context, int change)
-{
-	struct handle key = { current_pid(), context };
-	u32 *device = bpf_map_lookup_elem(&contexts, &key);
-
-	change_current(bpf_get_current_pid_tgid(), device ? *device : 0, change);
-	return 0;
-}
-
-INLINE int pop_context(void)
-{
-	change_current(bpf_get_current_pid_tgid(), 0, POP);
 	return 0;
 }
 
@@ -599,9 +594,7 @@ INLINE int created(struct registers *regs)
 	bpf_probe_read_user(&key.value, sizeof(key.value), (void *)creation.context);
 	device = creation.device + 1;
 	bpf_map_update_elem(&contexts, &key, &device, BPF_ANY);
-	if (creation.push)
-		change_current(thread, device, PUSH);
-	return 0;
+	return creation.push ? change_current(key.value, PUSH) : 0;
 }
 
 /* -- programs: the names are those in libraries.py --------------------------------------------- */
@@ -633,9 +626,9 @@ PROGRAM(wait_event, wait(EVERY_STREAM, ARGUMENT_0(regs), BY_EVENT))
 PROGRAM(copy, wait(stream_key(ARGUMENT_3(regs), 0), 0, COPY))
 PROGRAM(copy_ptsz, wait(stream_key(ARGUMENT_3(regs), 1), 0, COPY))
 PROGRAM(return, wait_returns(regs))
-PROGRAM(set_context, set_context(ARGUMENT_0(regs), REPLACE))
-PROGRAM(push_context, set_context(ARGUMENT_0(regs), PUSH))
-PROGRAM(pop_context, pop_context())
+PROGRAM(set_context, change_current(ARGUMENT_0(regs), REPLACE))
+PROGRAM(push_context, change_current(ARGUMENT_0(regs), PUSH))
+PROGRAM(pop_context, change_current(0, POP))
 PROGRAM(retain_context, create(ARGUMENT_0(regs), ARGUMENT_1(regs), 0)) /* cuDevicePrimaryCtxRetain(context, device) */
 PROGRAM(create_context, create(ARGUMENT_0(regs), ARGUMENT_2(regs), 1)) /* cuCtxCreate(context, flags, device) */
 PROGRAM(create_context_v3, create(ARGUMENT_0(regs), ARGUMENT_4(regs), 1)) /* (context, limits, number, flags, device) */

@@ -230,20 +230,23 @@ static void in_flight(void)
         checked(waited(find(work.synchronise), NULL, NULL));
 }
 
-/* Launch on two devices, `launches` on the first and `each` on the second. Wait for the second from the first. */
+/*
+ * Launch on two devices, `launches` on the first and `each` on the second. Wait for the second from the first. As the CUDA
+ * runtime does, make the primary context of the first current before it is retained, and never again.
+ */
 static void on_two_devices(void)
 {
-    cuda_function *launch = find(work.launch), *set = find("cuCtxSetCurrent");
-    void *first = NULL, *second = NULL, *popped = NULL;
+    cuda_function *launch = find(work.launch);
+    void *first = (void *)0x1000, *second = NULL, *popped = NULL;
     CUstream other = another();
     gate("ready");
     checked(find("cuInit")(0u));
+    find("cuCtxSetCurrent")(first);
     find("cuDevicePrimaryCtxRetain")(&first, 0);
     find("cuCtxCreate_v2")(&second, 0u, 1);
     for (unsigned long done = 0; done < work.each; done++)
         checked(launched(launch, other, NULL));
     find("cuCtxPopCurrent_v2")(&popped);
-    set(first);
     for (unsigned long done = 0; done < work.launches; done++)
         checked(launched(launch, NULL, NULL));
     checked(find("cuStreamSynchronize")(other));
