@@ -112,7 +112,7 @@ def _with_kernel_times(node: Node, uuid: GpuUuid) -> Node:
         return node
     if _watched_fraction(node, before.boot_ns, work.boot_ns) < WATCHED_FRACTION:
         return node
-    deltas = _deltas(node, uuid, before, work, clients, frozenset())
+    deltas = _deltas(node, uuid, before, work, clients, frozenset(), measured=False)
     capacity = seconds * work.sms * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=capacity, measured=False)
     estimates = state.estimates.without(_outdated(node, state, clients))
@@ -168,7 +168,7 @@ def _with_window(
     work = node.work if recent and gpu.reading.mig is None else None
     # The first window without GPM takes long. It has the readings that are remembered.
     before = state.work or (None if measured else next(iter(node.launch_history.readings), None))
-    launches = _launches(node, uuid, before, work, present, clients - present)
+    launches = _launches(node, uuid, before, work, present, clients - present, measured=measured)
     capacity = seconds * (0 if node.work is None else node.work.sms) * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=busy * mps * capacity, measured=measured)
     deltas: Mapping[int, WorkDelta] = {}
@@ -250,6 +250,8 @@ def _launches(
     work: WorkReading | None,
     present: frozenset[int],
     left: frozenset[int],
+    *,
+    measured: bool,
 ) -> _Launches:
     """Return the launch rates of the clients on a GPU, between the readings before and at the end of a window."""
     state = _state(node, uuid)
@@ -259,7 +261,8 @@ def _launches(
     seconds = (work.boot_ns - before.boot_ns) / 1e9 * fraction
     if seconds < LEAST_WATCHED_SECONDS:
         return _Launches(rates=state.rates, known=bool(state.rates))
-    rate = LaunchRate(seconds=seconds, deltas=_deltas(node, uuid, before, work, present, left))
+    deltas = _deltas(node, uuid, before, work, present, left, measured=measured)
+    rate = LaunchRate(seconds=seconds, deltas=deltas)
     return _Launches(rates=(*state.rates, rate)[-2:], watched=fraction, known=True)
 
 
@@ -327,12 +330,20 @@ def _watched_fraction(node: Node, began_ns: int, ended_ns: int) -> float:
 
 
 def _deltas(
-    node: Node, uuid: GpuUuid, before: WorkReading, work: WorkReading, present: frozenset[int], left: frozenset[int]
+    node: Node,
+    uuid: GpuUuid,
+    before: WorkReading,
+    work: WorkReading,
+    present: frozenset[int],
+    left: frozenset[int],
+    *,
+    measured: bool,
 ) -> Mapping[int, WorkDelta]:
     """Return what each watched client did on a GPU between two readings.
 
-    If it is unknown on which of its GPUs, it counts as the same on each. A client that has left is not watched any
-    more, but the last reading may still have its launches.
+    If it is unknown on which of its GPUs, all may have been on each: then its bursts show no kernel time, and only the
+    SM time that GPM `measured` shows its part. A client that has left is not watched any more, but the last reading may
+    still have its launches.
     """
     pids = present | left
     earlier = {process.pid: process for process in before.processes if process.pid in pids}
@@ -352,8 +363,11 @@ def _deltas(
             deltas[pid] = WorkDelta() if part is None else work_delta(earlier_part, part, work.boot_ns)
             continue
         daemons = (daemon for daemon in node.daemons.values() if pid in daemon.clients)
-        gpus = (len(physical_gpus(node, daemon, daemon.clients[pid].gpus)) for daemon in daemons)
-        deltas[pid] = work_delta(earlier.get(pid), now[pid], work.boot_ns).scaled(1 / max((1, *gpus)))
+        delta = work_delta(earlier.get(pid), now[pid], work.boot_ns)
+        if all(len(physical_gpus(node, daemon, daemon.clients[pid].gpus)) < 2 for daemon in daemons):
+            deltas[pid] = delta
+        elif measured:
+            deltas[pid] = replace(delta, sure_area=0, sure_widths=0, sure_gaps=0, sure_heights=0, sure_event_heights=0)
     return deltas
 
 

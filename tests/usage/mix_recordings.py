@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from exporter.model.launches import GpuUse
+from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.model.usage import Share, Split
@@ -49,6 +49,11 @@ def without_gpm(seen: Iterable[Observation]) -> Iterator[Observation]:
             yield replace(each, sm_utilization=None, dram_bandwidth=None, gpm_seconds=None)
         elif not isinstance(each, GpuUse):
             yield each
+
+
+def without_devices(seen: Iterable[Observation]) -> Iterator[Observation]:
+    """Yield the observations without the GPU of each launch, as if the probes were attached after the clients began."""
+    return (replace(each, on_devices=()) if isinstance(each, WorkReading) else each for each in seen)
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,10 @@ class Mix:
     @cached_property
     def minutes_without_gpm(self) -> tuple[tuple[Split, tuple[Minute, ...]], ...]:
         return tuple(self._every_few_seconds(tuple(without_gpm(self._observations))))
+
+    @cached_property
+    def minutes_without_devices(self) -> tuple[tuple[Split, tuple[Minute, ...]], ...]:
+        return tuple(self._every_few_seconds(tuple(without_devices(self._observations))))
 
     @cached_property
     def _recording(self) -> tuple[Node, tuple[Observation, ...]]:
