@@ -62,22 +62,33 @@ __global__ void spin(unsigned long long nanoseconds) {
   } while (read - start < nanoseconds);
 }
 
-void launch(int device, const Load& load) {
-  check(cudaSetDevice(device), "cudaSetDevice");
+void launch(const Load& load) {
   spin<<<load.blocks, 1, kSharedBytes>>>(static_cast<unsigned long long>(load.us * 1e3));
   check(cudaGetLastError(), "launch");
 }
 
 void wait(int device) {
-  check(cudaSetDevice(device), "cudaSetDevice");
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   launches[device] += 1;
 }
 
+void choose(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
+
 void work(const std::vector<Load>& loads, int first, int last) {
+  choose(first);
+  for (int device = first; device <= last; ++device) {
+    if (first != last) choose(device);
+    check(cudaFuncSetAttribute(spin, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes), "cudaFuncSetAttribute");
+  }
   for (long long due = now(); !stopping; sleep_until(due)) {
-    for (int device = first; device <= last; ++device) launch(device, loads[device]);
-    for (int device = first; device <= last; ++device) wait(device);
+    for (int device = first; device <= last; ++device) {
+      if (first != last) choose(device);
+      launch(loads[device]);
+    }
+    for (int device = first; device <= last; ++device) {
+      if (first != last) choose(device);
+      wait(device);
+    }
     due = std::max(due + static_cast<long long>(loads[first].every_us * 1e3), now() - kReportEvery);
   }
 }
@@ -97,15 +108,11 @@ int main(int argc, char** argv) {
   }
   const int last = static_cast<int>(loads.size()) - 1;
   if (last < 0 || last >= kMostDevices) return 2;
-  for (int device = 0; device <= last; ++device) {
-    check(cudaSetDevice(device), "cudaSetDevice");
-    check(cudaFuncSetAttribute(spin, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes), "cudaFuncSetAttribute");
-    check(cudaFree(nullptr), "cudaFree");
-  }
   std::vector<std::thread> threads;
   if (one_thread) threads.emplace_back(work, loads, 0, last);
   else
-    for (int device = 0; device <= last; ++device) threads.emplace_back(work, loads, device, device);
+    for (int device = 0; device <= last; ++device)
+      if (loads[device].blocks > 0) threads.emplace_back(work, loads, device, device);
   for (long long due = now(); !stopping; sleep_until(due += kReportEvery)) {
     printf("%lld %lld %lld\n", now(), launches[0].load(), launches[1].load());
     fflush(stdout);

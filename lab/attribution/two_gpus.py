@@ -30,6 +30,9 @@ from tests.gpu.program import Exporter, Recorder
 from tests.gpu.scrape import Scrape
 
 SMS = 132
+TOGETHER = "together"
+"""How names of scenes begin whose clients begin at once, when nothing is known of them."""
+
 APART_SECONDS, TOGETHER_SECONDS, GAUGE_SECONDS = 4.0, 65.0, 60.0
 GPM_LAG_SECONDS = 0.1
 SOURCE = Path(__file__).resolve().parents[2]
@@ -39,12 +42,14 @@ SOURCE = Path(__file__).resolve().parents[2]
 class Load:
     """A client: what it does on each of its devices, as `two_gpus.cu` reads it, and the GPUs that it may use.
 
-    Without `options`, it is a client of PyTorch, which does not count: it used what the others left.
+    Without `options`, it is a client of PyTorch, which does not count: it used what the others left. It may have the
+    `shared` library of the CUDA runtime.
     """
 
     name: str
     options: tuple[str, ...] = ()
     visible: tuple[int, ...] = (0, 1)
+    shared: bool = False
 
     def sm_seconds(self, device: int, launches: int) -> float:
         """Return the SM time of so many launches on a device, in seconds of one SM."""
@@ -61,6 +66,14 @@ SCENES = {
         ON_GPU_1,
     ),
     "torch": (Load("torch"), ON_GPU_0, ON_GPU_1),
+    "together": (
+        Load("both", ("40:700:1000", "16:300:1000")),
+        Load("both-shared", ("12:500:1000", "30:400:1000"), shared=True),
+        Load("one-thread", ("--one-thread", "20:600:2000", "24:600:2000")),
+        Load("second", ("0:0:0", "20:600:1000")),
+        ON_GPU_0,
+    ),
+    "together-torch": (Load("torch"), Load("both", ("20:700:1000", "16:300:1000")), ON_GPU_0),
     "uneven": (Load("uneven", ("100:760:1000", "20:760:1000")), ON_GPU_0, ON_GPU_1),
 }
 
@@ -86,9 +99,14 @@ def used(samples: Samples, began: float, ended: float) -> float:
 class Scene:
     """The clients of a scene, beside `serve` and `record`."""
 
-    def __init__(self, name: str, directory: Path, program: Path, uuids: Sequence[str]) -> None:
-        self.name, self._program, self._uuids = name, program, uuids
+    def __init__(self, name: str, directory: Path, uuids: Sequence[str]) -> None:
+        self.name, self._uuids = name, uuids
         self._directory = directory
+        source = Path(__file__).with_name("two_gpus.cu")
+        self._programs = {
+            shared: build(source, directory / f"two_gpus.{kind}", f"-cudart={kind}")
+            for shared, kind in ((False, "static"), (True, "shared"))
+        }
         self._daemon = ControlDaemon(directory / "d")
         self._recording = directory / "recording.jsonl"
         self._clients: dict[Load, Child] = {}
@@ -103,7 +121,11 @@ class Scene:
             time.sleep(APART_SECONDS)
             for load in SCENES[self.name]:
                 self._clients[load] = self._start(load)
-                time.sleep(APART_SECONDS)
+                if not self.name.startswith(TOGETHER):
+                    self._wait(load)
+                    time.sleep(APART_SECONDS)
+            for load in self._clients:
+                self._wait(load)
             together = time.time()
             time.sleep(TOGETHER_SECONDS)
             scrape, ended = exporter.scrape(), time.time()
@@ -131,16 +153,17 @@ class Scene:
         working = self._directory / "working"
         working.touch()
         torch = [sys.executable, "-m", "lab.attribution.frameworks", "torch_two_gpus", str(working)]
-        child = Child(
-            [str(self._program), *load.options] if load.options else torch,
+        return Child(
+            [str(self._programs[load.shared]), *load.options] if load.options else torch,
             output=self._directory / load.name,
             environment={**self._daemon.environment, "CUDA_VISIBLE_DEVICES": ",".join(map(str, load.visible))},
             directory=SOURCE,
         )
+
+    def _wait(self, load: Load) -> None:
         deadline = time.monotonic() + 60
-        while not child.text() and time.monotonic() < deadline:
+        while not self._clients[load].text() and time.monotonic() < deadline:
             time.sleep(0.1)
-        return child
 
     def _truth(self) -> dict[str, dict[int, Samples]]:
         """Return the SM time of each client on each GPU, by its own counts, or what GPM had and the others did not."""
@@ -198,8 +221,7 @@ def main() -> None:
     uuids = [pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(each)) for each in range(2)]
     for name in sys.argv[1:] or SCENES:
         with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as directory:
-            program = build(Path(__file__).with_name("two_gpus.cu"), Path(directory) / "two_gpus")
-            Scene(name, Path(directory), program, uuids).play(Path(os.environ["OUT"]))
+            Scene(name, Path(directory), uuids).play(Path(os.environ["OUT"]))
 
 
 if __name__ == "__main__":

@@ -183,9 +183,9 @@ class Clients:
         return "\n".join(client.child.evidence() for client in (unhappy or self._started)[:8])
 
 
-def build(source: Path, program: Path) -> Path:
+def build(source: Path, program: Path, *options: str) -> Path:
     """Compile the load program for the present GPU, and let every user run it."""
-    subprocess.run(["nvcc", "-arch=native", "-O2", "-o", str(program), str(source)], check=True, timeout=120)
+    subprocess.run(["nvcc", "-arch=native", "-O2", *options, "-o", str(program), str(source)], check=True, timeout=120)
     program.chmod(0o755)
     return program
 
