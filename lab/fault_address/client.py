@@ -4,6 +4,7 @@ import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -142,6 +143,8 @@ class Cupy:
 def run(framework: Any, environment: Any) -> None:
     """Work until the process ends, and cause the fault that the environment demands."""
     kind, mib, faulted = environment.get("FAULT", ""), int(environment.get("MIB", "512")), False
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     base = framework.begin(mib)
     framework.work()
     say("ready", buffers=[[base, mib * MIB]])
@@ -149,10 +152,9 @@ def run(framework: Any, environment: Any) -> None:
         "freed": framework.freed,
         "past": lambda: base + mib * MIB + int(kind.split(":")[2]),
         "before": lambda: base - int(kind.split(":")[2]),
-        "null": lambda: 0x40,
     }
     try:
-        while True:
+        while not ended:
             if environment.get("BUSY") == "1":
                 framework.work()
             else:
@@ -164,6 +166,7 @@ def run(framework: Any, environment: Any) -> None:
     except Exception as error:
         say("error", name=str(error)[:80])
         os._exit(1)
+    os._exit(0)
 
 
 def main(name: str) -> None:

@@ -1,4 +1,9 @@
-"""Illegal addresses on one GPU, with the kernel's lines and all clients' address ranges: `trials GPU OUT SECONDS`."""
+"""Illegal addresses, with the kernel's lines, all clients' address ranges and the incidents of `serve`.
+
+    python3 -m lab.fault_address.trials GPUS OUT SECONDS [KINDS [RECORDED [CROWD]]]
+
+GPUS is the number of one GPU, or of two with a comma, which then share a daemon.
+"""
 
 import contextlib
 import gzip
@@ -7,21 +12,30 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.clients import NO_DAEMON
+
 HERE = Path(__file__).parent
 MIB, GIB = 1 << 20, 1 << 30
 SETTLE_SECONDS = 1.2
-XID_SECONDS = 3.0
-FRAMEWORK = "framework"
+XID_SECONDS = 1.0
+"""The kernel reports the first access that failed after 0.2 s at most."""
+INCIDENT_SECONDS = 1.6
+"""How long the incident can change: the probes are read once a second."""
+PROBES_SECONDS = 10.0
+RECOVERY_SECONDS = 3.0
+FIRST_PORT = 19400
 ACCESSES = ("write", "write", "read", "atomic")
 
 
@@ -38,11 +52,14 @@ class Kind:
     for_all: bool = False
     """Whether the prefix is for all clients."""
     workers: int = 0
+    devices: Sequence[str] = ()
+    """On two GPUs, the GPUs of each client; `place` is that of the culprit."""
+    place: int = 0
 
 
-def cuda(name: str, fault: str, way: str = "malloc", **options: Any) -> Kind:
+def cuda(name: str, fault: str, way: str = "malloc", *, more: Mapping[str, str] | None = None, **options: Any) -> Kind:
     """Return a kind of the client of the CUDA runtime."""
-    return Kind(name=name, fault=fault, environment={"ALLOCATE": way}, **options)
+    return Kind(name=name, fault=fault, environment={"ALLOCATE": way, **(more or {})}, **options)
 
 
 NO_LAYOUT = ("setarch", "-R")
@@ -53,21 +70,20 @@ KINDS = (
     cuda("freed", "freed"),
     cuda("past-1g", f"past:1:{GIB}"),
     cuda("past-8g", f"past:2:{8 * GIB}"),
-    cuda("past-4m", f"past:0:{4 * MIB}"),
     cuda("past-32m", f"past:2:{32 * MIB}"),
     cuda("before-64m", f"before:2:{64 * MIB}"),
     cuda("before-8g", f"before:0:{8 * GIB}"),
     cuda("before-4m", f"before:1:{4 * MIB}"),
     cuda("host", "host"),
     cuda("random", "given"),
-    cuda("null", "null"),
+    cuda("null", f"null:{0x40}"),
+    cuda("null-plus-1m", f"null:{MIB}"),
+    cuda("null-plus-4g", f"null:{4 * GIB}"),
     cuda("vmm-past-16m", f"past:2:{16 * MIB}", "vmm"),
     cuda("vmm-freed", "freed", "vmm"),
-    cuda("managed-past-64m", f"past:2:{64 * MIB}", "managed"),
     cuda("managed-past-1g", f"past:1:{GIB}", "managed"),
     cuda("async-freed", "freed", "async"),
     cuda("async-past-1g", f"past:2:{GIB}", "async"),
-    cuda("ipc-past-64m", f"shared:{64 * MIB}", others={"EXPORT": "1"}),
     cuda("ipc-past-1g", f"shared:{GIB}", others={"EXPORT": "1"}),
     cuda("in-anothers-range", "given"),
     cuda("past-1g-reserving-neighbour", f"past:1:{GIB}", others={"RESERVE": "43"}),
@@ -75,9 +91,17 @@ KINDS = (
     cuda("past-1g-fixed-layout", f"past:1:{GIB}", prefix=NO_LAYOUT, for_all=True),
     cuda("before-64m-fixed-layout", f"before:2:{64 * MIB}", prefix=NO_LAYOUT, for_all=True),
     cuda("past-1g-container", f"past:1:{GIB}", prefix=OWN_PIDS),
-    Kind(name="torch-past-32m", fault=f"past:0:{32 * MIB}", program="torch"),
+    cuda("past-1g-foreign", f"past:1:{GIB}", more=NO_DAEMON),
+    cuda("past-1g-and-foreign", f"past:1:{GIB}", others={**NO_DAEMON, "FAULT": f"past:1:{GIB}"}),
+    cuda("null-and-foreign", f"null:{0x40}", others={**NO_DAEMON, "FAULT": f"past:1:{GIB}"}),
+    cuda("past-1g-exit", f"past:1:{GIB}", more={"EXIT_MS": "0"}),
+    cuda("past-1g-exit-20ms", f"past:1:{GIB}", more={"EXIT_MS": "20"}),
+    cuda("forked-past-1g", f"past:1:{GIB}", workers=3),
+    cuda("forked-spread-past-1g", f"past:1:{GIB}", more={"SPREAD": "1"}, workers=3),
+    cuda("forked-spread-freed", "freed", more={"SPREAD": "1"}, workers=3),
+    Kind(name="torch-past-256m", fault=f"past:0:{256 * MIB}", program="torch"),
     Kind(name="torch-past-1g", fault=f"past:0:{GIB}", program="torch"),
-    Kind(name="torch-before-64m", fault=f"before:0:{64 * MIB}", program="torch"),
+    Kind(name="torch-before-512m", fault=f"before:0:{512 * MIB}", program="torch"),
     Kind(name="torch-freed", fault="freed", program="torch"),
     Kind(
         name="torch-expandable-past-1g",
@@ -98,16 +122,30 @@ KINDS = (
     Kind(name="torch-forked-past-1g", fault=f"past:0:{GIB}", program="torch", workers=3),
     Kind(name="torch-forked-freed", fault="freed", program="torch", workers=3),
     Kind(
-        name="jax-past-1g", fault=f"past:0:{GIB}", program="jax", environment={"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        name="jax-past-8g",
+        fault=f"past:0:{8 * GIB}",
+        program="jax",
+        environment={"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
     ),
     Kind(
-        name="jax-preallocated-past-1g",
-        fault=f"past:0:{GIB}",
+        name="jax-preallocated-past-32g",
+        fault=f"past:0:{32 * GIB}",
         program="jax",
         environment={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".2"},
     ),
     Kind(name="cupy-past-1g", fault=f"past:0:{GIB}", program="cupy"),
     Kind(name="cupy-freed", fault="freed", program="cupy"),
+    *(
+        cuda(
+            f"two-gpus-{name}-{'both' if place == 2 else 'one'}-on-{gpu}",
+            fault,
+            more={"FAULT_ON": gpu},
+            devices=("0", "1", "0,1", "0", "1"),
+            place=place,
+        )
+        for name, fault in (("past-1g", f"past:1:{GIB}"), ("freed", "freed"), ("before-64m", f"before:2:{64 * MIB}"))
+        for place, gpu in ((0, "0"), (1, "1"), (2, "0"), (2, "1"))
+    ),
 )
 
 
@@ -125,7 +163,22 @@ class Trial:
     @property
     def place(self) -> int:
         """The culprit among the clients."""
-        return self.number * 7 % self.count
+        return self.kind.place if self.kind.devices else self.number * 7 % self.count
+
+    @property
+    def neighbour(self) -> int:
+        """The client with the environment of `others`."""
+        return 1 if self.place == 0 else 0
+
+    def options(self, index: int) -> Mapping[str, str]:
+        """Return what the kind adds to the environment of a client."""
+        if self.kind.workers or index == self.place:
+            return {**self.kind.environment, "FAULT": self.kind.fault}
+        return self.kind.others if index == self.neighbour else {}
+
+    def is_foreign(self, index: int) -> bool:
+        """Return whether a client runs without MPS."""
+        return self.options(index).items() >= NO_DAEMON.items()
 
 
 def plan(seed: int, kinds: Sequence[Kind] = KINDS) -> Iterator[Trial]:
@@ -133,16 +186,16 @@ def plan(seed: int, kinds: Sequence[Kind] = KINDS) -> Iterator[Trial]:
     chance, number = random.Random(seed), 0
     while True:
         for kind in chance.sample(kinds, len(kinds)):
-            count = chance.choice((2, 3, 3, 4, 4, 6, 8))
-            if kind.program == "cuda" and number % 13 == 5:
+            count = len(kind.devices) or chance.choice((2, 3, 3, 4, 4, 6, 8))
+            if kind.program == "cuda" and number % 13 == 5 and not kind.devices:
                 count = chance.choice((16, 24))
-            torch = chance.choice((0, 0, 0, 1)) if count < 8 else 0
+            torch = chance.choice((0, 0, 0, 1)) if count < 8 and not kind.devices else 0
             yield Trial(
                 number=number,
                 kind=kind,
                 count=count,
                 torch=torch,
-                busy=chance.random() < 0.7,
+                busy=chance.random() < 0.5,
                 how=chance.choice(ACCESSES),
             )
             number += 1
@@ -190,10 +243,10 @@ Starts = list[tuple[int, Callable[[], Client]]]
 
 
 class KernelLog:
-    """The lines of the kernel log about one GPU."""
+    """The lines of the kernel log about some GPUs."""
 
-    def __init__(self, bus: str) -> None:
-        self._bus = bus.lower()
+    def __init__(self, buses: Sequence[str]) -> None:
+        self._buses = [bus.lower() for bus in buses]
         self._file = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
         os.lseek(self._file, 0, os.SEEK_END)
 
@@ -204,40 +257,44 @@ class KernelLog:
             try:
                 lines.append(os.read(self._file, 16384).decode(errors="replace").rstrip())
             except BlockingIOError:
-                return [line for line in lines if "NVRM" in line and ("Xid" not in line or self._bus in line.lower())]
+                return [line for line in lines if "NVRM" in line and ("Xid" not in line or self._is_of_gpus(line))]
             except BrokenPipeError:
                 continue
 
+    def _is_of_gpus(self, line: str) -> bool:
+        return any(bus in line.lower() for bus in self._buses)
+
 
 class Runner:
-    """Runs trials on one GPU."""
+    """Runs trials with one daemon for some GPUs."""
 
-    def __init__(self, gpu: int, out: Path, program: Path) -> None:
+    def __init__(self, gpus: str, directory: Path, program: Path) -> None:
         query = subprocess.run(
-            ["nvidia-smi", f"--id={gpu}", "--query-gpu=uuid,pci.bus_id,name,driver_version", "--format=csv,noheader"],
+            ["nvidia-smi", f"--id={gpus}", "--query-gpu=uuid,pci.bus_id,name,driver_version", "--format=csv,noheader"],
             capture_output=True,
             text=True,
             check=True,
         )
-        self.recordings, self.recorded = out / f"recordings{gpu}", frozenset[int]()
-        self.uuid, bus, self.name, self.driver = (part.strip() for part in query.stdout.split(","))
-        self._log = KernelLog(bus[-10:-2])
-        self._directory = out / f"work{gpu}"
-        for directory in (self._directory / "pipe", self._directory / "log", self.recordings):
-            directory.mkdir(parents=True)
+        rows = [[part.strip() for part in line.split(",")] for line in query.stdout.splitlines()]
+        self._uuids, buses, (self.name, *_), (self.driver, *_) = zip(*rows, strict=True)
+        self.recordings, self.recorded = directory / "recordings", frozenset[int]()
+        self._log = KernelLog([bus[-10:-2] for bus in buses])
+        self._directory = directory
+        for each in (directory / "pipe", directory / "log", self.recordings):
+            each.mkdir()
         self._environment = {
-            **{name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
-            "CUDA_MPS_PIPE_DIRECTORY": str(self._directory / "pipe"),
-            "CUDA_MPS_LOG_DIRECTORY": str(self._directory / "log"),
-            # MPS shows its clients one GPU, and PyTorch counts those of NVML.
-            "CUDA_VISIBLE_DEVICES": "0",
+            **os.environ,
+            "CUDA_MPS_PIPE_DIRECTORY": str(directory / "pipe"),
+            "CUDA_MPS_LOG_DIRECTORY": str(directory / "log"),
+            # MPS shows its clients its own GPUs alone, and PyTorch counts those of NVML.
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(len(rows)))),
         }
         self._program = program
-        subprocess.run(
-            ["nvidia-cuda-mps-control", "-d"], env={**self._environment, "CUDA_VISIBLE_DEVICES": self.uuid}, check=True
-        )
-        self._url = f"http://127.0.0.1:{19400 + gpu}"
-        self._exporter = self._program_of_exporter("serve", f"--web.listen-address=127.0.0.1:{19400 + gpu}")
+        daemon = {**self._environment, "CUDA_VISIBLE_DEVICES": ",".join(self._uuids)}
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=daemon, check=True)
+        address = f"127.0.0.1:{FIRST_PORT + int(gpus[0])}"
+        self._url = f"http://{address}"
+        self._exporter = self._program_of_exporter("serve", f"--web.listen-address={address}", "--attribution=bpf")
 
     def _program_of_exporter(self, *arguments: str) -> "subprocess.Popen[bytes]":
         """Start a command of the exporter for this daemon."""
@@ -250,11 +307,25 @@ class Runner:
         with (self._directory / "exporter.log").open("a") as log:
             return subprocess.Popen(command, env=own, cwd=HERE.parents[1], stdout=log, stderr=log)
 
+    def wait_for_probes(self) -> bool:
+        """Wait until the exporter reads its probes, which must be attached before the first client begins."""
+        limit = time.monotonic() + PROBES_SECONDS
+        while time.monotonic() < limit:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self._url}/metrics", timeout=5) as answer:
+                if b'cuda_mps_exporter_source_up{source="libcuda_probes"} 1' in answer.read():
+                    return True
+            time.sleep(0.2)
+        return False
+
     def _incidents(self) -> list[dict[str, Any]]:
         """Return the newest incidents of the exporter."""
         with urllib.request.urlopen(f"{self._url}/api/v1/incidents?limit=2", timeout=5) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]
         return found
+
+    def log_of_exporter(self) -> str:
+        """Return the end of the exporter's log."""
+        return (self._directory / "exporter.log").read_text(errors="replace")[-4000:]
 
     def close(self) -> None:
         """End the exporter and the daemon."""
@@ -275,21 +346,21 @@ class Runner:
                 "BUSY": "1" if trial.busy else "0",
                 "HOW": trial.how,
                 "MIB": str(min(4096, 40960 // trial.count) >> (index % 3)),
-                **(kind.environment if culprit else {}),
+                **trial.options(index),
             }
-            first = 1 if trial.place == 0 else 0
-            if index == first and not culprit:
-                environment.update(kind.others)
             shared = str(self._directory / f"{trial.number}.handle")
             if "EXPORT" in environment:
                 environment["EXPORT"] = shared
-            if culprit:
-                environment["FAULT"] = kind.fault
-                if kind.fault.startswith("shared"):
-                    environment["IMPORT"] = shared
+            if culprit and kind.fault.startswith("shared"):
+                environment["IMPORT"] = shared
+            if trial.is_foreign(index):
+                environment["CUDA_VISIBLE_DEVICES"] = self._uuids[0]
+            if kind.devices:
+                environment["DEVICES"] = kind.devices[index]
             if kind.workers:
                 environment.update(WORKERS=str(kind.workers), CULPRIT=str(trial.number % kind.workers), MIB="512")
-            framework = kind.program if culprit else "torch" if first < index <= first + trial.torch else "cuda"
+            others = "torch" if trial.neighbour < index <= trial.neighbour + trial.torch else "cuda"
+            framework = kind.program if culprit else others
             prefix = kind.prefix if culprit or kind.for_all else ()
             command = (
                 [str(self._program)] if framework == "cuda" else [sys.executable, str(HERE / "client.py"), framework]
@@ -333,22 +404,34 @@ class Runner:
             if recorder is not None:
                 time.sleep(1)
                 recorder.send_signal(2)
-            for client in clients.values():
-                for pid in (*descendants(client.process.pid), client.process.pid):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, 9)
-                client.process.wait()
-            # Without a fault, the clients were killed in mid-kernel, which is a fault some moments later.
-            time.sleep(0.1 if any("Xid" in line for line in result.get("lines", ())) else 0.6)
-            self._wait_for_recovery()
+            self._end(clients.values())
+            result["stuck"] = not self._recovers()
         return result
 
-    def _wait_for_recovery(self) -> None:
-        limit = time.monotonic() + 5
-        while time.monotonic() < limit and "FAULT" in self._answer(
-            f"get_server_status {self._answer('get_server_list')}"
-        ):
+    def _end(self, clients: Collection[Client]) -> None:
+        """End all clients. First ask them: one that is killed in mid-kernel causes another fault."""
+        pids = [pid for client in clients for pid in (*descendants(client.process.pid), client.process.pid)]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            limit = time.monotonic() + 1
+            while number == signal.SIGTERM and time.monotonic() < limit and any(map(is_running, pids)):
+                time.sleep(0.01)
+        for client in clients:
+            client.process.wait()
+        time.sleep(0.1)
+
+    def _recovers(self) -> bool:
+        """Wait until the server is not in FAULT. If it stays there, which happens on two GPUs, end it."""
+        limit = time.monotonic() + RECOVERY_SECONDS
+        while "FAULT" in self._answer(f"get_server_status {(server := self._answer('get_server_list'))}"):
+            if time.monotonic() > limit:
+                self._answer(f"shutdown_server {server} -f")
+                time.sleep(1)
+                return False
             time.sleep(0.05)
+        return True
 
     def _answer(self, command: str) -> str:
         done = subprocess.run(
@@ -390,6 +473,7 @@ class Runner:
         time.sleep(SETTLE_SECONDS + 2 * (trial.number in self.recorded))
         result["buffers"] = {pid: event["buffers"] for pid, (_, event) in zip(pids, ready(), strict=True)}
         began = time.perf_counter()
+        result["foreign"] = [pid for pid, index in zip(pids, order, strict=True) if trial.is_foreign(index)]
         result["early"] = {pid: ranges(pid) for pid in pids}
         result["reading_seconds"] = round((time.perf_counter() - began) / len(pids), 6)
         self._log.read()
@@ -422,17 +506,22 @@ class Runner:
             self._wait_for_incident(result)
         result["lines"] = [*lines, *self._log.read()]
         result["intended"] = [event for client in clients.values() for event in client.events("fault")]
-        result["errors"] = sum(bool(client.events("error")) for client in clients.values())
+        result["died"] = [
+            pid
+            for pid, (index, event) in zip(pids, ready(), strict=True)
+            if any(each.get("pid") == event.get("pid") for each in clients[index].events("error"))
+        ]
 
     def _wait_for_incident(self, result: dict[str, Any]) -> None:
-        """Wait until the exporter's incident has the address, and a moment more. Note when it had it."""
-        limit = time.time() + 1.2
+        """Wait until the exporter's incident has all evidence. Note when it had the address."""
+        limit = time.time() + INCIDENT_SECONDS
         while time.time() < limit:
             incident = next((each for each in self._incidents() if each["detected_at"] >= result["go"] - 0.05), None)
             result["incident"] = incident
-            if incident is not None and (incident["address"] or {}).get("matches") and "named_at" not in result:
-                result["named_at"] = time.time()
-                limit = time.time() + 0.5
+            if incident is not None and (incident["address"] or {}).get("matches"):
+                result.setdefault("named_at", time.time())
+                if all(each["in_flight"] is not None for each in incident["affected"]):
+                    return
             time.sleep(0.01)
 
 
@@ -449,6 +538,14 @@ def cost_of_reading(pids: Sequence[int]) -> dict[str, Any]:
     sizes = [len(Path(f"/proc/{pid}/maps").read_bytes()) for pid in pids]
     counts = [len(each.gpu) + len(each.host) for each in read if each is not None]
     return {"processes": len(pids), "seconds": seconds, "bytes": sizes, "ranges": counts}
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def descendants(pid: int) -> list[int]:
@@ -475,23 +572,24 @@ def crowd(runner: Runner, count: int) -> dict[str, Any]:
     return cost
 
 
-def main(gpu: int, out: Path, seconds: float, only: str = "", recorded: str = "", crowded: str = "0") -> None:
-    """Run trials for some seconds. Each is one line of `trials<GPU>.jsonl.gz`.
+def main(gpus: str, out: Path, seconds: float, only: str = "", recorded: str = "", crowded: str = "0") -> None:
+    """Run trials for some seconds. Each is one line of `trials<GPUS>.jsonl.gz`.
 
     `only` selects kinds, `recorded` has the numbers of trials that are recorded, and `crowded` is the number of clients
     of which the cost of reading is measured at the end.
     """
     end = time.monotonic() + seconds
-    program = Path(f"/tmp/fault_address_client{gpu}")
+    name = gpus.replace(",", "-")
+    work = Path(tempfile.mkdtemp(prefix="fault", dir="/tmp"))
+    program = work / f"fault_client{name}"
     subprocess.run(["nvcc", "-O2", "-arch=native", "-o", str(program), str(HERE / "client.cu"), "-lcuda"], check=True)
-    work = Path(f"/tmp/fault_address{gpu}")
-    work.mkdir()
-    runner = Runner(gpu, work, program)
+    runner = Runner(gpus, work, program)
     runner.recorded = frozenset(map(int, recorded.split(","))) if recorded else frozenset()
-    kinds = [kind for kind in KINDS if re.search(only, kind.name)]
-    trials = plan(1000 + gpu, kinds)
+    kinds = [kind for kind in KINDS if re.search(only, kind.name) and bool(kind.devices) == ("," in gpus)]
+    trials = plan(1000 + int(gpus[0]), kinds)
     waiting = [(trial, runner.prepare(trial)) for trial in (next(trials), next(trials), next(trials))]
-    with gzip.open(out / f"trials{gpu}.jsonl.gz", "wt") as file:
+    print(gpus, runner.name, "probes are read:", runner.wait_for_probes(), flush=True)
+    with gzip.open(out / f"trials{name}.jsonl.gz", "wt") as file:
         while time.monotonic() < end:
             trial, prepared = waiting.pop(0)
             following = next(trials)
@@ -500,19 +598,15 @@ def main(gpu: int, out: Path, seconds: float, only: str = "", recorded: str = ""
             file.write(json.dumps(result) + "\n")
             file.flush()
             xid = next((line for line in result.get("lines", ()) if "Xid" in line), "no Xid")
-            print(
-                gpu,
-                trial.number,
-                trial.kind.name,
-                trial.count,
-                result.get("failed", xid.partition(";")[2])[:240],
-                flush=True,
-            )
+            text = result.get("failed", xid.partition(";")[2])[:240]
+            print(gpus, trial.number, trial.kind.name, trial.count, text, flush=True)
     if int(crowded):
-        (out / f"crowd{gpu}.json").write_text(json.dumps(crowd(runner, int(crowded))) + "\n")
+        (out / f"crowd{name}.json").write_text(json.dumps(crowd(runner, int(crowded))) + "\n")
     runner.close()
-    shutil.make_archive(str(out / f"recordings{gpu}"), "gztar", runner.recordings)
+    print(runner.log_of_exporter())
+    if runner.recorded:
+        shutil.make_archive(str(out / f"recordings{name}"), "gztar", runner.recordings)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:])
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:])
