@@ -434,14 +434,18 @@ class Runner:
         return True
 
     def _answer(self, command: str) -> str:
-        done = subprocess.run(
-            ["nvidia-cuda-mps-control"],
-            input=f"{command}\n",
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        """Return the answer of the control program, empty if there is none in time."""
+        try:
+            done = subprocess.run(
+                ["nvidia-cuda-mps-control"],
+                input=f"{command}\n",
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                timeout=10,
+            )
+        except subprocess.TimeoutExpired:
+            return ""
         return done.stdout.strip()
 
     def _cause(self, trial: Trial, clients: dict[int, Client], result: dict[str, Any]) -> None:
