@@ -83,9 +83,10 @@ ADDRESS_NEAR = Calibration(60, 61)
 """The client that the faulting address names, because it is in a range of that client, or near one."""
 
 MAX_IF_AMBIGUOUS = 0.75
-"""At most this while the address ranges of a candidate are unknown: if the culprit's are, an innocent was named in 14
-of 223 trials, and a client can make its own unreadable. The same if the address is in a range of another client, which
-can reserve most addresses, and farther than `MOST_IF_INSIDE_ANOTHER` from those of the first."""
+"""At most this while the address ranges of another candidate are unknown: if the culprit's are, an innocent was named
+in 14 of 223 trials. A client can make its own unreadable, and many exit right after their fault. The same if the
+address is in a range of another client, which can reserve most addresses, and farther than `MOST_IF_INSIDE_ANOTHER`
+from those of the first."""
 MOST_IF_INSIDE_ANOTHER = 1 << 30
 
 MAX_IF_CONTRADICTED = 0.45
@@ -198,10 +199,11 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     group = [best.pid, *(pid for pid in best.alike if pid in shares)]
     together = sum(shares[pid] for pid in group)
     calibration = ADDRESS_INSIDE if best.place is Place.INSIDE else ADDRESS_NEAR
-    highest = MAX_IF_AMBIGUOUS if clue.unread or _is_inside_another(clue, best) else calibration.confidence
+    unread = len({*clue.unread} - {best.pid})
+    highest = MAX_IF_AMBIGUOUS if unread or _is_inside_another(clue, best) else calibration.confidence
     total, weight = min(together, highest), sum(ranked[pid].confidence for pid in group)
     idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
-    indications = tuple(_address_indications(clue, best, calibration, len(group)))
+    indications = tuple(_address_indications(best, calibration, len(group), unread))
     found = {}
     for pid in group:
         own = ranked[pid].confidence
@@ -220,9 +222,7 @@ def _is_inside_another(clue: AddressClue, best: AddressMatch) -> bool:
     return far and any(each.place is Place.INSIDE and each.pid not in best.alike for each in clue.matches)
 
 
-def _address_indications(
-    clue: AddressClue, match: AddressMatch, calibration: Calibration, group: int
-) -> Iterable[Reason]:
+def _address_indications(match: AddressMatch, calibration: Calibration, group: int, unread: int) -> Iterable[Reason]:
     hits, trials = calibration.hits, calibration.trials
     if match.place is Place.INSIDE:
         yield Reason(ReasonCode.ADDRESS_INSIDE_RANGE, range_bytes=match.range_bytes, hits=hits, trials=trials)
@@ -237,8 +237,8 @@ def _address_indications(
         )
     if group > 1:
         yield Reason(ReasonCode.ONE_OF_ALIKE, count=group)
-    if clue.unread:
-        yield Reason(ReasonCode.ADDRESS_RANGES_UNREAD, count=len(clue.unread))
+    if unread:
+        yield Reason(ReasonCode.ADDRESS_RANGES_UNREAD, count=unread)
 
 
 def _exit_confidences(exits: Mapping[int, EarlyDisconnect], *, fetch_failed: bool) -> Mapping[int, float]:

@@ -116,7 +116,7 @@ def named_in(incident: Mapping[str, Any], culprit: int) -> Named:
 def named_by(clue: AddressClue, culprit: int) -> Named:
     """Return what the address alone says."""
     best = clue.matches[0] if clue.matches else None
-    named = best is not None and best.share >= NAMED and not clue.unread
+    named = best is not None and best.share >= NAMED and {*clue.unread} <= {best.pid}
     return Named(named, best is not None and best.pid == culprit)
 
 

@@ -318,10 +318,10 @@ class Runner:
         return False
 
     def _incidents(self) -> list[dict[str, Any]]:
-        """Return the newest incidents of the exporter."""
-        with urllib.request.urlopen(f"{self._url}/api/v1/incidents?limit=2", timeout=5) as answer:
+        """Return the newest incidents of this daemon. The exporter also finds the daemon of the other GPU."""
+        with urllib.request.urlopen(f"{self._url}/api/v1/incidents?limit=9", timeout=5) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]
-        return found
+        return [each for each in found if each["daemon"] == str(self._directory / "pipe")]
 
     def log_of_exporter(self) -> str:
         """Return the end of the exporter's log."""

@@ -231,6 +231,15 @@ def test_an_unread_candidate_makes_the_suspect_less_than_very_likely() -> None:
     assert incident_of(LAYOUT[B] + GIB, *ALL_READ[:2], incomplete).suspects[0].confidence == 0.75
 
 
+def test_a_client_that_exits_at_once_is_named_by_its_reading_before_the_fault() -> None:
+    """The others were read after the fault."""
+    incident = incident_of(LAYOUT[B] + GIB, ALL_READ[0], replace(ALL_READ[1], at=AT - 5), ALL_READ[2])
+    assert incident.suspect is not None
+    assert incident.suspect.client.pid == B
+    assert incident.suspect.confidence > 0.9
+    assert ReasonCode.ADDRESS_RANGES_UNREAD not in {each.code for each in incident.suspect.indications}
+
+
 @pytest.mark.parametrize(
     ("address", "text"),
     [
