@@ -84,10 +84,10 @@ CLIENTS = Row(
             width=6,
         ),
         lines(
-            "Fraction of time with probes",
-            "Below 1 if a client launches so much that continuous probing would slow it down. The exporter then "
-            "extrapolates, with a larger error. 0: no process uses CUDA.",
-            Query("cuda_mps_exporter_attribution_watched_ratio{node}", "{{instance}}"),
+            "Fraction of time in which a client was watched",
+            "Below 1 if clients launch so much that continuous probing would slow them down. The exporter then "
+            "extrapolates. It watches for longer while clients are new or change. 0: the client cannot be watched.",
+            Query("cuda_mps_client_watched_ratio{node}", "{{instance}} {{client}}"),
             unit=looks.RATIO,
             ceiling=1,
             width=12,

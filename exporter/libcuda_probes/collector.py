@@ -30,13 +30,17 @@ DEFAULT_SMS = 132
 """Used if no GPU reports its number of SMs: that of an H200."""
 
 
-# -- the rate limit: probes cost a process at most 4 % of its time --------------------------------------------------
+# -- the rate limits: probes cost a process at most 4 % of its time, or 0.6 % if its SM time is known well ------------
 
 
 MAX_HITS_PER_SECOND = 36_000.0
 """So many probe hits cost a process at most 4 % of its time: each takes about 1.1 us (measured, host of an H200), of
 which the BPF program takes 0.2 us. PyTorch launches up to about 30,000 kernels a second. The limit also ensures that
 events stay in their map for about a second before others replace them."""
+
+SETTLED_HITS_PER_SECOND = 6_000.0
+"""The limit while all clients are settled: 0.6 % of the time of a process. Of 15 seconds with 90,000 launches each, the
+probes count one."""
 
 MIN_ATTACHED_RATIO = 0.02
 
@@ -51,15 +55,48 @@ def probe_hits(work: ProcessWork) -> int:
     return work.kernels + work.graphs + work.records + work.uploads + work.context_calls + 2 * work.syncs
 
 
-def pause_seconds(before: Mapping[int, ProcessWork], now: Mapping[int, ProcessWork], seconds: float) -> float:
-    """Return the pause that is due for `seconds` with attached probes: 0 if no process exceeded the rate."""
-    earlier = {pid: probe_hits(work) for pid, work in before.items()}
-    hits = [probe_hits(work) - earlier.get(pid, 0) for pid, work in now.items()]
-    rate = max(hits, default=0) / seconds if seconds > 0 else 0.0
-    if rate <= MAX_HITS_PER_SECOND:
-        return 0.0
-    ratio = max(MIN_ATTACHED_RATIO, MAX_HITS_PER_SECOND / rate)
-    return min(MAX_PAUSE_SECONDS, seconds * (1 - ratio) / ratio)
+def pause_seconds(hits: int, seconds: float, limit: float) -> float:
+    """Return the pause that is due for `seconds` with attached probes, if a process hit them so often."""
+    ratio = max(MIN_ATTACHED_RATIO, min(1.0, limit * seconds / max(1, hits)))
+    return seconds * (1 - ratio) / ratio
+
+
+@dataclass(slots=True)
+class Pauses:
+    """The pauses of the probes, for all processes together.
+
+    The lower limit applies while all clients are `settled`. If one becomes unsettled in a pause, the pause is only as
+    long as the higher limit requires.
+    """
+
+    settled: bool = False
+    _due: float = 0.0
+    _least_due: float = 0.0
+    _began: float | None = None
+
+    def add(self, before: Mapping[int, ProcessWork], now: Mapping[int, ProcessWork], seconds: float) -> None:
+        """Add what is due for `seconds` with attached probes."""
+        earlier = {pid: probe_hits(work) for pid, work in before.items()}
+        hits = max((probe_hits(work) - earlier.get(pid, 0) for pid, work in now.items()), default=0)
+        least = pause_seconds(hits, seconds, MAX_HITS_PER_SECOND)
+        self._least_due += least
+        self._due += pause_seconds(hits, seconds, SETTLED_HITS_PER_SECOND) if self.settled else least
+
+    @property
+    def seconds(self) -> float:
+        """The length of the pause that is due, or lasts; 0 if it is too short."""
+        due = self._due if self.settled else self._least_due
+        return 0.0 if due < MIN_PAUSE_SECONDS else min(due, MAX_PAUSE_SECONDS)
+
+    def begin(self, now: float) -> None:
+        """Begin the pause that is due."""
+        self._began = now
+
+    def lasts(self, now: float) -> bool:
+        """Return whether a pause lasts. If its time is over, end it."""
+        if self._began is not None and now >= self._began + self.seconds:
+            self._began, self._due, self._least_due = None, 0.0, 0.0
+        return self._began is not None
 
 
 # -- SM limits: the SMs that a process may use, if a thread percentage limits them ----------------------------------
@@ -111,19 +148,18 @@ class LibcudaCollector:
         self._percentages: Mapping[int, float] = {}
         self._last: Mapping[int, ProcessWork] = {}
         self._ended_by_pauses: dict[tuple[int, int], tuple[int, int, int]] = {}
-        self._pause_due = 0.0
-        self._paused_until: float | None = None
+        self._pauses = Pauses()
         self._read_at: float | None = None
         self._watching = False
         self._paused_pids: frozenset[int] = frozenset()
         self._cleaned_at = float("-inf")
 
-    def watch(self, percentages: Mapping[int, float], others: Iterable[int]) -> None:
+    def watch(self, percentages: Mapping[int, float], others: Iterable[int], settled: bool = False) -> None:
         """Set the processes whose libcuda gets probes: clients with their active thread percentages, and others.
 
-        Safe in any thread.
+        If all clients are settled, the probes are attached for a smaller part of the time. Safe in any thread.
         """
-        self._percentages, self._pids = percentages, (*percentages, *others)
+        self._percentages, self._pids, self._pauses.settled = percentages, (*percentages, *others), settled
 
     def collect(self) -> Reading:
         """Read everything: the launches first, because what GPM reports of a GPU is older by its lag.
@@ -140,9 +176,9 @@ class LibcudaCollector:
                 uses = self.uses()
             except DriverError as error:
                 problems.append(error.problem)
-            self._pause_due += pause_seconds(before, self._last, work.seconds)
-            if self._pause_due >= MIN_PAUSE_SECONDS:
-                self._pause(probes, min(self._pause_due, MAX_PAUSE_SECONDS))
+            self._pauses.add(before, self._last, work.seconds)
+            if self._attached and self._pauses.seconds:
+                self._pause(probes)
         except DriverError as error:
             return Reading(problem=error.problem)
         except BpfError as error:
@@ -181,9 +217,9 @@ class LibcudaCollector:
         found = self.libraries.find(self._pids)
         problems = [_not_watched(why) for why in found.problems]
         now = self.clock.monotonic()
-        if self._paused_until is not None and now < self._paused_until:
+        if self._pauses.lasts(now):
             return problems
-        self._paused_until, self._paused_pids = None, frozenset()
+        self._paused_pids = frozenset()
         libraries = {library.path_to_open: library for library in found.libraries}
         for path in self._attached.keys() - libraries.keys():
             probes.detach(path)
@@ -255,7 +291,7 @@ class LibcudaCollector:
             for pid, work in works.items()
         }
 
-    def _pause(self, probes: LibcudaProbes, seconds: float) -> None:
+    def _pause(self, probes: LibcudaProbes) -> None:
         """Detach from all libraries for a while."""
         self._paused_pids = frozenset(self._watched_pids())
         for path in tuple(self._attached):
@@ -265,8 +301,8 @@ class LibcudaCollector:
             flight, area, bound = self._ended_by_pauses.get(key, (0, 0, 0))
             self._ended_by_pauses[key] = flight + work.open_ns, area + work.open_area, bound + work.open_bound
         probes.begin()
-        self._watching, self._pause_due = False, 0.0
-        self._paused_until = self.clock.monotonic() + seconds
+        self._watching = False
+        self._pauses.begin(self.clock.monotonic())
 
     def _watched_pids(self) -> tuple[int, ...]:
         """Return the processes that are watched, pauses aside."""

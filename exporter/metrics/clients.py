@@ -22,7 +22,7 @@ from exporter.parse.printable import printable
 from exporter.state.failure_domains import failure_domains
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import cgroup_of, pod_of, workload_of
-from exporter.usage.launch_history import launch_counts, watched_fraction
+from exporter.usage.launch_history import launch_counts, watched_ratio
 from exporter.usage.sampling import memory_by_workload
 from exporter.view import View
 
@@ -109,14 +109,16 @@ LAUNCHES = group(
         "Seconds with work in flight, summed over streams: from a launch on an idle stream until a "
         "synchronization returns. Absent if libcuda is not watched."
     ),
+    CLIENT.of(lambda view, each: watched_ratio(view.node, each[1].pid))
+    .value("cuda_mps_client_watched_ratio", float)
+    .help(
+        "Fraction of the last minute, or of the client's life, in which its launches were counted. Less than 1 if the "
+        "probes were detached to limit their cost, 0 if its libcuda is not watched. Absent without working probes."
+    ),
     NODE.value(
         "cuda_mps_exporter_launches_lost_total",
         lambda view: None if view.node.work is None else view.node.launch_history.lost,
     ).help("Kernel launches that were not counted because a BPF map was full. Absent if no libcuda is watched."),
-    NODE.value("cuda_mps_exporter_attribution_watched_ratio", lambda view: watched_fraction(view.node)).help(
-        "Fraction of the last minute in which the clients' libcuda was watched. Less than 1 if the probes rested "
-        "to limit their cost, 0 if no process uses CUDA. Absent without working probes."
-    ),
 )
 
 

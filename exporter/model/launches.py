@@ -156,10 +156,10 @@ class ProcessLaunches:
 class LaunchHistory:
     """The last readings, the oldest first, the counts of each process, and all lost launches.
 
-    `watched` has the `boot_ns` and the `seconds` of each reading of the last minute.
+    `watched` has the `boot_ns`, the `seconds` and the `watched` PIDs of each reading of the last minute.
     """
 
     readings: tuple[WorkReading, ...] = ()
     counts: Mapping[int, ProcessLaunches] = field(default_factory=dict)
     lost: int = 0
-    watched: tuple[tuple[int, float], ...] = ()
+    watched: tuple[tuple[int, float, tuple[int, ...]], ...] = ()

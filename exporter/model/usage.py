@@ -279,8 +279,9 @@ class GpuAttribution:
     """The state by which one GPU's SM time is divided.
 
     `windows` are those of the last minute, the oldest first. `clients` were connected at the end of the last window.
-    `work` is the last reading with attributed launches. `rates` are the last two known launch rates. `gpm_read_at` is
-    when GPM was last read for attribution alone, and `read_at` when the GPU was last read without GPM.
+    `work` is the last reading with attributed launches. `rates` are the last two known launch rates. The clients are
+    `settled` if watching them for a small part of the time is enough. `gpm_read_at` is when GPM was last read for
+    attribution alone, and `read_at` when the GPU was last read without GPM.
     """
 
     windows: tuple[Split, ...] = ()
@@ -288,6 +289,7 @@ class GpuAttribution:
     clients: frozenset[int] = frozenset()
     work: WorkReading | None = None
     rates: tuple[LaunchRate, ...] = ()
+    settled: bool = False
     gpm_read_at: float | None = None
     read_at: float | None = None
 

@@ -34,7 +34,7 @@ def with_reading(node: Node, seen: WorkReading) -> Node:
         readings=(*readings, seen)[-MAX_READINGS:],
         counts={**living, **{work.pid: _counted(node, work) for work in seen.processes}},
         lost=history.lost + seen.lost - lost_before,
-        watched=(*watched, (seen.boot_ns, seen.seconds)),
+        watched=(*watched, (seen.boot_ns, seen.seconds, seen.watched)),
     )
     return replace(node, work=seen, launch_history=history)
 
@@ -55,12 +55,20 @@ def launch_counts(node: Node, pid: int) -> LaunchCounts | None:
     return launches.total if may_belong_to(launches.started_ns, process) else None
 
 
-def watched_fraction(node: Node) -> float | None:
-    """Return the fraction of the last minute in which the probes were attached; None before the second reading."""
+def watched_fraction(node: Node, began_ns: int, ended_ns: int, pid: int | None = None) -> float:
+    """Return the fraction of a time in which the probes were attached: to any process, or to this one."""
     watched = node.launch_history.watched
-    if current_reading(node) is None or len(watched) < 2:
+    seconds = sum(each for at_ns, each, pids in watched if began_ns < at_ns <= ended_ns and pid in (None, *pids))
+    return min(1.0, seconds * 1e9 / (ended_ns - began_ns))
+
+
+def watched_ratio(node: Node, pid: int) -> float | None:
+    """Return the fraction of the last minute, or of a client's life, in which it was watched; None: unknown."""
+    process, watched = node.processes.get(pid), node.launch_history.watched
+    if process is None or current_reading(node) is None:
         return None
-    return min(1.0, 1e9 * sum(seconds for _, seconds in watched[1:]) / (watched[-1][0] - watched[0][0]))
+    began, ended = max(watched[0][0], began_ns(process.start_ticks)), watched[-1][0]
+    return watched_fraction(node, began, ended, pid) if began < ended else None
 
 
 def may_belong_to(first_ns: int, process: ProcessReading) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.collectors.proc import Proc
-from exporter.libcuda_probes.collector import MAX_HITS_PER_SECOND, RETRY_SECONDS, LibcudaCollector, pause_seconds
+from exporter.libcuda_probes.collector import MAX_HITS_PER_SECOND, RETRY_SECONDS, LibcudaCollector, Pauses
 from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
@@ -103,7 +103,9 @@ CALLS: dict[str, Callable[[int], ProcessWork]] = {
 
 @pytest.mark.parametrize("what", CALLS)
 def test_pauses_for_many_calls_of_any_kind(what: str) -> None:
-    assert pause_seconds({}, {7: CALLS[what](int(2 * MAX_HITS_PER_SECOND))}, 1.0) > 0
+    pauses = Pauses()
+    pauses.add({}, {7: CALLS[what](int(2 * MAX_HITS_PER_SECOND))}, 1.0)
+    assert pauses.seconds > 0
 
 
 def test_counts_all_probed_calls(probes: LibcudaProbes, cuda: StandInCuda) -> None:

@@ -13,9 +13,8 @@ from exporter.collectors.proc import Proc
 from exporter.libcuda_probes.collector import (
     CLEANUP_SECONDS,
     MAX_HITS_PER_SECOND,
-    MAX_PAUSE_SECONDS,
+    SETTLED_HITS_PER_SECOND,
     LibcudaCollector,
-    pause_seconds,
     sms_of,
 )
 from exporter.libcuda_probes.libraries import Libraries
@@ -186,10 +185,23 @@ def test_attaches_again_after_a_pause(start_collector: Callable[..., TimedCollec
     assert of(third, target.pid).kernels == 400_000
 
 
-def test_pauses_limit_the_rate_of_probe_hits() -> None:
-    for rate in (MAX_HITS_PER_SECOND, 2 * MAX_HITS_PER_SECOND, 10 * MAX_HITS_PER_SECOND, 1000 * MAX_HITS_PER_SECOND):
-        rest = pause_seconds({}, {7: ProcessWork(pid=7, first_ns=1, kernels=int(rate))}, 1.0)
-        assert rest == MAX_PAUSE_SECONDS or rate / (1 + rest) <= MAX_HITS_PER_SECOND * 1.001
+def test_watches_settled_clients_for_a_small_part_of_the_time(
+    start_collector: Callable[..., TimedCollector], cuda: StandInCuda
+) -> None:
+    """At three times the lower limit, until one of them is not settled any more."""
+    timed = start_collector()
+    calls = int(3 * SETTLED_HITS_PER_SECOND)
+    with cuda.started(Work(mode="turns", count=6, launches=calls, each=calls, nanoseconds=0)) as target:
+        seconds = []
+        for settled in (False, False, True, True, False):
+            timed.collector.watch({target.pid: 100.0}, (), settled)
+            seconds.append(timed.after(1).seconds)
+            assert probed(target, cuda) == (not settled)
+            target.go()
+            target.reach("turn")
+        target.end()
+
+    assert seconds == [0, 1, 1, 0, 0]
 
 
 def test_combines_short_pauses(start_collector: Callable[..., TimedCollector], cuda: StandInCuda) -> None:

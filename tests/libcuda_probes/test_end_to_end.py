@@ -151,7 +151,8 @@ def test_charges_two_clients_by_their_launches(
     assert_conserved(exporter)
     exporter.shows(1, "cuda_mps_exporter_source_up", source="libcuda_probes")
     assert exporter.value("cuda_mps_exporter_launches_lost_total") == 0
-    assert exporter.value("cuda_mps_exporter_attribution_watched_ratio") == pytest.approx(1.0, abs=0.5)
+    ratios = [ratio for _, ratio in exporter.samples("cuda_mps_client_watched_ratio")]
+    assert ratios == pytest.approx([1.0, 1.0], abs=0.5)
 
 
 def test_continues_the_accounts_after_the_exporter_was_killed(

@@ -2,7 +2,14 @@
 
 import pytest
 
-from exporter.libcuda_probes.collector import pause_seconds, probe_hits, sms_of
+from exporter.libcuda_probes.collector import (
+    MAX_HITS_PER_SECOND,
+    MAX_PAUSE_SECONDS,
+    SETTLED_HITS_PER_SECOND,
+    Pauses,
+    probe_hits,
+    sms_of,
+)
 from exporter.model.launches import ProcessWork
 
 SMS = 132
@@ -34,11 +41,57 @@ def test_synchronisation_counts_as_two_hits() -> None:
     assert probe_hits(ProcessWork(pid=PID, first_ns=1, kernels=5, graphs=3, syncs=2)) == 12
 
 
+def pauses_after(*hits: int, settled: bool = False) -> Pauses:
+    """Return the pauses after so many probe hits of one process in each second."""
+    pauses = Pauses(settled=settled)
+    for each in hits:
+        pauses.add({}, {PID: ProcessWork(pid=PID, first_ns=1, kernels=each)}, 1.0)
+    return pauses
+
+
 def test_pause_depends_only_on_calls_since_the_last_collection() -> None:
     """Earlier launches of a long-running process cause no pause."""
     before = {PID: ProcessWork(pid=PID, first_ns=1, kernels=10**9)}
     now = {PID: ProcessWork(pid=PID, first_ns=1, kernels=10**9 + 100)}
-    assert pause_seconds(before, now, 1.0) == 0.0
-    assert pause_seconds({}, now, 1.0) > 0.0
-    assert pause_seconds({}, now, 0.0) == 0.0
-    assert pause_seconds({}, {}, 1.0) == 0.0
+    for since, until, seconds in [(before, now, 1.0), ({}, now, 0.0), ({}, {}, 1.0)]:
+        pauses = Pauses()
+        pauses.add(since, until, seconds)
+        assert pauses.seconds == 0.0
+    assert pauses_after(10**9).seconds > 0.0
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_pauses_limit_the_rate_of_probe_hits(settled: bool) -> None:
+    limit = SETTLED_HITS_PER_SECOND if settled else MAX_HITS_PER_SECOND
+    assert pauses_after(int(limit), settled=settled).seconds == 0
+    for rate in (2 * limit, 10 * limit, 1000 * limit):
+        pause = pauses_after(int(rate), settled=settled).seconds
+        assert pause == pytest.approx(MAX_PAUSE_SECONDS if rate > 31 * limit else rate / limit - 1)
+
+
+def test_short_pauses_add_up() -> None:
+    hits = int(1.6 * MAX_HITS_PER_SECOND)
+    assert [pauses_after(*(hits,) * seconds).seconds for seconds in (1, 2)] == [0, pytest.approx(1.2)]
+
+
+def test_90000_launches_a_second_of_settled_clients_are_counted_for_one_second_in_fifteen() -> None:
+    pauses = pauses_after(90_000, settled=True)
+    pauses.begin(100.0)
+    assert [pauses.lasts(100.0 + seconds) for seconds in (13.9, 14.1)] == [True, False]
+    assert pauses.seconds == 0
+
+
+def test_a_pause_ends_early_if_a_client_becomes_unsettled() -> None:
+    """The pause that the higher limit requires is still made: of 1.5 s with 90,000 launches, of none with 30,000."""
+    for hits, times, lasts in [(90_000, (101.4, 101.6), [True, False]), (30_000, (100.1,), [False])]:
+        pauses = pauses_after(hits, settled=True)
+        pauses.begin(100.0)
+        assert pauses.lasts(101.6)
+        pauses.settled = False
+        assert [pauses.lasts(each) for each in times] == lasts
+
+
+def test_what_was_launched_while_clients_were_unsettled_requires_no_longer_pause_later() -> None:
+    pauses = pauses_after(*(30_000,) * 60)
+    pauses.settled = True
+    assert pauses.seconds == 0

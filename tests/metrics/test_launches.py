@@ -10,9 +10,9 @@ from tests.works import boot_ns, reading, work
 LAUNCHES = "cuda_mps_client_kernel_launches_total"
 IN_FLIGHT = "cuda_mps_client_in_flight_seconds_total"
 LOST = "cuda_mps_exporter_launches_lost_total"
-WATCHED = "cuda_mps_exporter_attribution_watched_ratio"
+WATCHED = "cuda_mps_client_watched_ratio"
 
-BUSY, IDLE = "600-1aao", "601-1adg"
+BUSY, IDLE, UNWATCHED = "600-1aao", "601-1adg", "602-1ag8"
 
 
 @pytest.fixture
@@ -55,17 +55,31 @@ def test_counts_lost_launches_and_nothing_after_a_failed_collection(present: Nod
     assert samples(reduced(look(at=AT + 60), start=present).node, LAUNCHES) == []
 
 
-def test_shows_the_part_of_the_last_minute_with_probes() -> None:
-    """All of it, then half of it because of the rate limit; older readings do not count."""
-    resting = [reading(AT + second, seconds=float(second % 2)) for second in range(200, 301)]
-    whole = [reading(AT + second) for second in range(100, 200)]
-    assert value(reduced(*whole, start=three_clients()).node, WATCHED) == 1
-    assert value(reduced(*whole, *resting, start=three_clients()).node, WATCHED) == pytest.approx(0.5, abs=0.02)
+def test_shows_for_which_part_of_the_last_minute_each_client_was_watched() -> None:
+    """All of it, then half of it because of the rate limit; older readings do not count. One client has no probes."""
+    whole = [reading(AT + second, watched=(600, 601)) for second in range(100, 200)]
+    resting = [reading(AT + second, watched=(600, 601), seconds=float(second % 2)) for second in range(200, 301)]
+    always, half = (reduced(*seen, start=three_clients()).node for seen in (whole, [*whole, *resting]))
+    assert by(always, WATCHED, "client") == {BUSY: 1, IDLE: 1, UNWATCHED: 0}
+    assert by(half, WATCHED, "client") == {
+        BUSY: pytest.approx(0.5, abs=0.02),
+        IDLE: pytest.approx(0.5, abs=0.02),
+        UNWATCHED: 0,
+    }
+
+
+def test_a_young_client_was_watched_for_a_part_of_its_life() -> None:
+    """For six of eight seconds, because it began in a pause. The time before it began does not count."""
+    before = [reading(AT + second, watched=(600,)) for second in range(100, 197)]
+    began = (exited(601, at=AT + 196), process(601, at=AT + 196, ticks=boot_ns(AT + 196) // 10_000_000))
+    life = [reading(AT + 196 + n, watched=(600,) if n <= 2 else (600, 601)) for n in range(1, 9)]
+    node = reduced(*before, *began, *at_work(600, 601, 602, at=AT + 196.5), *life, start=three_clients()).node
+    assert sorted(by(node, WATCHED, "client").values()) == [0, 0.75, 1]
 
 
 def test_one_reading_or_an_old_one_has_no_ratio() -> None:
-    one = reduced(reading(AT + 1), start=three_clients()).node
-    two = reduced(reading(AT + 2), start=one).node
+    one = reduced(reading(AT + 1, watched=(600,)), start=three_clients()).node
+    two = reduced(reading(AT + 2, watched=(600,)), start=one).node
     assert samples(one, WATCHED) == []
-    assert value(two, WATCHED) == 1
+    assert by(two, WATCHED, "client")[BUSY] == 1
     assert samples(reduced(look(at=AT + 60), start=two).node, WATCHED) == []

@@ -3,7 +3,7 @@
 import gzip
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,8 @@ from exporter.model.observation import GpuReading, Observation
 from exporter.model.usage import Share, Split
 from exporter.recording import Recording
 from exporter.reducer import reduce
+from exporter.usage.attribution import processes_to_watch
+from tests.usage.pauses import Thinning
 
 HERE = Path(__file__).parents[1] / "attribution"
 FRAMEWORKS = HERE / "frameworks"
@@ -113,6 +115,18 @@ class Mix:
     def minutes_without_gpm(self) -> tuple[tuple[Split, tuple[Minute, ...]], ...]:
         return tuple(self._every_few_seconds(tuple(without_gpm(self._observations))))
 
+    def minutes_with_pauses(self, *, with_gpm: bool) -> tuple[Sequence[Minute], float]:
+        """Return the gauges and truths with the present pauses, and the seconds with attached probes."""
+        thinning = Thinning()
+        observations = self._observations if with_gpm else tuple(without_gpm(self._observations))
+        every = [each for _, minutes in self._every_few_seconds(observations, thinning) for each in minutes]
+        return every, thinning.seconds
+
+    @property
+    def watched_seconds(self) -> float:
+        """The time with attached probes."""
+        return sum(each.seconds for each in self._observations if isinstance(each, WorkReading))
+
     @cached_property
     def minutes_without_devices(self) -> tuple[tuple[Split, tuple[Minute, ...]], ...]:
         return tuple(self._every_few_seconds(tuple(without_devices(self._observations))))
@@ -127,9 +141,11 @@ class Mix:
     def _observations(self) -> tuple[Observation, ...]:
         return self._recording[1]
 
-    def _every_few_seconds(self, observations: Iterable[Observation]) -> Iterator[tuple[Split, tuple[Minute, ...]]]:
+    def _every_few_seconds(
+        self, observations: Iterable[Observation], thinning: Thinning | None = None
+    ) -> Iterator[tuple[Split, tuple[Minute, ...]]]:
         due = self.truth.began + 15
-        for windows, split in self._minutes_of_windows(observations):
+        for windows, split in self._minutes_of_windows(observations, thinning):
             if due <= split.at <= self.truth.ended + 0.5:
                 due = split.at + EVERY_SECONDS
                 yield split, self._minutes(windows[0].at - windows[0].seconds, split)
@@ -156,10 +172,15 @@ class Mix:
             ended - began
         )
 
-    def _minutes_of_windows(self, observations: Iterable[Observation]) -> Iterator[tuple[tuple[Split, ...], Split]]:
+    def _minutes_of_windows(
+        self, observations: Iterable[Observation], thinning: Thinning | None = None
+    ) -> Iterator[tuple[tuple[Split, ...], Split]]:
         """Yield the last windows of the GPU and their sum, after each window."""
         node, last = self._recording[0], None
-        for seen in observations:
+        for each in observations:
+            seen = each
+            if thinning is not None and isinstance(each, WorkReading):
+                seen = thinning.thinned(each, settled=processes_to_watch(node)[2])
             node, _ = reduce(node, seen)
             for uuid, known in node.attribution.items():
                 if known.windows and known.windows[-1] is not last and self.gpu in (None, uuid):
