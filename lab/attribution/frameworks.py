@@ -17,6 +17,8 @@ Step = Callable[[], object]
 
 REPORT_SECONDS = 0.1
 WARM_UP_STEPS = 30
+# Kernels in a step of torch_small.
+SMALL_KERNELS = 1000
 
 
 def _torch() -> Any:
@@ -52,6 +54,19 @@ def torch_decode(layers: int = 8) -> Step:
     def step() -> None:
         with torch.no_grad():
             network(data).argmax(-1).tolist()
+
+    return step
+
+
+def torch_small() -> Step:
+    """Launch small kernels one by one, as fast as possible, and synchronise."""
+    torch = _torch()
+    data = torch.zeros(1024, device="cuda")
+
+    def step() -> None:
+        for _ in range(SMALL_KERNELS):
+            data.add_(1.0)
+        torch.cuda.synchronize()
 
     return step
 
@@ -315,6 +330,7 @@ KINDS: dict[str, Callable[[], Step]] = {
     "torch_prefill_large": lambda: torch_prefill(32),
     "torch_decode": torch_decode,
     "torch_decode_small": lambda: torch_decode(3),
+    "torch_small": torch_small,
     "torch_graph": torch_graph,
     "torch_lstm": torch_lstm,
     "torch_conv": torch_conv,

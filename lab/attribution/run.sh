@@ -3,14 +3,15 @@
 #
 #   spin        mixes.tar.gz (collect.py) of clients that count their SM time; score.py compares it with the shares
 #   frameworks  corpus.tar.gz (corpus.py) of clients of PyTorch, JAX, CuPy and Triton
+#   pace        pace.json (pace.py) of a launch-bound client of PyTorch
 #   service     cost.json and cost.md (cost.py), live.tar.gz (live.py), evidence.tar.gz (test_work_in_flight.py)
 #
 # Each takes less than 10 minutes.
 #
-#   OUT=/tmp/out lab/attribution/run.sh spin|frameworks|service [--seconds S] [--only MIX]...
+#   OUT=/tmp/out lab/attribution/run.sh spin|frameworks|pace|service [--seconds S] [--only MIX]...
 set -u
 : "${OUT:?names the folder for what comes out}"
-group=${1:?spin, frameworks or service}
+group=${1:?spin, frameworks, pace or service}
 shift
 mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit 2
 cd "$(dirname "$0")/../.." || exit 2
@@ -59,6 +60,8 @@ all() {
         measure 578 collect --seconds 565 "$@"
     elif [ "$group" = frameworks ]; then
         measure 590 corpus --budget 565 "$@"
+    elif [ "$group" = pace ]; then
+        measure 330 pace
     else
         measure 165 cost
         apart live live_and_well
