@@ -97,6 +97,12 @@ struct process {
 	u64 synced; /* when the last synchronisation of a whole context was called that succeeded */
 	u64 capturing; /* since when a graph is captured; 0: none is */
 	u64 captures, captured, captured_width; /* captures, and the kernels in them */
+	/*
+	 * Time with work in flight on any stream, time between two such times if it was short, and the time
+	 * that synchronisations took which ended a span.
+	 */
+	u64 busy, gaps, waited;
+	u64 busy_since, idle_since; /* the last time that work was in flight, and the end of it */
 	struct stream streams[STREAMS];
 };
 
@@ -255,17 +261,40 @@ INLINE struct stream *get_slot(struct process *process, u64 key)
 	return stream;
 }
 
+/* After a longer pause the client had nothing to do. A shorter one is its work on the CPU. */
+#define IDLE_NS 10000000ULL
+
+INLINE int is_busy(struct process *process, u64 watched_since)
+{
+	int i, busy = 0;
+
+	for (i = 0; i < STREAMS; i++)
+		busy |= READ_ONCE(process->streams[i].since) >= watched_since;
+	return busy;
+}
+
+INLINE void begin_busy(struct process *process, u64 now, u64 watched_since)
+{
+	u64 idle_since = READ_ONCE(process->idle_since);
+
+	if (idle_since >= watched_since && now > idle_since && now - idle_since < IDLE_NS)
+		ADD(process->gaps, now - idle_since);
+	WRITE_ONCE(process->busy_since, now);
+}
+
 /*
  * Add kernels to the span of a stream, or begin one; `watched_since` makes older spans void. `width` is
  * their sum, and `widest` that of one.
  */
-INLINE void add_to_stream(struct stream *stream, u64 now, u64 watched_since, u64 kernels, u64 width,
-			  u64 widest, u64 gaps)
+INLINE void add_to_stream(struct process *process, struct stream *stream, u64 now, u64 watched_since,
+			  u64 kernels, u64 width, u64 widest, u64 gaps)
 {
 	u64 since = READ_ONCE(stream->since);
 	int begins = since == 0 || since < watched_since;
 
 	if (begins) {
+		if (!is_busy(process, watched_since))
+			begin_busy(process, now, watched_since);
 		if (since) {
 			WRITE_ONCE(stream->launches, 0);
 			WRITE_ONCE(stream->width, 0);
@@ -335,7 +364,7 @@ INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 		bpf_map_update_elem(&streams, &stream, &owner, BPF_ANY);
 	since = number(WATCHED_SINCE);
 	if (since) /* within a graph, the gap before a kernel is 1 unit; before other kernels it is 2 */
-		add_to_stream(get_slot(process, key), now, *since, kernels, width, graph ? *limit : width,
+		add_to_stream(process, get_slot(process, key), now, *since, kernels, width, graph ? *limit : width,
 			      graph ? 1 : 2);
 	return 0;
 }
@@ -502,7 +531,7 @@ INLINE int copy_returns(struct process *process, struct call *call, u64 now)
 /* A wait returns. After an error, the spans of its streams have no end. */
 INLINE int wait_returns(struct registers *regs)
 {
-	u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns(), *since, spans;
+	u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns(), *since, spans, busy_since;
 	struct call *found = bpf_map_lookup_elem(&calls, &thread), call;
 	struct process *process;
 	int i;
@@ -528,7 +557,16 @@ INLINE int wait_returns(struct registers *regs)
 #pragma unroll /* the verifier then needs a quarter of the steps */
 	for (i = 0; i < STREAMS; i++)
 		end_span(process, &process->streams[i], &call, now, *since);
-	if (call.kind != DESTROY || READ_ONCE(process->spans) == spans)
+	if (READ_ONCE(process->spans) == spans)
+		return 0;
+	ADD(process->waited, now - call.called);
+	busy_since = READ_ONCE(process->busy_since);
+	if (busy_since >= *since && now > busy_since && !is_busy(process, *since)) {
+		ADD(process->busy, now - busy_since);
+		WRITE_ONCE(process->busy_since, 0);
+		WRITE_ONCE(process->idle_since, now);
+	}
+	if (call.kind != DESTROY)
 		return 0;
 	WRITE_ONCE(process->synced, 0); /* what was destroyed may still run, or have failed */
 	process = find_process(thread >> 32);

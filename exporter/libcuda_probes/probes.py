@@ -146,6 +146,11 @@ FIELDS = {
     "captures": None,
     "captured": None,
     "captured_width": None,
+    "busy": "busy_ns",
+    "gaps": "gap_ns",
+    "waited": "waited_ns",
+    "busy_since": None,
+    "idle_since": None,
 }
 """The numbers of a process in their order, each with its name in `ProcessWork`."""
 
@@ -175,8 +180,8 @@ _PID_MASK = 0xFFFF_FFFF
 
 def work_of(key: int, value: bytes, now: int, watched_since: int) -> ProcessWork:
     """Return the work of a process on a device from its map entry. Spans from before `watched_since` do not count."""
-    values = zip(FIELDS.values(), _HEAD.unpack_from(value), strict=True)
-    counts: dict[str, int] = {name: number for name, number in values if name is not None}
+    head: dict[str, int] = dict(zip(FIELDS, _HEAD.unpack_from(value), strict=True))
+    counts = {name: head[field] for field, name in FIELDS.items() if name is not None}
     for name in ("sure_heights", "sure_event_heights"):
         counts[name] >>= FRACTION_BITS
     for name in ("initialized_ns", "synced_ns"):
@@ -193,6 +198,7 @@ def work_of(key: int, value: bytes, now: int, watched_since: int) -> ProcessWork
         pid=key & _PID_MASK,
         device=(key >> 32) - 1,
         open_ns=sum(age for age, _, _ in spans),
+        open_busy_ns=until - head["busy_since"] if spans and watched_since <= head["busy_since"] < until else 0,
         open_area=int(sum(age * width for age, width, _ in spans)),
         open_bound=sum(age * widest for age, _, widest in spans),
         open_since_ns=until - max((age for age, _, _ in spans), default=until),

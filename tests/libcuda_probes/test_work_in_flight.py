@@ -1,6 +1,7 @@
 """Time in flight lies between the time measured inside the library and the time measured by its caller."""
 
 import signal
+import time
 
 import pytest
 
@@ -80,6 +81,27 @@ def test_width_is_at_most_the_sm_limit(probes: LibcudaProbes, cuda: StandInCuda)
 
     work = work_of(probes, program.pid)
     assert work.area == 33 * work.flight_ns
+
+
+def test_a_client_is_busy_while_work_is_in_flight_on_any_stream(probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    truth = run(cuda, Work(mode="streams", count=4, nanoseconds=MILLISECOND))
+    work = work_of(probes, truth.pid)
+    assert 0 < work.busy_ns < work.flight_ns / 2
+    assert work.waited_ns <= work.flight_ns
+
+
+def test_short_gaps_are_between_times_with_work_in_flight(probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    """The program pauses for 20 ms in the middle, which is no gap."""
+    began = boot_ns()
+    with cuda.started(Work(mode="turns", count=2, launches=8, each=1, nanoseconds=MILLISECOND)) as program:
+        program.go()
+        program.reach("turn")
+        time.sleep(0.02)
+        program.end()
+    work = work_of(probes, program.pid)
+    assert work.busy_ns == work.flight_ns
+    assert work.waited_ns > work.busy_ns / 2
+    assert 0 < work.gap_ns < boot_ns() - began - work.busy_ns - 20 * MILLISECOND
 
 
 def test_adds_up_concurrent_streams(probes: LibcudaProbes, cuda: StandInCuda) -> None:
