@@ -103,6 +103,7 @@ struct process {
 	 */
 	u64 busy, gaps, waited;
 	u64 busy_since, idle_since; /* the last time that work was in flight, and the end of it */
+	u64 waiting_since; /* 0: no thread is in a synchronisation */
 	struct stream streams[STREAMS];
 };
 
@@ -264,12 +265,16 @@ INLINE struct stream *get_slot(struct process *process, u64 key)
 /* After a longer pause the client had nothing to do. A shorter one is its work on the CPU. */
 #define IDLE_NS 10000000ULL
 
-INLINE int is_busy(struct process *process, u64 watched_since)
+/* So long after the last launch, what nobody waits for counts as done: some streams are never waited for. */
+#define DONE_NS 1000000000ULL
+
+INLINE int is_busy(struct process *process, u64 now, u64 watched_since)
 {
 	int i, busy = 0;
 
 	for (i = 0; i < STREAMS; i++)
-		busy |= READ_ONCE(process->streams[i].since) >= watched_since;
+		busy |= READ_ONCE(process->streams[i].since) >= watched_since &&
+			READ_ONCE(process->streams[i].last) + DONE_NS > now;
 	return busy;
 }
 
@@ -292,9 +297,9 @@ INLINE void add_to_stream(struct process *process, struct stream *stream, u64 no
 	u64 since = READ_ONCE(stream->since);
 	int begins = since == 0 || since < watched_since;
 
+	if ((begins || now - READ_ONCE(stream->last) >= DONE_NS) && !is_busy(process, now, watched_since))
+		begin_busy(process, now, watched_since);
 	if (begins) {
-		if (!is_busy(process, watched_since))
-			begin_busy(process, now, watched_since);
 		if (since) {
 			WRITE_ONCE(stream->launches, 0);
 			WRITE_ONCE(stream->width, 0);
@@ -464,7 +469,10 @@ INLINE int wait(u64 stream, u64 event, int kind)
 		call.process = recording->process;
 		call.stream = recording->stream;
 		call.before = recording->at;
+		process = find_process(call.process);
 	}
+	if (process)
+		WRITE_ONCE(process->waiting_since, now);
 	bpf_map_update_elem(&calls, &thread, &call, BPF_ANY);
 	return 0;
 }
@@ -544,6 +552,7 @@ INLINE int wait_returns(struct registers *regs)
 	since = number(WATCHED_SINCE);
 	if (!process || !since)
 		return 0;
+	WRITE_ONCE(process->waiting_since, 0);
 	if ((u32)RESULT(regs)) {
 		if (!READ_ONCE(process->failed))
 			WRITE_ONCE(process->failed, now);
@@ -561,7 +570,7 @@ INLINE int wait_returns(struct registers *regs)
 		return 0;
 	ADD(process->waited, now - call.called);
 	busy_since = READ_ONCE(process->busy_since);
-	if (busy_since >= *since && now > busy_since && !is_busy(process, *since)) {
+	if (busy_since >= *since && now > busy_since && !is_busy(process, now, *since)) {
 		ADD(process->busy, now - busy_since);
 		WRITE_ONCE(process->busy_since, 0);
 		WRITE_ONCE(process->idle_since, now);

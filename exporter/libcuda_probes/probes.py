@@ -151,6 +151,7 @@ FIELDS = {
     "waited": "waited_ns",
     "busy_since": None,
     "idle_since": None,
+    "waiting_since": None,
 }
 """The numbers of a process in their order, each with its name in `ProcessWork`."""
 
@@ -168,6 +169,9 @@ STREAM_FIELDS = (
     "burst_gaps",
 )
 STREAMS = 16
+DONE_NS = 1_000_000_000
+"""So long after the last launch, what nobody waits for counts as done."""
+
 FRACTION_BITS = 4
 """Mean widths are kept in 16ths of an SM."""
 
@@ -190,18 +194,20 @@ def work_of(key: int, value: bytes, now: int, watched_since: int) -> ProcessWork
     # Of each span that has not ended: for how long, and the mean and the greatest width of its kernels in SMs.
     streams = _STREAM.iter_unpack(value[_HEAD.size :])
     spans = [
-        (until - since, width / max(launches, 1), widest)
-        for _, since, _, launches, width, widest, *_ in streams
+        (until - since, width / max(launches, 1), widest, last)
+        for _, since, last, launches, width, widest, *_ in streams
         if since and watched_since <= since < until
     ]
+    busy = head["waiting_since"] >= watched_since or any(last + DONE_NS > now for *_, last in spans)
+    busy_since = head["busy_since"] if busy and watched_since <= head["busy_since"] < until else until
     return ProcessWork(
         pid=key & _PID_MASK,
         device=(key >> 32) - 1,
-        open_ns=sum(age for age, _, _ in spans),
-        open_busy_ns=until - head["busy_since"] if spans and watched_since <= head["busy_since"] < until else 0,
-        open_area=int(sum(age * width for age, width, _ in spans)),
-        open_bound=sum(age * widest for age, _, widest in spans),
-        open_since_ns=until - max((age for age, _, _ in spans), default=until),
+        open_ns=sum(age for age, *_ in spans),
+        open_busy_ns=until - busy_since,
+        open_area=int(sum(age * width for age, width, *_ in spans)),
+        open_bound=sum(age * widest for age, _, widest, _ in spans),
+        open_since_ns=until - max((age for age, *_ in spans), default=until),
         **counts,
     )
 

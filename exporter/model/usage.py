@@ -84,6 +84,9 @@ class WorkDelta:
     sure_gaps: int = 0
     sure_heights: int = 0
     sure_event_heights: int = 0
+    busy_ns: int = 0
+    gap_ns: int = 0
+    waited_ns: int = 0
     idle_ns: int = 0
 
     def scaled(self, factor: float) -> "WorkDelta":
@@ -98,7 +101,7 @@ class WorkDelta:
 
 
 _COUNTS = tuple(count.name for count in fields(WorkDelta) if count.name != "idle_ns")
-_OPEN = {"flight_ns": "open_ns", "area": "open_area", "bound": "open_bound"}
+_OPEN = {"flight_ns": "open_ns", "area": "open_area", "bound": "open_bound", "busy_ns": "open_busy_ns"}
 """The counts of open spans, which are added to these."""
 
 
