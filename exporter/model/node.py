@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
+from exporter.model.contention import GpuContention
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu, Xids
 from exporter.model.identity import PodResourcesReading, Workload, WorkloadCounts
@@ -87,6 +88,7 @@ class Node:
     work: WorkReading | None = None
     launch_history: LaunchHistory = field(default_factory=LaunchHistory)
     attribution: Mapping[GpuUuid, GpuAttribution] = field(default_factory=dict)
+    contention: Mapping[GpuUuid, GpuContention] = field(default_factory=dict)
     splits: Mapping[GpuUuid, Split] = field(default_factory=dict)
     """SM time of the last minute, divided among the clients."""
     usage_totals: UsageTotals = field(default_factory=UsageTotals)

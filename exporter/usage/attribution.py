@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from exporter.model.contention import GpuContention
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
@@ -33,7 +34,7 @@ from exporter.model.usage import (
 from exporter.model.values import replace
 from exporter.parse.mps_variables import parse_percentage, visible_gpu_uuids
 from exporter.state.devices import gpus_by_ordinal, physical_gpus, usable_gpus
-from exporter.usage import kernel_times
+from exporter.usage import contention, kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
 from exporter.usage.kernel_times import Deltas
 from exporter.usage.last_minute import Splits, with_window
@@ -232,6 +233,10 @@ def _with_window(
     )
     node = _with_state(node, uuid, state)
     windows = {key: gpu.windows for key, gpu in node.attribution.items() if gpu.windows}
+    if launches.watched:
+        known = node.contention.get(uuid, GpuContention())
+        state_of_all = {**node.contention, uuid: contention.with_window(known, launches.rates[-1], split, present)}
+        node = replace(node, contention=state_of_all)
     totals = post_time(node.usage_totals, uuid, round(sm * seconds * 1e6), _parts(node, split), at=at)
     return replace(node, splits=Splits(windows), usage_totals=totals)
 

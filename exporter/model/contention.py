@@ -1,0 +1,96 @@
+"""How much the clients of a GPU slow each other down: what is known of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from exporter.model.usage import KernelTimeEstimates
+
+
+class Resource(StrEnum):
+    """What the clients of a GPU compete for."""
+
+    MEMORY = "memory_bandwidth"
+    SMS = "sms"
+    OTHER = "other"
+
+
+class Pace(NamedTuple):
+    """What a client did in some time: its launches, spans and the widths of its kernels.
+
+    `busy_ns` is the time with work in flight, and `gap_ns` the short time between, in which it worked on the CPU.
+    """
+
+    launches: float = 0.0
+    spans: float = 0.0
+    widths: float = 0.0
+    busy_ns: float = 0.0
+    gap_ns: float = 0.0
+
+    @property
+    def latency(self) -> float:
+        """The time in flight of a launch, in nanoseconds; there must be launches."""
+        return self.busy_ns / self.launches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """The pace of a client on a quiet GPU, over so many windows, with the variance of the logarithm of its latency.
+
+    `neighbours` is the mean fraction of the SMs that others used meanwhile. `is_bound`: the GPU was never quiet, and this
+    is the client's fastest window.
+    """
+
+    pace: Pace
+    windows: int = 1
+    variance: float = 0.0
+    neighbours: float = 0.0
+    is_bound: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentionWindow:
+    """What the clients did until `at`, those with a comparable baseline, and the others that launched something.
+
+    `traffic` is each client's part of the memory's bandwidth, with its standard error.
+    """
+
+    at: float
+    seconds: float
+    paces: Mapping[int, Pace] = field(default_factory=dict)
+    incomparable: Mapping[int, Pace] = field(default_factory=dict)
+    traffic: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuContention:
+    """The state by which the slowdown of a GPU's clients is estimated; `windows` are those of the last minute.
+
+    `traffic` estimates the bytes that a kernel moves, in units of the memory's bandwidth, per nanosecond of one SM's width. For `quiet`
+    clients the last window was quiet. `contradictions` counts the windows in a row that contradict a baseline.
+    """
+
+    windows: tuple[ContentionWindow, ...] = ()
+    baselines: Mapping[int, Baseline] = field(default_factory=dict)
+    traffic: KernelTimeEstimates = field(default_factory=KernelTimeEstimates)
+    quiet: frozenset[int] = frozenset()
+    contradictions: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """By what factor a client was slower in the last minute than on a quiet GPU, with its standard error.
+
+    If it `is_bound`, it was at least as slow as that. `resource` is what it waited for, None if the factor is small, and
+    `neighbours` are the clients that used most of it, with their fractions of the whole.
+    `wanted_seconds` is the time that its work took, and `quiet_seconds` what it would have taken.
+    """
+
+    ratio: float
+    error: float
+    is_bound: bool = False
+    resource: Resource | None = None
+    neighbours: tuple[tuple[int, float], ...] = ()
+    wanted_seconds: float = 0.0
+    quiet_seconds: float = 0.0

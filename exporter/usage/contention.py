@@ -1,0 +1,276 @@
+"""Contention: how much each client of a GPU is slowed down by the others, and which resource they share.
+
+A client's slowdown is the time that its work took, divided by the time that the same work takes on a quiet GPU. Its work
+is counted in launches. Its time is that with work in flight, and the time on the CPU between, which is the same on a quiet
+GPU. So a client that waits for requests is judged by the time that they take. A busy CPU slows clients too, and is not
+counted, unless it delays launches.
+
+The time on a quiet GPU, the baseline, is learned while others use little. It holds as long as the client launches kernels of
+the same widths, and as many before it waits.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from exporter.model.contention import Baseline, ContentionWindow, GpuContention, Pace, Resource, Slowdown
+from exporter.model.usage import KernelTimeEstimates, LaunchRate, Split, WorkDelta
+
+MINUTE_SECONDS = 60.0
+
+QUIET, ALMOST_QUIET = 0.05, 0.2
+"""A GPU is quiet for a client if the others used at most this fraction of the SMs. A baseline that was learned while they
+used more than the first is replaced by a better one."""
+
+BUSY_OTHERS = 0.1
+"""Others that had work in flight for more of the time are no quiet neighbours, unless the GPU has room for all: then at
+most these fractions of the SMs and of the memory's bandwidth were used."""
+ROOM_SMS, ROOM_BANDWIDTH = 0.6, 0.35
+
+LEAST_SPANS = 3
+"""A window with fewer ended spans is too short to learn from."""
+
+SAME_WIDTH, SAME_SPAN = 0.15, 0.35
+"""Work is the same if the logarithms of the mean width, and of the launches for each span, differ by less."""
+
+CONTRADICTION = 0.5
+"""A quiet window contradicts a baseline if the logarithm of the latency differs by more, or if the work is not the same. Two
+in a row replace it; one does if the baseline has at most FEW_WINDOWS."""
+FEW_WINDOWS = 2
+
+MEMORY = 0.98
+"""The weight of all earlier windows of a baseline when another one is added."""
+
+WINDOW_ERROR, MODEL_ERROR, NEIGHBOUR_ERROR = 0.06, 0.03, 0.1
+"""Standard errors of the latency: of one window of a baseline, of the model, and if others used all SMs meanwhile."""
+
+FULL_SMS, FULL_BANDWIDTH = 0.85, 0.6
+"""Clients compete for a resource of which at least this fraction was used."""
+
+LEAST_COMPARABLE = 0.5
+"""A slowdown is unknown if less of a client's time had the work of its baseline."""
+
+TRAFFIC_ERROR, LEAST_TRAFFIC_ERROR = 0.03, 0.01
+"""Standard error of the measured use of the memory's bandwidth: of the use, and of the whole bandwidth; both are added."""
+
+
+def with_window(state: GpuContention, rate: LaunchRate, split: Split, present: frozenset[int]) -> GpuContention:
+    """Add what the clients did in a window, and how its SM time was divided."""
+    paces = {pid: pace for pid, delta in rate.deltas.items() if (pace := _pace(delta, rate.seconds)).busy_ns}
+    quiet = frozenset(pid for pid in paces if _is_quiet(pid, rate, split))
+    baselines = {pid: baseline for pid, baseline in state.baselines.items() if pid in present}
+    contradictions: dict[int, int] = {}
+    for pid, pace in paces.items():
+        if pace.launches and pace.spans >= LEAST_SPANS:
+            known, neighbours = baselines.get(pid), max(0.0, split.sm - _used(split, pid))
+            if pid in quiet & state.quiet:
+                found, count = _learned(known, pace, neighbours, state.contradictions.get(pid, 0))
+                contradictions[pid] = count
+            else:
+                found = _fastest(known, pace)
+            baselines[pid] = found
+    traffic, parts = _traffic(state.traffic, rate, split, present)
+    comparable = {pid for pid, pace in paces.items() if pid in baselines and _is_same(baselines[pid].pace, pace)}
+    window = ContentionWindow(
+        at=split.at,
+        seconds=rate.seconds,
+        paces={pid: pace for pid, pace in paces.items() if pid in comparable},
+        incomparable={pid: pace for pid, pace in paces.items() if pid not in comparable},
+        traffic=parts,
+    )
+    recent = (each for each in state.windows if 0 < window.at - each.at < MINUTE_SECONDS)
+    return GpuContention(
+        windows=(*recent, window),
+        baselines=baselines,
+        traffic=traffic,
+        quiet=quiet,
+        contradictions=contradictions,
+    )
+
+
+def slowdowns(state: GpuContention, splits: Sequence[Split]) -> dict[int, Slowdown]:
+    """Return the slowdown of each client in the last minute, if it is known. `splits` has the same windows."""
+    found = {}
+    by_time = {split.at: split for split in splits}
+    for pid, baseline in state.baselines.items():
+        windows = [each for each in state.windows if pid in each.paces]
+        work = _sum([each.paces[pid] for each in windows])
+        other = sum(each.incomparable[pid].busy_ns for each in state.windows if pid in each.incomparable)
+        if not work.launches or work.busy_ns < LEAST_COMPARABLE * (work.busy_ns + other):
+            continue
+        wanted = _wanted(baseline, work)
+        quiet = wanted - work.busy_ns + work.launches * baseline.pace.latency
+        ratio = wanted / quiet
+        error = math.hypot(MODEL_ERROR, NEIGHBOUR_ERROR * baseline.neighbours, _deviation(baseline)) * ratio
+        resource, neighbours = _cause(pid, baseline, windows, by_time)
+        found[pid] = Slowdown(
+            ratio=ratio,
+            error=error * work.launches * baseline.pace.latency / quiet,
+            is_bound=baseline.is_bound,
+            resource=resource,
+            neighbours=neighbours,
+            wanted_seconds=wanted / 1e9,
+            quiet_seconds=quiet / 1e9,
+        )
+    return found
+
+
+def bandwidths(state: GpuContention) -> dict[int, tuple[float, float]]:
+    """Return the fraction of the memory's bandwidth that each client used in the last minute, with its standard error."""
+    seconds = sum(window.seconds for window in state.windows)
+    found: dict[int, tuple[float, float]] = {}
+    for window in state.windows:
+        for pid, (part, error) in window.traffic.items():
+            known = found.get(pid, (0.0, 0.0))
+            found[pid] = known[0] + part * window.seconds / seconds, known[1] + error * window.seconds / seconds
+    return found
+
+
+def sharing_gain(state: GpuContention, found: Mapping[int, Slowdown]) -> float | None:
+    """Return how many clients' worth of work a GPU did in the last minute; None if a client's slowdown is unknown.
+
+    It is the time that all work would have taken on a quiet GPU, divided by the time in which any client wanted to work.
+    """
+    clients = {pid for window in state.windows for pid in (*window.paces, *window.incomparable)}
+    if not found or any(each.is_bound for each in found.values()) or clients - found.keys():
+        return None
+    wanted = 0.0
+    for window in state.windows:
+        idle = 1.0
+        for pid, pace in window.paces.items():
+            idle *= 1 - min(1.0, _wanted(state.baselines[pid], pace) / 1e9 / window.seconds)
+        wanted += window.seconds * (1 - idle)
+    return sum(each.quiet_seconds for each in found.values()) / wanted if wanted else None
+
+
+def _wanted(baseline: Baseline, pace: Pace) -> float:
+    """Return the time that a client's work took: in flight, and on the CPU, as on a quiet GPU."""
+    return pace.busy_ns + pace.launches * baseline.pace.gap_ns / baseline.pace.launches
+
+
+def _pace(delta: WorkDelta, seconds: float) -> Pace:
+    """Return what a client did. Recordings of earlier versions only have the time in flight, summed over streams."""
+    launches = delta.kernels + (delta.graph_kernels or delta.graphs)
+    if delta.busy_ns:
+        busy, gap = float(delta.busy_ns), float(delta.gap_ns)
+    else:
+        busy = min(float(delta.flight_ns), seconds * 1e9)
+        gap = seconds * 1e9 - busy if launches else 0.0
+    return Pace(launches, delta.spans, delta.widths, busy, gap)
+
+
+def _used(split: Split, pid: int) -> float:
+    return split.estimates[pid].sm if pid in split.estimates else 0.0
+
+
+def _is_quiet(pid: int, rate: LaunchRate, split: Split) -> bool:
+    """Return whether others could hardly slow a client down."""
+    others = [delta for other, delta in rate.deltas.items() if other != pid and delta.widths]
+    if not others:
+        return True
+    if split.sm - _used(split, pid) > ALMOST_QUIET:
+        return False
+    busy = sum(_pace(delta, rate.seconds).busy_ns for delta in others) / 1e9 / rate.seconds
+    return busy < BUSY_OTHERS or (split.sm < ROOM_SMS and (split.dram or 0.0) < ROOM_BANDWIDTH)
+
+
+def _is_same(known: Pace, pace: Pace) -> bool:
+    """Return whether two paces are of the same work. Long spans are cut by the windows."""
+    if not pace.spans or not pace.launches:
+        return True
+    width = math.log((pace.widths / pace.launches) / (known.widths / known.launches))
+    span = math.log((pace.launches / pace.spans) / (known.launches / known.spans))
+    return abs(width) < SAME_WIDTH and abs(span) < SAME_SPAN
+
+
+def _learned(known: Baseline | None, pace: Pace, neighbours: float, contradictions: int) -> tuple[Baseline, int]:
+    """Return the baseline after a quiet window, and how many windows in a row have contradicted it."""
+    first = Baseline(pace=pace, neighbours=neighbours)
+    if known is None or known.is_bound or (neighbours <= QUIET < known.neighbours):
+        return first, 0
+    distance = math.log(pace.latency / known.pace.latency)
+    if not _is_same(known.pace, pace) or abs(distance) > CONTRADICTION:
+        replaced = contradictions or known.windows <= FEW_WINDOWS
+        return (first, 0) if replaced else (known, 1)
+    if neighbours > QUIET >= known.neighbours:
+        return known, 0
+    weight = 1 / min(known.windows + 1, 1 / (1 - MEMORY))
+    learned = Baseline(
+        pace=Pace(*(MEMORY * old + new for old, new in zip(known.pace, pace, strict=True))),
+        windows=known.windows + 1,
+        variance=(1 - weight) * (known.variance + weight * distance**2),
+        neighbours=(1 - weight) * known.neighbours + weight * neighbours,
+    )
+    return learned, 0
+
+
+def _fastest(known: Baseline | None, pace: Pace) -> Baseline:
+    """Return the baseline after a window that is not quiet: the fastest one, if there never was a quiet one."""
+    if known is not None and not (known.is_bound and pace.latency < known.pace.latency):
+        return known
+    return Baseline(pace=pace, is_bound=True)
+
+
+def _deviation(baseline: Baseline) -> float:
+    """Return the standard error of the logarithm of a baseline's latency."""
+    return math.sqrt((baseline.variance + WINDOW_ERROR**2) / min(baseline.windows, 1 / (1 - MEMORY)))
+
+
+def _sum(paces: Sequence[Pace]) -> Pace:
+    return Pace(*map(sum, zip(*paces, strict=True))) if paces else Pace()
+
+
+def _cause(
+    pid: int, baseline: Baseline, windows: Sequence[ContentionWindow], splits: Mapping[float, Split]
+) -> tuple[Resource | None, tuple[tuple[int, float], ...]]:
+    """Return the resource that a client waited for most, and the others that used it, with their mean fractions then."""
+    lost = dict.fromkeys(Resource, 0.0)
+    used: dict[Resource, dict[int, float]] = {resource: {} for resource in Resource}
+    for window in windows:
+        split = splits.get(window.at)
+        excess = window.paces[pid].busy_ns - window.paces[pid].launches * baseline.pace.latency
+        if split is None or excess <= 0:
+            continue
+        resource = _resource(split)
+        lost[resource] += excess
+        parts = {each: part for each, (part, _) in window.traffic.items()}
+        if resource is not Resource.MEMORY:
+            parts = {each: share.sm for each, share in split.estimates.items()}
+        for each, part in parts.items():
+            used[resource][each] = used[resource].get(each, 0.0) + excess * part
+    resource = max(lost, key=lost.__getitem__)
+    if not lost[resource]:
+        return None, ()
+    others = {each: part / lost[resource] for each, part in used[resource].items() if each != pid}
+    return resource, tuple(sorted(others.items(), key=lambda each: -each[1]))
+
+
+def _resource(split: Split) -> Resource:
+    if split.dram is not None and split.dram >= FULL_BANDWIDTH:
+        return Resource.MEMORY
+    return Resource.SMS if split.measured and split.sm >= FULL_SMS else Resource.OTHER
+
+
+def _traffic(
+    estimates: KernelTimeEstimates, rate: LaunchRate, split: Split, present: frozenset[int]
+) -> tuple[KernelTimeEstimates, dict[int, tuple[float, float]]]:
+    """Return the estimates of what each client's kernels move, and its part of the used bandwidth.
+
+    The use of the memory's bandwidth is the sum of the widths that each client launched, times what it moves for each. What
+    a kernel moves is the same at any speed. The parts add up to what GPM measured.
+    """
+    estimates = estimates.without(estimates.indices.keys() - present)
+    weights = {pid: delta.widths / 1e9 / rate.seconds for pid, delta in rate.deltas.items() if delta.widths}
+    if split.dram is None or not weights:
+        return estimates, {}
+    estimates = estimates.predicted(rate.seconds)
+    for pid in weights.keys() - estimates.indices.keys():
+        known = sum(weights[each] * (estimates.mean(each) or 0.0) for each in weights)
+        first = max(split.dram - known, LEAST_TRAFFIC_ERROR * split.dram) / 2 / weights[pid]
+        estimates = estimates.with_client(pid, first, first)
+    error = LEAST_TRAFFIC_ERROR + TRAFFIC_ERROR * split.dram
+    estimates = estimates.inflated(weights, split.dram, error).updated(weights, split.dram, error)
+    moved = {pid: weight * (estimates.mean(pid) or 0.0) for pid, weight in weights.items()}
+    scale = split.dram / total if (total := sum(moved.values())) else 0.0
+    return estimates, {
+        pid: (scale * part, weights[pid] * estimates.standard_deviation(pid)) for pid, part in moved.items()
+    }
