@@ -49,6 +49,10 @@ FULL_SMS, FULL_BANDWIDTH = 0.85, 0.6
 LEAST_COMPARABLE = 0.5
 """A slowdown is unknown if less of a client's time had the work of its baseline."""
 
+TRAFFIC_CONTRADICTION, TRAFFIC_CHANGE, PART_ERROR = 2.0, 0.3, 0.05
+"""A use of the bandwidth that differs by more standard errors shows that kernels changed: what each moves has at least this
+standard error then, as a fraction. Least standard error of a client's part."""
+
 TRAFFIC_ERROR, LEAST_TRAFFIC_ERROR = 0.03, 0.01
 """Standard error of the measured use of the memory's bandwidth: of the use, and of the whole bandwidth; both are added."""
 
@@ -268,9 +272,17 @@ def _traffic(
         first = max(split.dram - known, LEAST_TRAFFIC_ERROR * split.dram) / 2 / weights[pid]
         estimates = estimates.with_client(pid, first, first)
     error = LEAST_TRAFFIC_ERROR + TRAFFIC_ERROR * split.dram
-    estimates = estimates.inflated(weights, split.dram, error).updated(weights, split.dram, error)
+    expected = sum(weight * (estimates.mean(pid) or 0.0) for pid, weight in weights.items())
+    covariances = estimates.covariance_with_sum(weights)
+    variance = sum(weight * covariances[pid] for pid, weight in weights.items())
+    if abs(split.dram - expected) > TRAFFIC_CONTRADICTION * math.sqrt(max(0.0, variance) + error**2):
+        for pid, weight in weights.items():
+            least = TRAFFIC_CHANGE * max(estimates.mean(pid) or 0.0, split.dram / weight / 20)
+            estimates = estimates.with_least_deviation(pid, least)
+    estimates = estimates.updated(weights, split.dram, error)
     moved = {pid: weight * (estimates.mean(pid) or 0.0) for pid, weight in weights.items()}
     scale = split.dram / total if (total := sum(moved.values())) else 0.0
     return estimates, {
-        pid: (scale * part, weights[pid] * estimates.standard_deviation(pid)) for pid, part in moved.items()
+        pid: (scale * part, math.hypot(weights[pid] * estimates.standard_deviation(pid), PART_ERROR * scale * part))
+        for pid, part in moved.items()
     }
