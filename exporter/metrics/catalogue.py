@@ -117,7 +117,7 @@ EXPORTER = group(
 GROUPS: tuple[Group, ...] = (
     *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS, daemons.PROTOCOL3),
     *(clients.CLIENTS, clients.LAUNCHES, clients.WORKLOADS),
-    *(gpus.USAGE, gpus.CAPACITY, gpus.ALLOCATION),
+    *(gpus.USAGE, gpus.CONTENTION, gpus.CAPACITY, gpus.ALLOCATION),
     clients.FAULTS,
     daemons.WATCHDOG,
     *(gpus.GPUS, gpus.XIDS),

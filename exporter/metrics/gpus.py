@@ -9,6 +9,7 @@ from itertools import islice
 
 from exporter.metrics.clients import CLIENT
 from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, Series, group, info, summed
+from exporter.model.contention import Slowdown
 from exporter.model.daemon import NamedBy
 from exporter.model.gpu import Gpu, SharingMode, XidCount
 from exporter.model.identity import WorkloadKind
@@ -20,7 +21,7 @@ from exporter.state.bypassing import sharing_mode
 from exporter.state.processes import workload_of
 from exporter.state.xids import WELL_KNOWN
 from exporter.usage.allocation import AllocatedShares, claim_names
-from exporter.usage.capacity import Bound, GpuSharing, thread_ratio
+from exporter.usage.capacity import Bound, ClientUsage, GpuSharing, thread_ratio
 from exporter.usage.last_minute import fresh_splits
 from exporter.view import View, gpu_name
 
@@ -242,6 +243,20 @@ def _shares(view: View) -> Items[Share]:
                 yield (daemon.name, client_id, gpu), split.shares[client.pid]
 
 
+def _usages(view: View) -> Items[ClientUsage]:
+    shown = {(daemon.name, client.pid): client_id for daemon, client, client_id in view.clients}
+    for gpu, sharing in view.sharing.items():
+        for each in sharing.clients:
+            client_id = shown.get((each.daemon, each.client.pid))
+            if client_id is not None:
+                yield (each.daemon, client_id, gpu), each
+
+
+def _slowdown(of: Callable[[Slowdown], float], *, bound: bool = False) -> Callable[[ClientUsage], float | None]:
+    return lambda each: None if each.slowdown is None or each.slowdown.is_bound != bound else of(each.slowdown)
+
+
+_CLIENT_USAGE: Scope[ClientUsage] = Scope(("daemon", "client", "gpu"), _usages)
 _SHARE: Scope[Share] = Scope(("daemon", "client", "gpu"), _shares)
 _WORKLOAD = (Choice("workload_kind", (*WorkloadKind, *SHARED_KINDS.values())), "workload")
 
@@ -288,14 +303,32 @@ USAGE = group(
 _CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.sharing.items()))
 
 
-def _client_memory_limit(view: View) -> Samples:
-    shown = {(daemon.name, client.pid): client_id for daemon, client, client_id in view.clients}
-    for gpu, sharing in view.sharing.items():
-        for each in sharing.clients:
-            client_id = shown.get((each.daemon, each.client.pid))
-            if client_id is not None and each.memory_limit is not None:
-                yield (each.daemon, client_id, gpu), each.memory_limit
-
+CONTENTION = group(
+    "Contention (`--attribution=bpf`)",
+    "clients that take more than twice as long as alone",
+    "cuda_mps_client_slowdown_ratio - 2 * cuda_mps_client_slowdown_error_ratio > 2",
+    _CLIENT_USAGE.value("cuda_mps_client_slowdown_ratio", _slowdown(lambda each: each.ratio)).help(
+        "Time that the client's work took in the last minute, divided by the time that it takes on a quiet GPU; 1: "
+        "undisturbed. Absent if that time is unknown."
+    ),
+    _CLIENT_USAGE.value("cuda_mps_client_slowdown_error_ratio", _slowdown(lambda each: each.error)).help(
+        "Standard error of the client's slowdown."
+    ),
+    _CLIENT_USAGE.value("cuda_mps_client_slowdown_least_ratio", _slowdown(lambda each: each.ratio, bound=True)).help(
+        "Least slowdown of a client that never had a quiet GPU, by its fastest second."
+    ),
+    _CLIENT_USAGE.value(
+        "cuda_mps_client_dram_bandwidth_ratio", lambda each: None if each.bandwidth is None else each.bandwidth.part
+    ).help("Fraction of the GPU memory's bandwidth that the client used in the last minute, estimated. Needs GPM."),
+    _CLIENT_USAGE.value(
+        "cuda_mps_client_dram_bandwidth_error_ratio",
+        lambda each: None if each.bandwidth is None else each.bandwidth.error,
+    ).help("Standard error of the client's part of the bandwidth."),
+    _CAPACITY.value("cuda_mps_gpu_sharing_gain_ratio", lambda each: each.gain).help(
+        "How many clients' worth of work the GPU did in the last minute, compared with clients that are alone; below "
+        "1, they would be faster in turns. Absent if a client's slowdown is unknown."
+    ),
+)
 
 CAPACITY = group(
     "Capacity",
@@ -319,7 +352,7 @@ CAPACITY = group(
         "Fraction of a GPU's threads that the client may use: the smaller limit of its server and of its own "
         "environment. Absent if unknown."
     ),
-    Series("cuda_mps_client_pinned_memory_limit_bytes", ("daemon", "client", "gpu"), _client_memory_limit).help(
+    _CLIENT_USAGE.value("cuda_mps_client_pinned_memory_limit_bytes", lambda each: each.memory_limit).help(
         "GPU memory that the client may allocate: the smallest limit of its server and of its own environment. Absent "
         "if unknown or not set."
     ),

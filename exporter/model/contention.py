@@ -16,6 +16,13 @@ class Resource(StrEnum):
     OTHER = "other"
 
 
+class Bandwidth(NamedTuple):
+    """The fraction of the memory's bandwidth that a client uses, with its standard error."""
+
+    part: float
+    error: float
+
+
 class Pace(NamedTuple):
     """What a client did in some time: its launches, spans and the widths of its kernels.
 
@@ -38,8 +45,8 @@ class Pace(NamedTuple):
 class Baseline:
     """The pace of a client on a quiet GPU, over so many windows, with the variance of the logarithm of its latency.
 
-    `neighbours` is the mean fraction of the SMs that others used meanwhile. `is_bound`: the GPU was never quiet, and this
-    is the client's fastest window.
+    `neighbours` is the mean fraction of the SMs that others used meanwhile. `is_bound`: the GPU was never quiet, and
+    this is the client's fastest window.
     """
 
     pace: Pace
@@ -51,24 +58,24 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentionWindow:
-    """What the clients did until `at`, those with a comparable baseline, and the others that launched something.
+    """What the clients did in the `seconds` until `at`.
 
-    `traffic` is each client's part of the memory's bandwidth, with its standard error.
+    `traffic` has each client's part of the memory's bandwidth.
     """
 
     at: float
     seconds: float
     paces: Mapping[int, Pace] = field(default_factory=dict)
-    incomparable: Mapping[int, Pace] = field(default_factory=dict)
-    traffic: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    traffic: Mapping[int, Bandwidth] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuContention:
     """The state by which the slowdown of a GPU's clients is estimated; `windows` are those of the last minute.
 
-    `traffic` estimates the bytes that a kernel moves, in units of the memory's bandwidth, per nanosecond of one SM's width. For `quiet`
-    clients the last window was quiet. `contradictions` counts the windows in a row that contradict a baseline.
+    `traffic` estimates what a kernel moves: for each SM of its width, the nanoseconds that it needs the whole bandwidth
+    of the memory. For `quiet` clients the last window was quiet. `contradictions` counts the windows in a row that
+    contradict a baseline.
     """
 
     windows: tuple[ContentionWindow, ...] = ()
@@ -82,9 +89,9 @@ class GpuContention:
 class Slowdown:
     """By what factor a client was slower in the last minute than on a quiet GPU, with its standard error.
 
-    If it `is_bound`, it was at least as slow as that. `resource` is what it waited for, None if the factor is small, and
-    `neighbours` are the clients that used most of it, with their fractions of the whole.
-    `wanted_seconds` is the time that its work took, and `quiet_seconds` what it would have taken.
+    If it `is_bound`, it was at least as slow as that. `resource` is what it waited for most, None if it never waited,
+    and `neighbours` are the others with their fractions of that, the largest first. `wanted_seconds` is the time that
+    its work took, and `quiet_seconds` what it would have taken.
     """
 
     ratio: float

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from exporter.model.contention import Slowdown
 from exporter.model.gpu import IncidentXid
 from exporter.model.incident import ClientDetails, FaultKind, Incident
 from exporter.model.node import CollectorName, Node
@@ -196,9 +197,8 @@ def sharing_object(node: Node, found: GpuSharing | None) -> dict[str, Any] | Non
         "fit": {"clients": found.headroom.fits, "bound": found.headroom.binding, "by": dict(found.headroom.by_bound)},
         "idle": [each.client.pid for each in found.idle],
         "over_limit": [each.client.pid for each in found.over_limit],
-        "bandwidth": None
-        if contention is None
-        else {"used_ratio": contention.dram, "largest_user_of_sm_time": contention.pid},
+        "bandwidth": None if contention is None else {"used_ratio": contention.dram, "largest_user": contention.pid},
+        "sharing_gain_ratio": found.gain,
         "beside": [{"pid": pid, **_share(share)} for pid, share in found.bypassing.items()],
         "clients": [_client_usage(node, each) for each in found.clients],
     }
@@ -216,8 +216,21 @@ def _client_usage(node: Node, usage: ClientUsage) -> dict[str, Any]:
         "memory_limit_bytes": usage.memory_limit,
         "memory_used_bytes": usage.memory,
         **_share(usage.share),
+        "dram_bandwidth_ratio": None if usage.bandwidth is None else usage.bandwidth.part,
+        "dram_bandwidth_error_ratio": None if usage.bandwidth is None else usage.bandwidth.error,
+        "slowdown": None if usage.slowdown is None else _slowdown(usage.slowdown),
         "watched": usage.watched,
         "connected_at": usage.client.connected_at,
+    }
+
+
+def _slowdown(found: Slowdown) -> dict[str, Any]:
+    return {
+        "ratio": found.ratio,
+        "error_ratio": found.error,
+        "at_least": found.is_bound,
+        "resource": found.resource,
+        "neighbours": [{"pid": pid, "used_ratio": part} for pid, part in found.neighbours],
     }
 
 

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Mapping
 from math import ceil
 
+from exporter.model.contention import Resource, Slowdown
 from exporter.model.node import Node
 from exporter.model.usage import Method, Share
 from exporter.parse.printable import printable
 from exporter.report.status_view import process_label
 from exporter.report.text import Line, counted, line_of, listed, mebibytes, percent, pid_text, warning
 from exporter.usage.allocation import AllocatedShares
-from exporter.usage.capacity import BandwidthContention, Bound, GpuSharing
+from exporter.usage.capacity import CLEAR_ERRORS, Bound, GpuSharing
 
 MOST_NAMED = 4
 """At most so many processes are named in one sentence."""
@@ -18,6 +19,14 @@ LEAST_SHOWN = 0.01
 """A smaller unattributed fraction, or one of exited processes, is not mentioned."""
 
 BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots"}
+RESOURCES = {
+    Resource.MEMORY: "memory bandwidth",
+    Resource.SMS: "SMs",
+    Resource.OTHER: "neither SMs nor memory bandwidth are used up",
+}
+LEAST_SLOWDOWN, MOST_SLOWED = 1.2, 5
+"""Smaller factors are not worth a line; so many clients have one."""
+
 METHODS = {
     Method.MEASURED: "measured",
     Method.FLIGHT: "estimated by time in flight",
@@ -33,8 +42,7 @@ def sentences(node: Node, found: GpuSharing | None, shares: Mapping[str, Allocat
     if found is not None:
         for text in (_clients(found), _headroom(found), *_limits(found), *_processes(node, found)):
             yield line_of(text)
-        if found.contention is not None:
-            yield line_of(warning(_contention(node, found.contention, found.recent.shares)))
+        yield from (line_of(warning(text)) for text in _contention(node, found))
     yield from map(line_of, _allocations(shares))
 
 
@@ -121,12 +129,38 @@ def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
         yield f"over the memory limit: {listed(uses, MOST_NAMED)}"
 
 
-def _contention(node: Node, found: BandwidthContention, shares: Mapping[int, Share]) -> str:
-    full = f"memory bandwidth: {percent(found.dram)} is used, so clients slow each other down"
-    if found.pid is None:
-        return f"{full}; it is unknown which client uses most of it"
-    largest = f"{_process(node, found.pid)} used most SM time ({used_text(shares[found.pid])})"
-    return f"{full}; {largest} and may use most of it (inferred, not measured)"
+def _contention(node: Node, found: GpuSharing) -> Iterable[str]:
+    """Yield which clients are slowed down, the most first, by what and by whom, and that bandwidth is used up."""
+    slowed = [each for each in found.clients if each.slowdown is not None and is_slowed(each.slowdown)]
+    slowed.sort(key=lambda each: 0.0 if each.slowdown is None else -each.slowdown.ratio)
+    for each in slowed[:MOST_SLOWED]:
+        yield f"slowed down: {_process(node, each.client.pid)} is {slowdown_text(node, each.slowdown)}"
+    if len(slowed) > MOST_SLOWED:
+        yield f"slowed down: {len(slowed) - MOST_SLOWED} more"
+    if found.contention is not None:
+        full = f"memory bandwidth: {percent(found.contention.dram)} is used, so clients slow each other down"
+        pid = found.contention.pid
+        used = [
+            f"{percent(each.bandwidth.part)}" for each in found.clients if each.client.pid == pid and each.bandwidth
+        ]
+        who = "it is unknown which client uses" if pid is None else f"{_process(node, pid)} uses"
+        yield f"{full}; {who} most of it{''.join(f' ({part})' for part in used)}"
+
+
+def is_slowed(found: Slowdown) -> bool:
+    """Return whether a client is clearly slower than on a quiet GPU."""
+    return found.ratio - CLEAR_ERRORS * found.error > LEAST_SLOWDOWN
+
+
+def slowdown_text(node: Node, found: Slowdown | None) -> str:
+    """Return how much slower a client is than on a quiet GPU, by which resource, and who used most of it."""
+    if found is None:
+        return "-"
+    factor = f"{'at least ' if found.is_bound else ''}{found.ratio:.2g} times slower than alone"
+    if found.resource is None:
+        return factor
+    names = [f"{percent(part)} by {_process(node, pid)}" for pid, part in found.neighbours[:1] if part >= LEAST_SHOWN]
+    return f"{factor}: {RESOURCES[found.resource]}{''.join(f', used to {name}' for name in names)}"
 
 
 def _process(node: Node, pid: int) -> str:

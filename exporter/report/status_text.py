@@ -89,10 +89,11 @@ _SHARING_COLUMNS = (
     Column(name="MAY USE", align_right=True),
     Column(name="USED", align_right=True),
     Column(name="METHOD"),
+    Column(name="SLOWER", align_right=True),
     Column(name="MEMORY", align_right=True),
     Column(name="SINCE", align_right=True),
 )
-_WORKLOAD = 3
+_IF_KNOWN = {"WORKLOAD": 3, "SLOWER": 7}
 _SHARING_DROPPABLE = ("SINCE", "WORKLOAD", "USER", "MAY USE", "METHOD", "MEMORY")
 
 _STATE_STYLES = {
@@ -298,8 +299,8 @@ def _clients_table(node: Node, found: GpuSharing, width: int | None) -> Iterable
     order = sorted(found.clients, key=lambda each: (-used[each.client.pid], -(each.memory or 0), each.client.pid))
     rows = [_sharing_row(node, each) for each in order[:MOST_ROWS]]
     dropped = ["METHOD"] if len(found.methods) == 1 else []
-    if all(row[_WORKLOAD].text == "-" for row in rows):
-        dropped.append("WORKLOAD")
+    unused = (name for name, place in _IF_KNOWN.items() if all(row[place].text == "-" for row in rows))
+    dropped.extend(unused)
     yield from align_table(*drop_columns(_SHARING_COLUMNS, rows, dropped), width, _SHARING_DROPPABLE)
     rest = order[MOST_ROWS:]
     if rest:
@@ -318,6 +319,7 @@ def _sharing_row(node: Node, usage: ClientUsage) -> Row:
         "" if usage.threads is None else percent(usage.threads),
         "" if used is None else used_text(used),
         "" if used is None else used.method,
+        "" if usage.slowdown is None else f"{'≥ ' * usage.slowdown.is_bound}{usage.slowdown.ratio:.2f}x",
         "" if usage.memory is None else mebibytes(usage.memory),
         # One unit is enough.
         " ".join(duration_text(max(0.0, node.at - usage.client.connected_at)).split()[:2]),

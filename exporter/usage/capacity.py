@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil, fsum, hypot
 
+from exporter.model.contention import Bandwidth, GpuContention, Slowdown
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.node import Node
@@ -20,7 +21,8 @@ from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import used_bytes
 from exporter.state.limits import clients_limit
 from exporter.state.processes import cgroup_of
-from exporter.usage.last_minute import fresh_splits
+from exporter.usage.contention import bandwidths, sharing_gain, slowdowns
+from exporter.usage.last_minute import MINUTE_SECONDS, fresh_splits
 from exporter.usage.launch_history import current_reading
 
 WHOLE = 100.0
@@ -67,6 +69,8 @@ class ClientUsage:
     memory: int | None = None
     share: Share | None = None
     watched: bool | None = None
+    slowdown: Slowdown | None = None
+    bandwidth: Bandwidth | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +89,7 @@ class RecentUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandwidthContention:
-    """The memory's bandwidth is used up. `pid` uses by far the most SM time; None: no process does, or it is unknown.
-
-    No counter attributes bandwidth: the process that uses the most SM time is only the likeliest cause.
-    """
+    """The memory's bandwidth is used up. `pid` uses by far the most of it; None: no client does, or it is unknown."""
 
     dram: float
     pid: int | None = None
@@ -131,7 +132,7 @@ class GpuSharing:
 
     `threads_committed` and `memory_committed` are the sums of the clients' limits, as fractions of what the GPU has.
     `bypassing` has the shares of processes that bypass MPS, by PID. `departed_sm` is the fraction of the SMs that was
-    used by processes that have left the GPU.
+    used by processes that have left the GPU. `gain` is how many clients' worth of work the GPU did.
     """
 
     clients: Sequence[ClientUsage]
@@ -141,6 +142,7 @@ class GpuSharing:
     threads_committed: float | None
     memory_committed: float | None
     contention: BandwidthContention | None
+    gain: float | None
     bypassing: Mapping[int, Share]
     departed_sm: float
 
@@ -196,10 +198,21 @@ class GpuSharing:
 
 def gpu_sharing(node: Node) -> Mapping[GpuUuid, GpuSharing]:
     """Return how each GPU is shared that has MPS clients."""
-    return {uuid: _sharing(node, uuid, clients) for uuid, clients in _clients(node).items()}
+    slowed = {uuid: slowdowns(state, node.attribution[uuid].windows) for uuid, state in _recent(node).items()}
+    clients = _clients(node, slowed)
+    return {uuid: _sharing(node, uuid, found, slowed.get(uuid, {})) for uuid, found in clients.items()}
 
 
-def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSharing:
+def _recent(node: Node) -> Mapping[GpuUuid, GpuContention]:
+    """Return the contention of the GPUs that the probes have watched in the last minute."""
+    return {
+        uuid: state
+        for uuid, state in node.contention.items()
+        if state.windows and 0 <= node.at - state.windows[-1].at < MINUTE_SECONDS
+    }
+
+
+def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: Mapping[int, Slowdown]) -> GpuSharing:
     gpu, split = node.gpus[uuid], fresh_splits(node).get(uuid)
     reading = gpu.reading
     if split is None:
@@ -237,17 +250,19 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSh
         memory_total_bytes=total,
         threads_committed=fsum(threads) if len(threads) == len(clients) else None,
         memory_committed=sum(limits) / total if total and len(limits) == len(clients) else None,
-        contention=_contention(recent, len(clients) + len(gpu.bypassing)),
+        contention=_contention(recent, clients, len(clients) + len(gpu.bypassing)),
+        gain=sharing_gain(node.contention[uuid], slowed) if slowed else None,
         bypassing={pid: recent.shares[pid] for pid in gpu.bypassing if pid in recent.shares},
         departed_sm=departed,
     )
 
 
-def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
+def _clients(node: Node, slowed: Mapping[GpuUuid, Mapping[int, Slowdown]]) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
     """Return the clients on each GPU that has any, the oldest first. A GPU with MIG has none."""
     by_gpu: dict[GpuUuid, list[ClientUsage]] = {uuid: [] for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode}
     held = {uuid: used_bytes(node.gpus[uuid].reading) for uuid in by_gpu}
     splits, work = fresh_splits(node), current_reading(node)
+    moved = {uuid: bandwidths(state) for uuid, state in _recent(node).items()}
     watched = None if work is None else frozenset(work.watched)
     for daemon in node.daemons.values():
         if not daemon.is_reported(node.at):
@@ -269,6 +284,8 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
                         memory=held[uuid].get(pid),
                         share=None if split is None else split.shares.get(pid),
                         watched=None if watched is None else pid in watched,
+                        slowdown=slowed.get(uuid, {}).get(pid),
+                        bandwidth=moved.get(uuid, {}).get(pid),
                     )
                 )
     return {
@@ -278,18 +295,15 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
     }
 
 
-def _contention(recent: RecentUse, processes: int) -> BandwidthContention | None:
+def _contention(recent: RecentUse, clients: Sequence[ClientUsage], processes: int) -> BandwidthContention | None:
     """Return the contention for bandwidth among several processes, if it is used up."""
     if recent.dram is None or not recent.dram >= NEARLY_ALL or processes < 2:
         return None
-    pid, *others = sorted(recent.shares, key=lambda pid: (-recent.shares[pid].sm, pid)) or (None,)
-    if pid is not None:
-        largest = recent.shares[pid]
-        second = recent.shares[others[0]] if others else Share(method=Method.MEASURED, sm=0.0)
-        lead = largest.sm - second.sm
-        if lead > CLEAR_ERRORS * hypot(largest.error, second.error) and lead > recent.unattributed:
-            return BandwidthContention(dram=recent.dram, pid=pid)
-    return BandwidthContention(dram=recent.dram)
+    none = Bandwidth(0.0, 0.0)
+    used = sorted(((each.bandwidth or none, each.client.pid) for each in clients), reverse=True)
+    (first, pid), (second, _) = (*used, (none, 0), (none, 0))[:2]
+    is_clear = first.part - second.part > CLEAR_ERRORS * hypot(first.error, second.error)
+    return BandwidthContention(dram=recent.dram, pid=pid if is_clear else None)
 
 
 def _fit_in_memory(gpu: Gpu, clients: Sequence[ClientUsage]) -> int | None:

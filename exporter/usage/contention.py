@@ -1,25 +1,24 @@
 """Contention: how much each client of a GPU is slowed down by the others, and which resource they share.
 
-A client's slowdown is the time that its work took, divided by the time that the same work takes on a quiet GPU. Its work
-is counted in launches. Its time is that with work in flight, and the time on the CPU between, which is the same on a quiet
-GPU. So a client that waits for requests is judged by the time that they take. A busy CPU slows clients too, and is not
-counted, unless it delays launches.
+A client's slowdown is the time that its work took, divided by the time that the same work takes on a quiet GPU. Its
+work is counted in launches. Its time is that with work in flight, and the time on the CPU between, which is the same on
+a quiet GPU. So a client that waits for requests is judged by the time that they take. A busy CPU slows clients too, and
+counts only as far as it delays launches.
 
-The time on a quiet GPU, the baseline, is learned while others use little. It holds as long as the client launches kernels of
-the same widths, and as many before it waits.
+The time on a quiet GPU, the baseline, is learned while others use little. It holds as long as the client launches
+kernels of the same widths, and as many before it waits.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 
-from exporter.model.contention import Baseline, ContentionWindow, GpuContention, Pace, Resource, Slowdown
+from exporter.model.contention import Bandwidth, Baseline, ContentionWindow, GpuContention, Pace, Resource, Slowdown
 from exporter.model.usage import KernelTimeEstimates, LaunchRate, Split, WorkDelta
-
-MINUTE_SECONDS = 60.0
+from exporter.usage.last_minute import MINUTE_SECONDS
 
 QUIET, ALMOST_QUIET = 0.05, 0.2
-"""A GPU is quiet for a client if the others used at most this fraction of the SMs. A baseline that was learned while they
-used more than the first is replaced by a better one."""
+"""A GPU is quiet for a client if the others used at most this fraction of the SMs. A baseline that was learned while
+they used more than the first is replaced by a better one."""
 
 BUSY_OTHERS = 0.1
 """Others that had work in flight for more of the time are no quiet neighbours, unless the GPU has room for all: then at
@@ -33,8 +32,8 @@ SAME_WIDTH, SAME_SPAN = 0.15, 0.35
 """Work is the same if the logarithms of the mean width, and of the launches for each span, differ by less."""
 
 CONTRADICTION = 0.5
-"""A quiet window contradicts a baseline if the logarithm of the latency differs by more, or if the work is not the same. Two
-in a row replace it; one does if the baseline has at most FEW_WINDOWS."""
+"""A quiet window contradicts a baseline if the logarithm of the latency differs by more, or if the work is another one.
+Two in a row replace it; one does if the baseline has at most FEW_WINDOWS."""
 FEW_WINDOWS = 2
 
 MEMORY = 0.98
@@ -50,17 +49,19 @@ LEAST_COMPARABLE = 0.5
 """A slowdown is unknown if less of a client's time had the work of its baseline."""
 
 TRAFFIC_CONTRADICTION, TRAFFIC_CHANGE, PART_ERROR = 2.0, 0.3, 0.05
-"""A use of the bandwidth that differs by more standard errors shows that kernels changed: what each moves has at least this
-standard error then, as a fraction. Least standard error of a client's part."""
+"""A use of the bandwidth that differs by more standard errors shows that kernels changed: what each moves has at least
+this standard error then, as a fraction. Least standard error of a client's part, as a fraction."""
 
 TRAFFIC_ERROR, LEAST_TRAFFIC_ERROR = 0.03, 0.01
-"""Standard error of the measured use of the memory's bandwidth: of the use, and of the whole bandwidth; both are added."""
+"""Standard error of the measured use of the memory's bandwidth, as a fraction of the use, and of the whole."""
 
 
 def with_window(state: GpuContention, rate: LaunchRate, split: Split, present: frozenset[int]) -> GpuContention:
     """Add what the clients did in a window, and how its SM time was divided."""
     paces = {pid: pace for pid, delta in rate.deltas.items() if (pace := _pace(delta, rate.seconds)).busy_ns}
-    quiet = frozenset(pid for pid in paces if _is_quiet(pid, rate, split))
+    busy = {pid: pace.busy_ns / 1e9 / rate.seconds for pid, pace in paces.items() if pace.launches}
+    total = sum(busy.values())
+    quiet = frozenset(pid for pid in paces if _is_quiet(split, _used(split, pid), total - busy.get(pid, 0.0)))
     baselines = {pid: baseline for pid, baseline in state.baselines.items() if pid in present}
     contradictions: dict[int, int] = {}
     for pid, pace in paces.items():
@@ -73,14 +74,7 @@ def with_window(state: GpuContention, rate: LaunchRate, split: Split, present: f
                 found = _fastest(known, pace)
             baselines[pid] = found
     traffic, parts = _traffic(state.traffic, rate, split, present)
-    comparable = {pid for pid, pace in paces.items() if pid in baselines and _is_same(baselines[pid].pace, pace)}
-    window = ContentionWindow(
-        at=split.at,
-        seconds=rate.seconds,
-        paces={pid: pace for pid, pace in paces.items() if pid in comparable},
-        incomparable={pid: pace for pid, pace in paces.items() if pid not in comparable},
-        traffic=parts,
-    )
+    window = ContentionWindow(at=split.at, seconds=rate.seconds, paces=paces, traffic=parts)
     recent = (each for each in state.windows if 0 < window.at - each.at < MINUTE_SECONDS)
     return GpuContention(
         windows=(*recent, window),
@@ -96,10 +90,10 @@ def slowdowns(state: GpuContention, splits: Sequence[Split]) -> dict[int, Slowdo
     found = {}
     by_time = {split.at: split for split in splits}
     for pid, baseline in state.baselines.items():
-        windows = [each for each in state.windows if pid in each.paces]
+        every = [each for each in state.windows if pid in each.paces]
+        windows = [each for each in every if _is_same(baseline.pace, each.paces[pid])]
         work = _sum([each.paces[pid] for each in windows])
-        other = sum(each.incomparable[pid].busy_ns for each in state.windows if pid in each.incomparable)
-        if not work.launches or work.busy_ns < LEAST_COMPARABLE * (work.busy_ns + other):
+        if not work.launches or work.busy_ns < LEAST_COMPARABLE * sum(each.paces[pid].busy_ns for each in every):
             continue
         wanted = _wanted(baseline, work)
         quiet = wanted - work.busy_ns + work.launches * baseline.pace.latency
@@ -118,23 +112,25 @@ def slowdowns(state: GpuContention, splits: Sequence[Split]) -> dict[int, Slowdo
     return found
 
 
-def bandwidths(state: GpuContention) -> dict[int, tuple[float, float]]:
-    """Return the fraction of the memory's bandwidth that each client used in the last minute, with its standard error."""
+def bandwidths(state: GpuContention) -> dict[int, Bandwidth]:
+    """Return what each client used of the memory's bandwidth in the last minute."""
     seconds = sum(window.seconds for window in state.windows)
-    found: dict[int, tuple[float, float]] = {}
+    found: dict[int, Bandwidth] = {}
     for window in state.windows:
         for pid, (part, error) in window.traffic.items():
-            known = found.get(pid, (0.0, 0.0))
-            found[pid] = known[0] + part * window.seconds / seconds, known[1] + error * window.seconds / seconds
+            known = found.get(pid, Bandwidth(0.0, 0.0))
+            weight = window.seconds / seconds
+            found[pid] = Bandwidth(known.part + part * weight, known.error + error * weight)
     return found
 
 
 def sharing_gain(state: GpuContention, found: Mapping[int, Slowdown]) -> float | None:
     """Return how many clients' worth of work a GPU did in the last minute; None if a client's slowdown is unknown.
 
-    It is the time that all work would have taken on a quiet GPU, divided by the time in which any client wanted to work.
+    It is the time that all work would have taken on a quiet GPU, divided by the time in which any client wanted to
+    work.
     """
-    clients = {pid for window in state.windows for pid in (*window.paces, *window.incomparable)}
+    clients = {pid for window in state.windows for pid in window.paces}
     if not found or any(each.is_bound for each in found.values()) or clients - found.keys():
         return None
     wanted = 0.0
@@ -166,15 +162,15 @@ def _used(split: Split, pid: int) -> float:
     return split.estimates[pid].sm if pid in split.estimates else 0.0
 
 
-def _is_quiet(pid: int, rate: LaunchRate, split: Split) -> bool:
-    """Return whether others could hardly slow a client down."""
-    others = [delta for other, delta in rate.deltas.items() if other != pid and delta.widths]
-    if not others:
+def _is_quiet(split: Split, own: float, busy_others: float) -> bool:
+    """Return whether others could hardly slow a client down, which used `own` of the SMs.
+
+    `busy_others` is the number of others that had work in flight, on average, of those that launched something.
+    """
+    if busy_others <= 0:
         return True
-    if split.sm - _used(split, pid) > ALMOST_QUIET:
-        return False
-    busy = sum(_pace(delta, rate.seconds).busy_ns for delta in others) / 1e9 / rate.seconds
-    return busy < BUSY_OTHERS or (split.sm < ROOM_SMS and (split.dram or 0.0) < ROOM_BANDWIDTH)
+    has_room = split.sm < ROOM_SMS and (split.dram or 0.0) < ROOM_BANDWIDTH
+    return split.sm - own <= ALMOST_QUIET and (busy_others < BUSY_OTHERS or has_room)
 
 
 def _is_same(known: Pace, pace: Pace) -> bool:
@@ -226,7 +222,7 @@ def _sum(paces: Sequence[Pace]) -> Pace:
 def _cause(
     pid: int, baseline: Baseline, windows: Sequence[ContentionWindow], splits: Mapping[float, Split]
 ) -> tuple[Resource | None, tuple[tuple[int, float], ...]]:
-    """Return the resource that a client waited for most, and the others that used it, with their mean fractions then."""
+    """Return the resource that a client waited for most, and the others with their mean fractions of it then."""
     lost = dict.fromkeys(Resource, 0.0)
     used: dict[Resource, dict[int, float]] = {resource: {} for resource in Resource}
     for window in windows:
@@ -256,11 +252,11 @@ def _resource(split: Split) -> Resource:
 
 def _traffic(
     estimates: KernelTimeEstimates, rate: LaunchRate, split: Split, present: frozenset[int]
-) -> tuple[KernelTimeEstimates, dict[int, tuple[float, float]]]:
+) -> tuple[KernelTimeEstimates, dict[int, Bandwidth]]:
     """Return the estimates of what each client's kernels move, and its part of the used bandwidth.
 
-    The use of the memory's bandwidth is the sum of the widths that each client launched, times what it moves for each. What
-    a kernel moves is the same at any speed. The parts add up to what GPM measured.
+    The use of the memory's bandwidth is the sum of the widths that each client launched, times what it moves for each.
+    What a kernel moves is the same at any speed. The parts add up to what GPM measured.
     """
     estimates = estimates.without(estimates.indices.keys() - present)
     weights = {pid: delta.widths / 1e9 / rate.seconds for pid, delta in rate.deltas.items() if delta.widths}
@@ -283,6 +279,8 @@ def _traffic(
     moved = {pid: weight * (estimates.mean(pid) or 0.0) for pid, weight in weights.items()}
     scale = split.dram / total if (total := sum(moved.values())) else 0.0
     return estimates, {
-        pid: (scale * part, math.hypot(weights[pid] * estimates.standard_deviation(pid), PART_ERROR * scale * part))
+        pid: Bandwidth(
+            scale * part, math.hypot(weights[pid] * estimates.standard_deviation(pid), PART_ERROR * scale * part)
+        )
         for pid, part in moved.items()
     }
