@@ -39,7 +39,7 @@ FEW_WINDOWS = 2
 MEMORY = 0.98
 """The weight of all earlier windows of a baseline when another one is added."""
 
-WINDOW_ERROR, MODEL_ERROR, NEIGHBOUR_ERROR = 0.06, 0.03, 0.1
+WINDOW_ERROR, MODEL_ERROR, NEIGHBOUR_ERROR = 0.06, 0.06, 0.1
 """Standard errors of the latency: of one window of a baseline, of the model, and if others used all SMs meanwhile."""
 
 FULL_SMS, FULL_BANDWIDTH = 0.85, 0.6
@@ -93,7 +93,8 @@ def slowdowns(state: GpuContention, splits: Sequence[Split]) -> dict[int, Slowdo
         every = [each for each in state.windows if pid in each.paces]
         windows = [each for each in every if _is_same(baseline.pace, each.paces[pid])]
         work = _sum([each.paces[pid] for each in windows])
-        if not work.launches or work.busy_ns < LEAST_COMPARABLE * sum(each.paces[pid].busy_ns for each in every):
+        comparable = work.busy_ns >= LEAST_COMPARABLE * sum(each.paces[pid].busy_ns for each in every)
+        if not work.spans or not comparable or not _is_same(baseline.pace, work):
             continue
         wanted = _wanted(baseline, work)
         quiet = wanted - work.busy_ns + work.launches * baseline.pace.latency
