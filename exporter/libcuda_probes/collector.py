@@ -14,7 +14,7 @@ from exporter.libcuda_probes.libraries import Libraries, Library
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import MAX_PROCESSES, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
-from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns, sums
+from exporter.model.launches import OPEN_COUNTS, GpuUse, ProcessWork, WorkReading, began_ns, sums
 from exporter.model.reason import Reason, ReasonCode, joined
 
 CLEANUP_SECONDS = 10.0
@@ -95,7 +95,9 @@ class Pauses:
     def lasts(self, now: float) -> bool:
         """Return whether a pause lasts. If its time is over, end it."""
         if self._began is not None and now >= self._began + self.seconds:
-            self._began, self._due, self._least_due = None, 0.0, 0.0
+            paused, self._began = now - self._began, None
+            self._due = 0.0
+            self._least_due = max(0.0, self._least_due - paused)
         return self._began is not None
 
 
@@ -147,7 +149,7 @@ class LibcudaCollector:
         self._pids: tuple[int, ...] = ()
         self._percentages: Mapping[int, float] = {}
         self._last: Mapping[int, ProcessWork] = {}
-        self._ended_by_pauses: dict[tuple[int, int], tuple[int, int, int]] = {}
+        self._ended_by_pauses: dict[tuple[int, int], Mapping[str, int]] = {}
         self._pauses = Pauses()
         self._read_at: float | None = None
         self._watching = False
@@ -268,10 +270,8 @@ class LibcudaCollector:
             key = work.pid, work.device
             works[key] = work
             if key in self._ended_by_pauses:
-                flight, area, bound = self._ended_by_pauses[key]
-                works[key] = replace(
-                    work, flight_ns=work.flight_ns + flight, area=work.area + area, bound=work.bound + bound
-                )
+                ended = self._ended_by_pauses[key]
+                works[key] = replace(work, **{name: getattr(work, name) + count for name, count in ended.items()})
         return works
 
     def _with_known_beginnings(self, works: Mapping[int, ProcessWork]) -> dict[int, ProcessWork]:
@@ -298,8 +298,10 @@ class LibcudaCollector:
             probes.detach(path)
         self._attached.clear()
         for key, work in self._work(probes).items():
-            flight, area, bound = self._ended_by_pauses.get(key, (0, 0, 0))
-            self._ended_by_pauses[key] = flight + work.open_ns, area + work.open_area, bound + work.open_bound
+            before = self._ended_by_pauses.get(key, {})
+            self._ended_by_pauses[key] = {
+                name: before.get(name, 0) + getattr(work, of_open) for name, of_open in OPEN_COUNTS.items()
+            }
         probes.begin()
         self._watching = False
         self._pauses.begin(self.clock.monotonic())

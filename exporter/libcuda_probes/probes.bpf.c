@@ -268,14 +268,22 @@ INLINE struct stream *get_slot(struct process *process, u64 key)
 /* So long after the last launch, what nobody waits for counts as done: some streams are never waited for. */
 #define DONE_NS 1000000000ULL
 
+/* A longer wait has probably ended without its probe. */
+#define LONGEST_WAIT_NS 60000000000ULL
+
 INLINE int is_busy(struct process *process, u64 now, u64 watched_since)
 {
-	int i, busy = 0;
+	u64 waiting = READ_ONCE(process->waiting_since), since, newest = 0;
+	int i;
 
-	for (i = 0; i < STREAMS; i++)
-		busy |= READ_ONCE(process->streams[i].since) >= watched_since &&
-			READ_ONCE(process->streams[i].last) + DONE_NS > now;
-	return busy;
+	for (i = 0; i < STREAMS; i++) {
+		since = READ_ONCE(process->streams[i].since);
+		if (since >= watched_since && READ_ONCE(process->streams[i].last) > newest)
+			newest = READ_ONCE(process->streams[i].last);
+	}
+	if (waiting >= watched_since && now - waiting < LONGEST_WAIT_NS)
+		return newest > 0;
+	return newest + DONE_NS > now;
 }
 
 INLINE void begin_busy(struct process *process, u64 now, u64 watched_since)
@@ -471,7 +479,7 @@ INLINE int wait(u64 stream, u64 event, int kind)
 		call.before = recording->at;
 		process = find_process(call.process);
 	}
-	if (process)
+	if (process && now - READ_ONCE(process->waiting_since) >= LONGEST_WAIT_NS) /* also if it is 0 */
 		WRITE_ONCE(process->waiting_since, now);
 	bpf_map_update_elem(&calls, &thread, &call, BPF_ANY);
 	return 0;
@@ -552,7 +560,7 @@ INLINE int wait_returns(struct registers *regs)
 	since = number(WATCHED_SINCE);
 	if (!process || !since)
 		return 0;
-	WRITE_ONCE(process->waiting_since, 0);
+	COMPARE_EXCHANGE(process->waiting_since, call.called, 0);
 	if ((u32)RESULT(regs)) {
 		if (!READ_ONCE(process->failed))
 			WRITE_ONCE(process->failed, now);
@@ -570,9 +578,9 @@ INLINE int wait_returns(struct registers *regs)
 		return 0;
 	ADD(process->waited, now - call.called);
 	busy_since = READ_ONCE(process->busy_since);
-	if (busy_since >= *since && now > busy_since && !is_busy(process, now, *since)) {
+	if (busy_since >= *since && now > busy_since && !is_busy(process, now, *since) &&
+	    COMPARE_EXCHANGE(process->busy_since, busy_since, 0) == busy_since) {
 		ADD(process->busy, now - busy_since);
-		WRITE_ONCE(process->busy_since, 0);
 		WRITE_ONCE(process->idle_since, now);
 	}
 	if (call.kind != DESTROY)

@@ -172,6 +172,9 @@ STREAMS = 16
 DONE_NS = 1_000_000_000
 """So long after the last launch, what nobody waits for counts as done."""
 
+LONGEST_WAIT_NS = 60_000_000_000
+"""A longer wait has probably ended without its probe."""
+
 FRACTION_BITS = 4
 """Mean widths are kept in 16ths of an SM."""
 
@@ -198,7 +201,8 @@ def work_of(key: int, value: bytes, now: int, watched_since: int) -> ProcessWork
         for _, since, last, launches, width, widest, *_ in streams
         if since and watched_since <= since < until
     ]
-    busy = head["waiting_since"] >= watched_since or any(last + DONE_NS > now for *_, last in spans)
+    waits = watched_since <= head["waiting_since"] and now - head["waiting_since"] < LONGEST_WAIT_NS
+    busy = waits or any(last + DONE_NS > now for *_, last in spans)
     busy_since = head["busy_since"] if busy and watched_since <= head["busy_since"] < until else until
     return ProcessWork(
         pid=key & _PID_MASK,

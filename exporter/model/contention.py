@@ -46,7 +46,7 @@ class Baseline:
     """The pace of a client on a quiet GPU, over so many windows, with the variance of the logarithm of its latency.
 
     `neighbours` is the mean fraction of the SMs that others used meanwhile. `is_bound`: the GPU was never quiet, and
-    this is the client's fastest window.
+    these are the client's fastest windows.
     """
 
     pace: Pace
@@ -60,12 +60,14 @@ class Baseline:
 class ContentionWindow:
     """What the clients did in the `seconds` until `at`.
 
-    `traffic` has each client's part of the memory's bandwidth.
+    For `undisturbed` clients the GPU was quiet, as in the window before. `traffic` has each client's part of the
+    memory's bandwidth.
     """
 
     at: float
     seconds: float
     paces: Mapping[int, Pace] = field(default_factory=dict)
+    undisturbed: frozenset[int] = frozenset()
     traffic: Mapping[int, Bandwidth] = field(default_factory=dict)
 
 
@@ -90,8 +92,7 @@ class Slowdown:
     """By what factor a client was slower in the last minute than on a quiet GPU, with its standard error.
 
     If it `is_bound`, it was at least as slow as that. `resource` is what it waited for most, None if it never waited,
-    and `neighbours` are the others with their fractions of that, the largest first. `wanted_seconds` is the time that
-    its work took, and `quiet_seconds` what it would have taken.
+    and `neighbours` are the others with their fractions of that, the largest first.
     """
 
     ratio: float
@@ -99,5 +100,3 @@ class Slowdown:
     is_bound: bool = False
     resource: Resource | None = None
     neighbours: tuple[tuple[int, float], ...] = ()
-    wanted_seconds: float = 0.0
-    quiet_seconds: float = 0.0

@@ -80,6 +80,9 @@ class ProcessWork:
     synced_ns: int = 0
 
 
+OPEN_COUNTS = {"flight_ns": "open_ns", "area": "open_area", "bound": "open_bound", "busy_ns": "open_busy_ns"}
+"""The counts of ended spans, with those of open ones."""
+
 _LATEST = ("launched_ns", "synced_ns")
 _FIRST = ("first_ns", "open_since_ns", "failed_ns", "initialized_ns")
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from operator import mul
 
 from exporter.model.identity import Workload
-from exporter.model.launches import ProcessWork, WorkReading
+from exporter.model.launches import OPEN_COUNTS, ProcessWork, WorkReading
 from exporter.model.observation import GpuUuid
 from exporter.model.values import replace
 
@@ -67,7 +67,7 @@ class WorkDelta:
     """What one process did in a window: the difference of two readings of the libcuda probes.
 
     The fields are those of ProcessWork. `flight_ns`, `area` and `bound` include open spans. `idle_ns` is the time since
-    the last launch.
+    the last launch. Recordings of earlier versions have no gaps: then `gap_ns` is -1, and `busy_ns` that in flight.
     """
 
     kernels: int = 0
@@ -101,12 +101,10 @@ class WorkDelta:
 
 
 _COUNTS = tuple(count.name for count in fields(WorkDelta) if count.name != "idle_ns")
-_OPEN = {"flight_ns": "open_ns", "area": "open_area", "bound": "open_bound", "busy_ns": "open_busy_ns"}
-"""The counts of open spans, which are added to these."""
 
 
 def _count(work: ProcessWork, name: str) -> int:
-    return int(getattr(work, name) + (getattr(work, _OPEN[name]) if name in _OPEN else 0))
+    return int(getattr(work, name) + (getattr(work, OPEN_COUNTS[name]) if name in OPEN_COUNTS else 0))
 
 
 def work_delta(before: ProcessWork | None, now: ProcessWork, at_ns: int) -> WorkDelta:
@@ -115,6 +113,8 @@ def work_delta(before: ProcessWork | None, now: ProcessWork, at_ns: int) -> Work
         before = None
     growth = {name: _count(now, name) - (0 if before is None else _count(before, name)) for name in _COUNTS}
     growth = {name: min(MAX_DELTA, max(0, count)) for name, count in growth.items()}
+    if now.spans and not now.busy_ns:
+        growth |= {"busy_ns": growth["flight_ns"], "gap_ns": -1}
     return WorkDelta(**growth, idle_ns=max(0, at_ns - now.launched_ns))
 
 

@@ -193,7 +193,8 @@ def _with_window(
     if launches.known:
         rate = launches.rates[-1]
         deltas = {pid: delta.scaled(seconds / rate.seconds) for pid, delta in rate.deltas.items() if pid in clients}
-    estimates = state.estimates.without(_outdated(node, state, clients))
+    outdated = _outdated(node, state, clients)
+    estimates = state.estimates.without(outdated)
     if capacity and mps and (launches.watched >= WATCHED_FRACTION or (launches.watched and not measured)):
         use = replace(use, watched=launches.watched)
         complete = clients <= deltas.keys()
@@ -233,10 +234,10 @@ def _with_window(
     )
     node = _with_state(node, uuid, state)
     windows = {key: gpu.windows for key, gpu in node.attribution.items() if gpu.windows}
+    known = contention.without(node.contention.get(uuid, GpuContention()), outdated)
     if launches.watched:
-        known = node.contention.get(uuid, GpuContention())
-        state_of_all = {**node.contention, uuid: contention.with_window(known, launches.rates[-1], split, present)}
-        node = replace(node, contention=state_of_all)
+        known = contention.with_window(known, launches.rates[-1], split, present)
+    node = replace(node, contention={**node.contention, uuid: known})
     totals = post_time(node.usage_totals, uuid, round(sm * seconds * 1e6), _parts(node, split), at=at)
     return replace(node, splits=Splits(windows), usage_totals=totals)
 

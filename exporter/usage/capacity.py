@@ -204,7 +204,9 @@ def gpu_sharing(node: Node) -> Mapping[GpuUuid, GpuSharing]:
 
 
 def _recent(node: Node) -> Mapping[GpuUuid, GpuContention]:
-    """Return the contention of the GPUs that the probes have watched in the last minute."""
+    """Return the contention of the GPUs that the probes have watched in the last minute, if they are read now."""
+    if current_reading(node) is None:
+        return {}
     return {
         uuid: state
         for uuid, state in node.contention.items()
@@ -251,7 +253,7 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: 
         threads_committed=fsum(threads) if len(threads) == len(clients) else None,
         memory_committed=sum(limits) / total if total and len(limits) == len(clients) else None,
         contention=_contention(recent, clients, len(clients) + len(gpu.bypassing)),
-        gain=sharing_gain(node.contention[uuid], slowed) if slowed else None,
+        gain=sharing_gain(node.contention[uuid]) if slowed else None,
         bypassing={pid: recent.shares[pid] for pid in gpu.bypassing if pid in recent.shares},
         departed_sm=departed,
     )
@@ -299,6 +301,8 @@ def _contention(recent: RecentUse, clients: Sequence[ClientUsage], processes: in
     """Return the contention for bandwidth among several processes, if it is used up."""
     if recent.dram is None or not recent.dram >= NEARLY_ALL or processes < 2:
         return None
+    if processes > len(clients) or any(each.bandwidth is None for each in clients):
+        return BandwidthContention(dram=recent.dram)
     none = Bandwidth(0.0, 0.0)
     used = sorted(((each.bandwidth or none, each.client.pid) for each in clients), reverse=True)
     (first, pid), (second, _) = (*used, (none, 0), (none, 0))[:2]

@@ -10,11 +10,15 @@ kernels of the same widths, and as many before it waits.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from exporter.model.contention import Bandwidth, Baseline, ContentionWindow, GpuContention, Pace, Resource, Slowdown
 from exporter.model.usage import KernelTimeEstimates, LaunchRate, Split, WorkDelta
+from exporter.model.values import replace
 from exporter.usage.last_minute import MINUTE_SECONDS
+
+T = TypeVar("T")
 
 QUIET, ALMOST_QUIET = 0.05, 0.2
 """A GPU is quiet for a client if the others used at most this fraction of the SMs. A baseline that was learned while
@@ -39,11 +43,14 @@ FEW_WINDOWS = 2
 MEMORY = 0.98
 """The weight of all earlier windows of a baseline when another one is added."""
 
-WINDOW_ERROR, MODEL_ERROR, NEIGHBOUR_ERROR = 0.06, 0.06, 0.1
+WINDOW_ERROR, MODEL_ERROR, NEIGHBOUR_ERROR = 0.06, 0.04, 0.1
 """Standard errors of the latency: of one window of a baseline, of the model, and if others used all SMs meanwhile."""
 
 FULL_SMS, FULL_BANDWIDTH = 0.85, 0.6
 """Clients compete for a resource of which at least this fraction was used."""
+
+BOUND_WINDOWS = 10
+"""A client that never had a quiet GPU is compared with its fastest so many windows: its slowdown is a lower bound."""
 
 LEAST_COMPARABLE = 0.5
 """A slowdown is unknown if less of a client's time had the work of its baseline."""
@@ -56,32 +63,45 @@ TRAFFIC_ERROR, LEAST_TRAFFIC_ERROR = 0.03, 0.01
 """Standard error of the measured use of the memory's bandwidth, as a fraction of the use, and of the whole."""
 
 
+def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
+    """Forget processes that are no clients any more, or have the PIDs of such."""
+    if not pids:
+        return state
+    windows = tuple(
+        replace(each, paces=_others(each.paces, pids), traffic=_others(each.traffic, pids)) for each in state.windows
+    )
+    traffic = state.traffic.without(pids)
+    return replace(state, windows=windows, baselines=_others(state.baselines, pids), traffic=traffic)
+
+
 def with_window(state: GpuContention, rate: LaunchRate, split: Split, present: frozenset[int]) -> GpuContention:
     """Add what the clients did in a window, and how its SM time was divided."""
     paces = {pid: pace for pid, delta in rate.deltas.items() if (pace := _pace(delta, rate.seconds)).busy_ns}
-    busy = {pid: pace.busy_ns / 1e9 / rate.seconds for pid, pace in paces.items() if pace.launches}
+    # With GPM, a client that launched nothing may wait for a stream that nobody else waits for.
+    busy = {pid: pace.busy_ns for pid, pace in paces.items() if pace.launches or not split.measured}
     total = sum(busy.values())
-    quiet = frozenset(pid for pid in paces if _is_quiet(split, _used(split, pid), total - busy.get(pid, 0.0)))
+    quiet = frozenset(pid for pid in paces if _is_quiet(pid, split, (total - busy.get(pid, 0.0)) / 1e9 / rate.seconds))
+    traffic, parts = _traffic(state.traffic, rate, split, present)
+    undisturbed = frozenset(pid for pid in quiet & state.quiet if split.sm - _used(split, pid) <= QUIET)
+    window = ContentionWindow(at=split.at, seconds=rate.seconds, paces=paces, undisturbed=undisturbed, traffic=parts)
+    recent = (each for each in state.windows if 0 < window.at - each.at < MINUTE_SECONDS)
+    windows = (*recent, window)
     baselines = {pid: baseline for pid, baseline in state.baselines.items() if pid in present}
     contradictions: dict[int, int] = {}
     for pid, pace in paces.items():
-        if pace.launches and pace.spans >= LEAST_SPANS:
-            known, neighbours = baselines.get(pid), max(0.0, split.sm - _used(split, pid))
-            if pid in quiet & state.quiet:
-                found, count = _learned(known, pace, neighbours, state.contradictions.get(pid, 0))
-                contradictions[pid] = count
-            else:
-                found = _fastest(known, pace)
-            baselines[pid] = found
-    traffic, parts = _traffic(state.traffic, rate, split, present)
-    window = ContentionWindow(at=split.at, seconds=rate.seconds, paces=paces, traffic=parts)
-    recent = (each for each in state.windows if 0 < window.at - each.at < MINUTE_SECONDS)
+        if not pace.widths or not pace.launches or pace.spans < LEAST_SPANS:
+            continue
+        known = baselines.get(pid)
+        if pid in quiet & state.quiet:
+            neighbours = max(0.0, split.sm - _used(split, pid))
+            found, count = _learned(known, pace, neighbours, state.contradictions.get(pid, 0))
+            baselines[pid], contradictions[pid] = found, count
+        elif known is None or known.is_bound:
+            some = _sum([each.paces[pid] for each in windows[-BOUND_WINDOWS:] if pid in each.paces])
+            if len(windows) >= BOUND_WINDOWS and (known is None or some.latency < known.pace.latency):
+                baselines[pid] = Baseline(pace=some, windows=BOUND_WINDOWS, is_bound=True)
     return GpuContention(
-        windows=(*recent, window),
-        baselines=baselines,
-        traffic=traffic,
-        quiet=quiet,
-        contradictions=contradictions,
+        windows=windows, baselines=baselines, traffic=traffic, quiet=quiet, contradictions=contradictions
     )
 
 
@@ -89,35 +109,38 @@ def slowdowns(state: GpuContention, splits: Sequence[Split]) -> dict[int, Slowdo
     """Return the slowdown of each client in the last minute, if it is known. `splits` has the same windows."""
     found = {}
     by_time = {split.at: split for split in splits}
+    uses = {each.at: _use(by_time[each.at], each) for each in state.windows if each.at in by_time}
     for pid, baseline in state.baselines.items():
         every = [each for each in state.windows if pid in each.paces]
         windows = [each for each in every if _is_same(baseline.pace, each.paces[pid])]
         work = _sum([each.paces[pid] for each in windows])
         comparable = work.busy_ns >= LEAST_COMPARABLE * sum(each.paces[pid].busy_ns for each in every)
-        if not work.spans or not comparable or not _is_same(baseline.pace, work):
+        if not work.spans or not work.launches or not comparable or not _is_same(baseline.pace, work):
             continue
+        disturbed = [each for each in windows if pid not in each.undisturbed]
         wanted = _wanted(baseline, work)
-        quiet = wanted - work.busy_ns + work.launches * baseline.pace.latency
-        ratio = wanted / quiet
-        error = math.hypot(MODEL_ERROR, NEIGHBOUR_ERROR * baseline.neighbours, _deviation(baseline)) * ratio
-        resource, neighbours = _cause(pid, baseline, windows, by_time)
+        quiet = wanted - sum(_lost(baseline, each.paces[pid]) for each in disturbed)
+        if quiet <= 0:
+            continue
+        noise = math.sqrt((baseline.variance + WINDOW_ERROR**2) / len(windows))
+        error = math.hypot(MODEL_ERROR, NEIGHBOUR_ERROR * baseline.neighbours, _deviation(baseline), noise)
+        resource, neighbours = _cause(pid, baseline, disturbed, uses)
         found[pid] = Slowdown(
-            ratio=ratio,
-            error=error * work.launches * baseline.pace.latency / quiet,
+            ratio=wanted / quiet,
+            error=error * wanted / quiet * work.busy_ns / wanted,
             is_bound=baseline.is_bound,
             resource=resource,
             neighbours=neighbours,
-            wanted_seconds=wanted / 1e9,
-            quiet_seconds=quiet / 1e9,
         )
     return found
 
 
 def bandwidths(state: GpuContention) -> dict[int, Bandwidth]:
-    """Return what each client used of the memory's bandwidth in the last minute."""
-    seconds = sum(window.seconds for window in state.windows)
+    """Return what each client used of the memory's bandwidth in the last minute, as far as that is known."""
+    windows = [window for window in state.windows if window.traffic]
+    seconds = sum(window.seconds for window in windows)
     found: dict[int, Bandwidth] = {}
-    for window in state.windows:
+    for window in windows:
         for pid, (part, error) in window.traffic.items():
             known = found.get(pid, Bandwidth(0.0, 0.0))
             weight = window.seconds / seconds
@@ -125,22 +148,39 @@ def bandwidths(state: GpuContention) -> dict[int, Bandwidth]:
     return found
 
 
-def sharing_gain(state: GpuContention, found: Mapping[int, Slowdown]) -> float | None:
-    """Return how many clients' worth of work a GPU did in the last minute; None if a client's slowdown is unknown.
+def sharing_gain(state: GpuContention) -> float | None:
+    """Return how many clients' worth of work a GPU did in the last minute; None if that is unknown for half of it.
 
     It is the time that all work would have taken on a quiet GPU, divided by the time in which any client wanted to
-    work.
+    work. Within a window, clients are taken to want to work independently of each other.
     """
-    clients = {pid for window in state.windows for pid in window.paces}
-    if not found or any(each.is_bound for each in found.values()) or clients - found.keys():
-        return None
-    wanted = 0.0
+    quiet = together = known = 0.0
     for window in state.windows:
+        baselines = {pid: state.baselines[pid] for pid in window.paces if pid in state.baselines}
         idle = 1.0
+        for pid, baseline in baselines.items():
+            idle *= 1 - min(1.0, _wanted(baseline, window.paces[pid]) / 1e9 / window.seconds)
+        if any(
+            pid not in baselines or baselines[pid].is_bound or not _is_same(baselines[pid].pace, pace)
+            for pid, pace in window.paces.items()
+        ):
+            continue
+        known += window.seconds
+        together += window.seconds * (1 - idle)
         for pid, pace in window.paces.items():
-            idle *= 1 - min(1.0, _wanted(state.baselines[pid], pace) / 1e9 / window.seconds)
-        wanted += window.seconds * (1 - idle)
-    return sum(each.quiet_seconds for each in found.values()) / wanted if wanted else None
+            lost = 0.0 if pid in window.undisturbed else _lost(baselines[pid], pace)
+            quiet += (_wanted(baselines[pid], pace) - lost) / 1e9
+    is_known = known >= LEAST_COMPARABLE * sum(window.seconds for window in state.windows)
+    return quiet / together if together and is_known else None
+
+
+def _others(values: Mapping[int, T], pids: Collection[int]) -> dict[int, T]:
+    return {pid: value for pid, value in values.items() if pid not in pids}
+
+
+def _lost(baseline: Baseline, pace: Pace) -> float:
+    """Return how much longer work was in flight than on a quiet GPU, in nanoseconds; negative if shorter."""
+    return pace.busy_ns - pace.launches * baseline.pace.latency
 
 
 def _wanted(baseline: Baseline, pace: Pace) -> float:
@@ -149,13 +189,10 @@ def _wanted(baseline: Baseline, pace: Pace) -> float:
 
 
 def _pace(delta: WorkDelta, seconds: float) -> Pace:
-    """Return what a client did. Recordings of earlier versions only have the time in flight, summed over streams."""
+    """Return what a client did. Recordings of earlier versions do not show gaps, nor which streams overlap."""
     launches = delta.kernels + (delta.graph_kernels or delta.graphs)
-    if delta.busy_ns:
-        busy, gap = float(delta.busy_ns), float(delta.gap_ns)
-    else:
-        busy = min(float(delta.flight_ns), seconds * 1e9)
-        gap = seconds * 1e9 - busy if launches else 0.0
+    busy = min(float(delta.busy_ns), seconds * 1e9)
+    gap = float(delta.gap_ns) if delta.gap_ns >= 0 else (seconds * 1e9 - busy) * bool(launches)
     return Pace(launches, delta.spans, delta.widths, busy, gap)
 
 
@@ -163,21 +200,25 @@ def _used(split: Split, pid: int) -> float:
     return split.estimates[pid].sm if pid in split.estimates else 0.0
 
 
-def _is_quiet(split: Split, own: float, busy_others: float) -> bool:
-    """Return whether others could hardly slow a client down, which used `own` of the SMs.
+def _is_quiet(pid: int, split: Split, busy_others: float) -> bool:
+    """Return whether others could hardly slow a client down.
 
-    `busy_others` is the number of others that had work in flight, on average, of those that launched something.
+    `busy_others` is the number of others that had work in flight, on average. What nobody watched is known with GPM.
     """
-    if busy_others <= 0:
-        return True
+    if split.measured and (pid not in split.estimates or split.sm - _used(split, pid) > ALMOST_QUIET):
+        return False
+    if not split.measured and split.unknown - {pid}:
+        return False
     has_room = split.sm < ROOM_SMS and (split.dram or 0.0) < ROOM_BANDWIDTH
-    return split.sm - own <= ALMOST_QUIET and (busy_others < BUSY_OTHERS or has_room)
+    return busy_others < BUSY_OTHERS or (has_room and split.sm - _used(split, pid) <= ALMOST_QUIET)
 
 
 def _is_same(known: Pace, pace: Pace) -> bool:
     """Return whether two paces are of the same work. Long spans are cut by the windows."""
     if not pace.spans or not pace.launches:
         return True
+    if not pace.widths or not known.widths:
+        return False
     width = math.log((pace.widths / pace.launches) / (known.widths / known.launches))
     span = math.log((pace.launches / pace.spans) / (known.launches / known.spans))
     return abs(width) < SAME_WIDTH and abs(span) < SAME_SPAN
@@ -204,13 +245,6 @@ def _learned(known: Baseline | None, pace: Pace, neighbours: float, contradictio
     return learned, 0
 
 
-def _fastest(known: Baseline | None, pace: Pace) -> Baseline:
-    """Return the baseline after a window that is not quiet: the fastest one, if there never was a quiet one."""
-    if known is not None and not (known.is_bound and pace.latency < known.pace.latency):
-        return known
-    return Baseline(pace=pace, is_bound=True)
-
-
 def _deviation(baseline: Baseline) -> float:
     """Return the standard error of the logarithm of a baseline's latency."""
     return math.sqrt((baseline.variance + WINDOW_ERROR**2) / min(baseline.windows, 1 / (1 - MEMORY)))
@@ -220,22 +254,32 @@ def _sum(paces: Sequence[Pace]) -> Pace:
     return Pace(*map(sum, zip(*paces, strict=True))) if paces else Pace()
 
 
+class _Use(NamedTuple):
+    """The resource that was used up in a window, and each client's part of it."""
+
+    resource: Resource
+    parts: Mapping[int, float]
+
+
+def _use(split: Split, window: ContentionWindow) -> _Use:
+    if split.dram is not None and split.dram >= FULL_BANDWIDTH:
+        return _Use(Resource.MEMORY, {pid: part for pid, (part, _) in window.traffic.items()})
+    shares = {pid: share.sm for pid, share in split.estimates.items()}
+    return _Use(Resource.SMS if split.measured and split.sm >= FULL_SMS else Resource.OTHER, shares)
+
+
 def _cause(
-    pid: int, baseline: Baseline, windows: Sequence[ContentionWindow], splits: Mapping[float, Split]
+    pid: int, baseline: Baseline, windows: Sequence[ContentionWindow], uses: Mapping[float, _Use]
 ) -> tuple[Resource | None, tuple[tuple[int, float], ...]]:
     """Return the resource that a client waited for most, and the others with their mean fractions of it then."""
     lost = dict.fromkeys(Resource, 0.0)
     used: dict[Resource, dict[int, float]] = {resource: {} for resource in Resource}
     for window in windows:
-        split = splits.get(window.at)
-        excess = window.paces[pid].busy_ns - window.paces[pid].launches * baseline.pace.latency
-        if split is None or excess <= 0:
+        excess = _lost(baseline, window.paces[pid])
+        if window.at not in uses or excess <= 0:
             continue
-        resource = _resource(split)
+        resource, parts = uses[window.at]
         lost[resource] += excess
-        parts = {each: part for each, (part, _) in window.traffic.items()}
-        if resource is not Resource.MEMORY:
-            parts = {each: share.sm for each, share in split.estimates.items()}
         for each, part in parts.items():
             used[resource][each] = used[resource].get(each, 0.0) + excess * part
     resource = max(lost, key=lost.__getitem__)
@@ -245,23 +289,19 @@ def _cause(
     return resource, tuple(sorted(others.items(), key=lambda each: -each[1]))
 
 
-def _resource(split: Split) -> Resource:
-    if split.dram is not None and split.dram >= FULL_BANDWIDTH:
-        return Resource.MEMORY
-    return Resource.SMS if split.measured and split.sm >= FULL_SMS else Resource.OTHER
-
-
 def _traffic(
     estimates: KernelTimeEstimates, rate: LaunchRate, split: Split, present: frozenset[int]
 ) -> tuple[KernelTimeEstimates, dict[int, Bandwidth]]:
     """Return the estimates of what each client's kernels move, and its part of the used bandwidth.
 
     The use of the memory's bandwidth is the sum of the widths that each client launched, times what it moves for each.
-    What a kernel moves is the same at any speed. The parts add up to what GPM measured.
+    What a kernel moves is the same at any speed. The parts add up to what GPM measured. If others than these clients
+    may have used the memory, nothing is known.
     """
     estimates = estimates.without(estimates.indices.keys() - present)
     weights = {pid: delta.widths / 1e9 / rate.seconds for pid, delta in rate.deltas.items() if delta.widths}
-    if split.dram is None or not weights:
+    foreign = {pid for pid, share in split.shares.items() if share.sm and pid not in rate.deltas}
+    if split.dram is None or not weights or split.unknown or foreign:
         return estimates, {}
     estimates = estimates.predicted(rate.seconds)
     for pid in weights.keys() - estimates.indices.keys():

@@ -83,6 +83,7 @@ def test_python_uses_the_layout_of_the_programs(checked_in: BpfObject, machine: 
         f"STREAMS == {probes.STREAMS}",
         f"FRACTION_BITS == {probes.FRACTION_BITS}",
         f"DONE_NS == {probes.DONE_NS}",
+        f"LONGEST_WAIT_NS == {probes.LONGEST_WAIT_NS}",
         f"WATCHED_SINCE == {WATCHED_SINCE} && LOST == {LOST} && ALL_SMS == {ALL_SMS}",
         f"sizeof(struct process) == {checked_in.maps['processes'].value_bytes}",
         f"sizeof(struct process) == {8 * (len(FIELDS) + probes.STREAMS * len(STREAM_FIELDS))}",

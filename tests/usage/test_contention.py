@@ -1,13 +1,12 @@
 """How much the clients of a GPU slow each other down."""
 
 from collections.abc import Mapping
-from itertools import pairwise
 
 import pytest
 
 from exporter.model.contention import GpuContention, Resource, Slowdown
 from exporter.model.usage import LaunchRate, Method, Share, Split, WorkDelta
-from exporter.usage.contention import bandwidths, sharing_gain, slowdowns, with_window
+from exporter.usage.contention import bandwidths, sharing_gain, slowdowns, with_window, without
 
 SMALL, HEAVY, OTHER = 10, 20, 30
 CLIENTS = frozenset({SMALL, HEAVY, OTHER})
@@ -31,25 +30,37 @@ class Gpu:
     """A GPU, second after second."""
 
     def __init__(self) -> None:
-        self.state, self.splits = GpuContention(), list[Split]()
+        self.state, self.splits, self._at = GpuContention(), list[Split](), 100.0
 
     def second(
-        self, clients: Mapping[int, WorkDelta], shares: Mapping[int, float], *, dram: float | None = 0.1, count: int = 1
+        self,
+        clients: Mapping[int, WorkDelta],
+        shares: Mapping[int, float],
+        *,
+        dram: float | None = 0.1,
+        count: int = 1,
+        measured: bool = True,
+        unknown: frozenset[int] = frozenset(),
     ) -> "Gpu":
         for _ in range(count):
-            parts = {pid: Share(method=Method.FLIGHT, sm=sm) for pid, sm in shares.items()}
-            at = 100.0 + len(self.splits)
-            split = Split(at=at, seconds=1.0, sm=sum(shares.values()), shares=parts, dram=dram)
+            self._at += 1
+            split = Split(
+                at=self._at,
+                seconds=1.0,
+                sm=sum(shares.values()),
+                shares={pid: Share(method=Method.FLIGHT, sm=sm) for pid, sm in shares.items()},
+                dram=dram,
+                measured=measured,
+                unknown=unknown,
+            )
             self.splits.append(split)
             self.state = with_window(self.state, LaunchRate(seconds=1.0, deltas=clients), split, CLIENTS)
         return self
 
-    def forget(self) -> "Gpu":
-        """Let a minute pass, in which nobody works."""
-        self.state = with_window(
-            self.state, LaunchRate(seconds=1.0, deltas={}), Split(at=1000.0, seconds=1.0, sm=0), CLIENTS
-        )
-        return self
+    def later(self) -> "Gpu":
+        """Let more than a minute pass, in which nobody works."""
+        self._at += 70
+        return self.second({}, {})
 
     @property
     def slowdowns(self) -> dict[int, Slowdown]:
@@ -59,20 +70,11 @@ class Gpu:
 def learned() -> Gpu:
     """Return a GPU on which two clients were alone in turn, more than a minute ago."""
     gpu = Gpu().second({SMALL: ALONE}, {SMALL: 0.05}, dram=0.01, count=4)
-    gpu.second({HEAVY: STREAMING}, {HEAVY: 0.9}, dram=0.8, count=4)
-    gpu.splits = [split for split in gpu.splits if split.at > 1000]
-    return gpu.forget()
+    return gpu.second({HEAVY: STREAMING}, {HEAVY: 0.9}, dram=0.8, count=4).later()
 
 
 def beside_heavy(small: WorkDelta = SLOWED, count: int = 5) -> Gpu:
-    gpu = learned()
-    for number in range(count):
-        parts = {pid: Share(method=Method.FLIGHT, sm=sm) for pid, sm in ((SMALL, 0.03), (HEAVY, 0.95))}
-        split = Split(at=1001.0 + number, seconds=1.0, sm=0.98, shares=parts, dram=0.8)
-        gpu.splits.append(split)
-        rate = LaunchRate(seconds=1.0, deltas={SMALL: small, HEAVY: STREAMING})
-        gpu.state = with_window(gpu.state, rate, split, CLIENTS)
-    return gpu
+    return learned().second({SMALL: small, HEAVY: STREAMING}, {SMALL: 0.03, HEAVY: 0.95}, dram=0.8, count=count)
 
 
 def test_a_client_beside_a_heavy_one_takes_longer_for_its_work() -> None:
@@ -106,11 +108,13 @@ def test_the_resource_is_what_was_used_up(dram: float, sm: float, resource: Reso
 
 
 def test_a_client_that_was_never_alone_has_a_lower_bound() -> None:
-    gpu = Gpu()
-    for busy in (900, 600, 800):
-        gpu.second({SMALL: work(50, busy), HEAVY: STREAMING}, {SMALL: 0.05, HEAVY: 0.9})
+    """It is compared with its fastest ten seconds."""
+    gpu = Gpu().second({SMALL: work(50, 600), HEAVY: STREAMING}, {SMALL: 0.05, HEAVY: 0.9}, count=9)
+    assert SMALL not in gpu.slowdowns
+    gpu.second({SMALL: work(50, 600), HEAVY: STREAMING}, {SMALL: 0.05, HEAVY: 0.9}, count=3)
+    gpu.second({SMALL: work(50, 900), HEAVY: STREAMING}, {SMALL: 0.05, HEAVY: 0.9}, count=12)
     assert gpu.slowdowns[SMALL].is_bound
-    assert gpu.slowdowns[SMALL].ratio == pytest.approx((900 + 600 + 800) / (3 * 600))
+    assert gpu.slowdowns[SMALL].ratio == pytest.approx((600 + 900) / 2 / 600)
     gpu.second({SMALL: work(100, 600)}, {SMALL: 0.1}, count=2)
     assert not gpu.slowdowns[SMALL].is_bound
 
@@ -119,39 +123,79 @@ def test_the_first_quiet_second_is_not_learned() -> None:
     """It may have begun while the GPU was busy."""
     gpu = Gpu().second({SMALL: work(50, 500), HEAVY: STREAMING}, {SMALL: 0.05, HEAVY: 0.9})
     gpu.second({SMALL: work(50, 500)}, {SMALL: 0.05})
-    assert gpu.slowdowns[SMALL].is_bound
+    assert not gpu.state.baselines
     gpu.second({SMALL: work(100, 300)}, {SMALL: 0.05})
     assert gpu.state.baselines[SMALL].pace.latency == pytest.approx(300e6 / 1000)
 
 
-def test_other_work_makes_the_slowdown_unknown_until_it_was_seen_alone() -> None:
-    """Kernels have another width."""
-    gpu = beside_heavy(work(50, 700, gap_ms=300, width=50))
+@pytest.mark.parametrize("other", [work(50, 700, width=50), work(10, 700, each=50)], ids=["width", "launches"])
+def test_other_work_makes_the_slowdown_unknown_until_it_was_seen_alone(other: WorkDelta) -> None:
+    gpu = beside_heavy(other)
     assert SMALL not in gpu.slowdowns
-    assert SMALL not in beside_heavy(work(10, 700, each=50)).slowdowns
-    last = gpu.splits[-1].at
-    for number, _ in pairwise(range(4)):
-        rate = LaunchRate(seconds=1.0, deltas={SMALL: work(100, 300, width=50)})
-        split = Split(at=last + 1 + number, seconds=1.0, sm=0.05, shares={}, dram=0.01)
-        gpu.state = with_window(gpu.state, rate, split, CLIENTS)
+    alone = work(2 * other.spans, 350, width=other.widths // other.kernels, each=other.kernels // other.spans)
+    gpu.second({SMALL: alone}, {SMALL: 0.05}, dram=0.01, count=3)
     assert gpu.slowdowns[SMALL].ratio > 2
 
 
-def test_a_longer_time_on_a_quiet_gpu_is_a_new_baseline() -> None:
-    """The client has longer inputs."""
-    gpu = learned()
-    for number in range(5):
-        split = Split(at=1001.0 + number, seconds=1.0, sm=0.05, shares={}, dram=0.01)
-        gpu.state = with_window(gpu.state, LaunchRate(seconds=1.0, deltas={SMALL: work(30, 300)}), split, CLIENTS)
+def test_a_client_that_is_alone_is_undisturbed_whatever_it_does() -> None:
+    """Its inputs become longer; then it runs a single long kernel."""
+    gpu = learned().second({SMALL: work(70, 300)}, {SMALL: 0.05}, dram=0.01, count=5)
+    gpu.second({SMALL: WorkDelta(busy_ns=10**9, flight_ns=10**9)}, {SMALL: 0.05}, dram=0.01, count=20)
+    assert gpu.slowdowns[SMALL].ratio == pytest.approx(1, rel=0.02)
+    gpu.second({SMALL: work(30, 300)}, {SMALL: 0.05}, dram=0.01, count=5)
     assert gpu.state.baselines[SMALL].pace.latency == pytest.approx(1e6)
-    assert gpu.slowdowns[SMALL].ratio == pytest.approx(1, rel=0.01)
+
+
+@pytest.mark.parametrize("measured", [True, False], ids=["gpm", "no-gpm"])
+def test_a_gpu_is_not_quiet_if_a_neighbour_was_not_watched(measured: bool) -> None:
+    gpu = Gpu()
+    shares = {SMALL: 0.03, OTHER: 0.9} if measured else {SMALL: 0.03}
+    gpu.second({SMALL: SLOWED}, shares, count=4, measured=measured, unknown=frozenset({OTHER}))
+    assert not gpu.state.baselines
+    assert bandwidths(gpu.state) == {}
+
+
+def test_a_kernel_of_many_seconds_is_a_neighbour() -> None:
+    """It was launched before these seconds."""
+    waiting = WorkDelta(busy_ns=10**9, flight_ns=10**9)
+    known = learned().state.baselines[SMALL]
+    gpu = learned().second({SMALL: SLOWED, OTHER: waiting}, {SMALL: 0.03, OTHER: 0.9}, count=5)
+    assert gpu.state.baselines[SMALL] == known
+    assert gpu.slowdowns[SMALL].ratio == pytest.approx(20 / 9, rel=0.001)
+
+
+@pytest.mark.parametrize("hostile", [work(10, 300, width=0), work(10, 300, each=0), work(0, 10**4, width=1 << 40)])
+def test_absurd_claims_of_a_client_are_no_error(hostile: WorkDelta) -> None:
+    gpu = Gpu().second({SMALL: hostile}, {SMALL: 0.05}, count=4)
+    assert not gpu.slowdowns
+    gpu = beside_heavy(hostile)
+    assert HEAVY in gpu.slowdowns
+    assert sharing_gain(gpu.state) is None or sharing_gain(gpu.state) != 0
+
+
+def test_a_kernel_of_more_than_a_minute_is_no_error() -> None:
+    waiting = WorkDelta(busy_ns=10**9, flight_ns=10**9)
+    gpu = learned().second({SMALL: waiting, HEAVY: STREAMING}, {SMALL: 0.03, HEAVY: 0.9}, count=62)
+    gpu.second({SMALL: WorkDelta(spans=1, busy_ns=10**9), HEAVY: STREAMING}, {SMALL: 0.03, HEAVY: 0.9})
+    assert SMALL not in gpu.slowdowns
+
+
+def test_another_process_with_the_same_pid_has_no_baseline() -> None:
+    gpu = beside_heavy()
+    gpu.state = without(gpu.state, {SMALL})
+    assert gpu.slowdowns.keys() == bandwidths(gpu.state).keys() == {HEAVY}
 
 
 def test_parts_of_the_bandwidth_add_up_to_what_gpm_measured() -> None:
     found = bandwidths(beside_heavy().state)
-    assert sum(part for part, _ in found.values()) == pytest.approx(0.8 * 5 / 6, rel=0.001)
+    assert sum(part for part, _ in found.values()) == pytest.approx(0.8, rel=0.001)
     assert found[SMALL].part < 0.02
     assert all(error > 0 for _, error in found.values())
+
+
+def test_nobody_has_a_part_of_the_bandwidth_beside_a_foreign_process() -> None:
+    foreign = learned().second({SMALL: SLOWED}, {SMALL: 0.03, 99: 0.9}, dram=0.8, count=5)
+    assert bandwidths(foreign.state) == {}
 
 
 def test_sharing_gain_is_the_work_that_is_done_in_the_time() -> None:
@@ -159,15 +203,23 @@ def test_sharing_gain_is_the_work_that_is_done_in_the_time() -> None:
     gpu = Gpu()
     for pid in (SMALL, OTHER):
         gpu.second({pid: work(100, 1000)}, {pid: 0.9}, count=3)
-    gpu.state = GpuContention(baselines=gpu.state.baselines)
-    gpu.second({SMALL: work(50, 1000), OTHER: work(50, 1000)}, {SMALL: 0.5, OTHER: 0.5}, count=3)
-    assert sharing_gain(gpu.state, gpu.slowdowns) == pytest.approx(1.0, rel=0.001)
-    assert sharing_gain(gpu.state, {SMALL: gpu.slowdowns[SMALL]}) is None
+    gpu.later().second({SMALL: work(50, 1000), OTHER: work(50, 1000)}, {SMALL: 0.5, OTHER: 0.5}, count=3)
+    assert sharing_gain(gpu.state) == pytest.approx(1.0, rel=0.001)
+    gpu.second({SMALL: work(50, 1000), OTHER: work(50, 1000, width=7)}, {SMALL: 0.5, OTHER: 0.5}, count=9)
+    assert sharing_gain(gpu.state) is None
 
 
 def test_without_gpm_a_client_beside_one_that_launches_little_is_undisturbed() -> None:
     """Then only launches show whether the GPU was quiet."""
-    gpu = Gpu().second({SMALL: ALONE, OTHER: work(1, 5)}, {SMALL: 0.05}, dram=None, count=3)
+    gpu = Gpu().second({SMALL: ALONE, OTHER: work(1, 5)}, {SMALL: 0.05}, dram=None, count=3, measured=False)
     assert gpu.slowdowns[SMALL].ratio == pytest.approx(1, rel=0.001)
     assert not gpu.slowdowns[SMALL].is_bound
     assert bandwidths(gpu.state) == {}
+
+
+def test_a_noisy_client_has_a_larger_error() -> None:
+    steady, noisy = Gpu(), Gpu()
+    for number in range(20):
+        steady.second({SMALL: work(100, 300)}, {SMALL: 0.05})
+        noisy.second({SMALL: work(100, 250 + 100 * (number % 2))}, {SMALL: 0.05})
+    assert noisy.slowdowns[SMALL].error > 1.2 * steady.slowdowns[SMALL].error
