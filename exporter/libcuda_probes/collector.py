@@ -97,7 +97,7 @@ class Pauses:
         if self._began is not None and now >= self._began + self.seconds:
             paused, self._began = now - self._began, None
             self._due = 0.0
-            self._least_due = max(0.0, self._least_due - paused)
+            self._least_due = min(MAX_PAUSE_SECONDS, max(0.0, self._least_due - paused))
         return self._began is not None
 
 

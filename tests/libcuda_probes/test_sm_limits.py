@@ -95,3 +95,18 @@ def test_what_was_launched_while_clients_were_unsettled_requires_no_longer_pause
     pauses = pauses_after(*(30_000,) * 60)
     pauses.settled = True
     assert pauses.seconds == 0
+
+
+def test_a_pause_that_ends_early_is_made_up_for() -> None:
+    """A client that becomes unsettled in each pause could else be probed all the time."""
+    pauses, now, attached, paused = Pauses(), 0.0, 0, 0.0
+    while attached < 100:
+        pauses.settled = True
+        pauses.add({}, {PID: ProcessWork(pid=PID, first_ns=1, kernels=70_000)}, 1.0)
+        now, attached = now + 1.0, attached + 1
+        if pauses.seconds:
+            pauses.begin(now)
+            pauses.settled = False
+            while pauses.lasts(now):
+                now, paused = now + 0.1, paused + 0.1
+    assert 70_000 * attached / (attached + paused) <= 1.1 * MAX_HITS_PER_SECOND
