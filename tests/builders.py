@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.model.action import ActionKind, ActionReason, ActionResult
+from exporter.model.contention import Bandwidth, Baseline, ContentionWindow, GpuContention, Pace
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, NamedBy, RecoveryTimes
 from exporter.model.event import Event, EventName
 from exporter.model.identity import (
@@ -22,6 +23,7 @@ from exporter.model.identity import (
     WorkloadKind,
 )
 from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, RecoveryDelay, Suspect
+from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import (
     ControlReply,
@@ -46,7 +48,7 @@ from exporter.model.observation import (
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import Disconnect
 from exporter.model.settings import CLIENT_PRIORITY, Limits
-from exporter.model.usage import Account, Method, Share, SharedAccount, Split
+from exporter.model.usage import Account, GpuAttribution, Method, Share, SharedAccount, Split
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES, LIST_PARTITIONS, LIST_SERVERS
 from exporter.recording import Header, RecordedDaemon, Recording
@@ -642,6 +644,41 @@ def split(
     return replace(start, splits={**start.splits, gpu: found})
 
 
+SLOW, HEAVY = Pace(1000, 100, 1e5, 3e8, 6e8), Pace(1000, 1000, 1.3e5, 9.9e8, 0)
+"""What two clients do in a second on a quiet GPU."""
+
+
+def contended(
+    start: Node,
+    slow: int,
+    heavy: int,
+    *,
+    gpu: str = GPU,
+    dram: float | None = 0.9,
+    is_bound: bool = False,
+    unattributed: float = 0.0,
+) -> Node:
+    """Return the node with a client that is 4.9 times slower than alone, because another one uses up a GPU.
+
+    Without `dram`, only the SMs are known to be busy. If it `is_bound`, the GPU was never quiet before.
+    """
+    paces = {slow: Pace(100, 10, 1e4, 3.81e8, 6e7), heavy: HEAVY}
+    traffic = {} if dram is None else {slow: Bandwidth(0.01, 0.002), heavy: Bandwidth(dram - 0.01, 0.02)}
+    state = GpuContention(
+        windows=(ContentionWindow(at=start.at, seconds=1.0, paces=paces, traffic=traffic),),
+        baselines={slow: Baseline(pace=SLOW, windows=50, is_bound=is_bound), heavy: Baseline(pace=HEAVY, windows=50)},
+    )
+    node = split(start, {slow: flight(0.004), heavy: flight(0.5)}, gpu=gpu, unattributed=unattributed, dram=dram)
+    attribution = {**node.attribution, gpu: GpuAttribution(windows=(node.splits[gpu],))}
+    work = WorkReading(at=start.at, boot_ns=1, seconds=1.0, watched=tuple(start.daemons[DAEMON].clients))
+    return replace(node, contention={**node.contention, gpu: state}, attribution=attribution, work=work)
+
+
+def slowed() -> Node:
+    """A client on each GPU is slowed down; on the second GPU, it was never alone."""
+    return contended(contended(three_clients(), 600, 601), 602, 600, gpu=OTHER_GPU, is_bound=True)
+
+
 def drifted() -> Node:
     """The same with enforced limits: the server has them, the defaults and two clients do not."""
     present = limited()
@@ -785,7 +822,7 @@ def divided() -> Node:
 _ALL = (
     *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, blocked_recovery),
     *(limited, drifted, owned),
-    *(accounted, allocated),
+    *(accounted, allocated, slowed),
     *(backing_off, circuit_open, quarantined, suspended, launches_counted, simulated),
     *(partitioned, mig, divided),
 )

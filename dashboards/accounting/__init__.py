@@ -9,6 +9,14 @@ ACCOUNTING = Board(
     title="CUDA MPS / Accounting",
     description="How much of the GPUs each workload has used, how certain that is, and how well the GPUs are shared.",
     variables=(GPUS,),
-    rows=(owners.WHOLE, owners.OWNERS, owners.OVER_TIME, sharing.SHARING, sharing.SHARES, clients.CLIENTS),
+    rows=(
+        owners.WHOLE,
+        owners.OWNERS,
+        owners.OVER_TIME,
+        sharing.SHARING,
+        sharing.SHARES,
+        clients.CLIENTS,
+        clients.NEIGHBOURS,
+    ),
     since="now-24h",
 )

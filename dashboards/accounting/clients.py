@@ -1,4 +1,4 @@
-"""What each client uses now, how sure that is, and what it launches."""
+"""What each client uses now, how sure that is, what it launches, and how much others slow it down."""
 
 from dashboards import looks
 from dashboards.board import Row
@@ -94,3 +94,75 @@ CLIENTS = Row(
         ),
     ),
 )
+
+_SLOWDOWN, _LEAST = "cuda_mps_client_slowdown_ratio", "cuda_mps_client_slowdown_least_ratio"
+_BANDWIDTH = "cuda_mps_client_dram_bandwidth_ratio"
+_SLOWED = (
+    _SLOWDOWN,
+    "cuda_mps_client_slowdown_error_ratio",
+    _LEAST,
+    _BANDWIDTH,
+    "cuda_mps_client_dram_bandwidth_error_ratio",
+)
+
+
+def _of_client(family: str) -> str:
+    return f"sum by ({CLIENT}, gpu, {_WHO}) ({family}{{gpus}} {_INFO})"
+
+
+NEIGHBOURS = Row(
+    "Slowdown by neighbours",
+    (
+        table(
+            "Slowdown by client",
+            "How many times longer each client's work took in the last minute than on a quiet GPU, and one standard "
+            "error; beside it, how much of the GPU memory's bandwidth it used. At least: the client never had a quiet "
+            "GPU, and is compared with its fastest second.",
+            tuple(map(_of_client, _SLOWED)),
+            {
+                "instance": Column("Node", link=to_node()),
+                "gpu": "GPU",
+                "pid": "PID",
+                "user": "User",
+                "command": "Command",
+                "Value #A": Column("Times slower", looks.NUMBER),
+                "Value #B": Column("±", looks.NUMBER),
+                "Value #C": Column("At least", looks.NUMBER),
+                "Value #D": Column("Bandwidth", looks.RATIO),
+                "Value #E": Column("± of it", looks.RATIO),
+            },
+            sort=("Times slower", True),
+            width=14,
+            height=10,
+        ),
+        lines(
+            "Sharing gain",
+            "How many clients' worth of work each GPU did in the minute before. Below 1, the clients would be faster "
+            "in turns. Absent while the slowdown of a client is unknown.",
+            Query(
+                f"cuda_mps_gpu_sharing_gain_ratio{{gpus}} {WITH_INDEX}",
+                "GPU {{index}} {{instance}}",
+            ),
+            unit=looks.NUMBER,
+            width=10,
+            height=10,
+        ),
+        lines(
+            "Slowdown over time",
+            "How many times longer each client's work took in the minute before than on a quiet GPU.",
+            Query(f"{_of_client(_SLOWDOWN)} {WITH_INDEX}", _ON_GPU),
+            Query(f"{_of_client(_LEAST)} {WITH_INDEX}", f"at least: {_ON_GPU}"),
+            unit=looks.NUMBER,
+        ),
+        lines(
+            "Memory bandwidth by client",
+            "Fraction of the GPU memory's bandwidth that each client used in the minute before, estimated. A limit of "
+            "a client's threads does not limit its bandwidth.",
+            Query(f"{_of_client(_BANDWIDTH)} {WITH_INDEX}", _ON_GPU),
+            unit=looks.RATIO,
+            stacked=True,
+            ceiling=1,
+        ),
+    ),
+)
+"""How much clients slow each other down, and which of them use the memory's bandwidth."""

@@ -55,8 +55,7 @@ SHARING = Row(
         ),
         lines(
             "SMs busy, and memory bandwidth in use",
-            "Near the peak of the bandwidth, clients wait for each other, independent of their threads. The client "
-            "with most SM time is only the likeliest to use it.",
+            "Near the peak of the bandwidth, clients wait for each other, independent of their threads.",
             Query(f"cuda_mps_gpu_sm_utilization_ratio{{gpus}} {WITH_INDEX}", f"SMs {_EACH}"),
             Query(f"cuda_mps_gpu_dram_bandwidth_ratio{{gpus}} {WITH_INDEX}", f"bandwidth {_EACH}"),
             unit=looks.RATIO,

@@ -10,22 +10,22 @@ from exporter.parse.printable import printable
 from exporter.report.status_view import process_label
 from exporter.report.text import Line, counted, line_of, listed, mebibytes, percent, pid_text, warning
 from exporter.usage.allocation import AllocatedShares
-from exporter.usage.capacity import CLEAR_ERRORS, Bound, GpuSharing
+from exporter.usage.capacity import Bound, GpuSharing
 
-MOST_NAMED = 4
-"""At most so many processes are named in one sentence."""
+MOST_NAMED, MOST_USERS = 4, 2
+"""At most so many processes are named in one sentence, and so many as users of the bandwidth."""
 
 LEAST_SHOWN = 0.01
 """A smaller unattributed fraction, or one of exited processes, is not mentioned."""
 
 BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots"}
-RESOURCES = {
-    Resource.MEMORY: "memory bandwidth",
-    Resource.SMS: "SMs",
-    Resource.OTHER: "neither SMs nor memory bandwidth are used up",
+WAITS = {
+    Resource.MEMORY: "it waits for memory bandwidth",
+    Resource.SMS: "it waits for SMs",
+    Resource.OTHER: "neither the SMs nor the memory bandwidth is used up",
 }
-LEAST_SLOWDOWN, MOST_SLOWED = 1.2, 5
-"""Smaller factors are not worth a line; so many clients have one."""
+MOST_SLOWED = 5
+"""At most so many slowed clients have a line."""
 
 METHODS = {
     Method.MEASURED: "measured",
@@ -59,7 +59,11 @@ def _allocations(shares: Mapping[str, AllocatedShares]) -> Iterable[str]:
 
 def used_text(share: Share) -> str:
     """Return the used fraction of the SMs, with its standard error, which is rounded up."""
-    return f"{100 * share.sm:.1f} ± {ceil(1000 * share.error) / 10:.1f} %" if share.error else f"{100 * share.sm:.1f} %"
+    return _with_error(share.sm, share.error)
+
+
+def _with_error(part: float, error: float) -> str:
+    return f"{100 * part:.1f} ± {ceil(1000 * error) / 10:.1f} %" if error else f"{100 * part:.1f} %"
 
 
 def _clients(found: GpuSharing) -> str:
@@ -131,36 +135,40 @@ def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
 
 def _contention(node: Node, found: GpuSharing) -> Iterable[str]:
     """Yield which clients are slowed down, the most first, by what and by whom, and that bandwidth is used up."""
-    slowed = [each for each in found.clients if each.slowdown is not None and is_slowed(each.slowdown)]
-    slowed.sort(key=lambda each: 0.0 if each.slowdown is None else -each.slowdown.ratio)
-    for each in slowed[:MOST_SLOWED]:
-        yield f"slowed down: {_process(node, each.client.pid)} is {slowdown_text(node, each.slowdown)}"
-    if len(slowed) > MOST_SLOWED:
-        yield f"slowed down: {len(slowed) - MOST_SLOWED} more"
+    clients = {each.client.pid: each for each in found.clients}
+    slowed = {pid: each.slowdown for pid, each in clients.items() if each.slowdown and each.is_slowed}
+    order = sorted(slowed, key=lambda pid: -slowed[pid].ratio)
+    for pid in order[:MOST_SLOWED]:
+        yield f"slowed down: {_process(node, pid)} is {_slowdown(node, found, slowed[pid])}"
+    if more := order[MOST_SLOWED:]:
+        yield f"slowed down: {counted(len(more), 'more client')}"
     if found.contention is not None:
-        full = f"memory bandwidth: {percent(found.contention.dram)} is used, so clients slow each other down"
-        pid = found.contention.pid
-        used = [
-            f"{percent(each.bandwidth.part)}" for each in found.clients if each.client.pid == pid and each.bandwidth
-        ]
-        who = "it is unknown which client uses" if pid is None else f"{_process(node, pid)} uses"
-        yield f"{full}; {who} most of it{''.join(f' ({part})' for part in used)}"
+        parts = {pid: each.bandwidth for pid, each in clients.items() if each.bandwidth}
+        largest = sorted(parts, key=lambda pid: -parts[pid].part)[:MOST_USERS]
+        uses = [f"{_process(node, pid)} uses {_with_error(*parts[pid])}" for pid in largest]
+        who = listed(uses) if uses else "it is unknown which client uses most of it"
+        yield f"memory bandwidth: {percent(found.contention.dram)} is used, so clients may slow each other down; {who}"
 
 
-def is_slowed(found: Slowdown) -> bool:
-    """Return whether a client is clearly slower than on a quiet GPU."""
-    return found.ratio - CLEAR_ERRORS * found.error > LEAST_SLOWDOWN
+def factor_text(ratio: float) -> str:
+    """Return a factor with the digits that its error allows."""
+    return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
 
 
-def slowdown_text(node: Node, found: Slowdown | None) -> str:
-    """Return how much slower a client is than on a quiet GPU, by which resource, and who used most of it."""
-    if found is None:
-        return "-"
-    factor = f"{'at least ' if found.is_bound else ''}{found.ratio:.2g} times slower than alone"
+def _slowdown(node: Node, sharing: GpuSharing, found: Slowdown) -> str:
+    """Return how much slower a client is than on a quiet GPU, by which resource, and which other uses most of it.
+
+    Without GPM the use of memory bandwidth is unknown, and so is the resource unless it is the SMs.
+    """
+    factor = f"{'at least ' if found.is_bound else ''}{factor_text(found.ratio)} times slower than alone"
     if found.resource is None:
         return factor
-    names = [f"{percent(part)} by {_process(node, pid)}" for pid, part in found.neighbours[:1] if part >= LEAST_SHOWN]
-    return f"{factor}: {RESOURCES[found.resource]}{''.join(f', used to {name}' for name in names)}"
+    is_unknown = found.resource is Resource.OTHER and sharing.recent.dram is None
+    why = "it is unknown for which resource it waits" if is_unknown else WAITS[found.resource]
+    of = "it" if found.resource is Resource.MEMORY else "the SMs"
+    largest = [(pid, part) for pid, part in found.neighbours[:1] if part >= LEAST_SHOWN]
+    used = [f", while {_process(node, pid)} uses {percent(part)} of {of}" for pid, part in largest]
+    return "".join((factor, "; ", why, *used))
 
 
 def _process(node: Node, pid: int) -> str:

@@ -17,7 +17,7 @@ from exporter.report.objects import node_object
 from exporter.report.problem import Severity
 from exporter.report.reasons import log_text, reason_text, source_text
 from exporter.report.remedy import address_of
-from exporter.report.sharing_text import sentences, used_text
+from exporter.report.sharing_text import factor_text, sentences, used_text
 from exporter.report.status_view import (
     DaemonView,
     NamedDomain,
@@ -94,7 +94,7 @@ _SHARING_COLUMNS = (
     Column(name="SINCE", align_right=True),
 )
 _IF_KNOWN = {"WORKLOAD": 3, "SLOWER": 7}
-_SHARING_DROPPABLE = ("SINCE", "WORKLOAD", "USER", "MAY USE", "METHOD", "MEMORY")
+_SHARING_DROPPABLE = ("SINCE", "WORKLOAD", "USER", "MAY USE", "METHOD", "MEMORY", "SLOWER")
 
 _STATE_STYLES = {
     DaemonState.UP: Style.OK,
@@ -319,7 +319,7 @@ def _sharing_row(node: Node, usage: ClientUsage) -> Row:
         "" if usage.threads is None else percent(usage.threads),
         "" if used is None else used_text(used),
         "" if used is None else used.method,
-        "" if usage.slowdown is None else f"{'≥ ' * usage.slowdown.is_bound}{usage.slowdown.ratio:.2f}x",
+        "" if usage.slowdown is None else f"{'≥ ' * usage.slowdown.is_bound}{factor_text(usage.slowdown.ratio)}x",
         "" if usage.memory is None else mebibytes(usage.memory),
         # One unit is enough.
         " ".join(duration_text(max(0.0, node.at - usage.client.connected_at)).split()[:2]),

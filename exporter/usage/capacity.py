@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil, fsum, hypot
 
-from exporter.model.contention import Bandwidth, GpuContention, Slowdown
+from exporter.model.contention import Bandwidth, GpuContention, Resource, Slowdown
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.node import Node
@@ -13,6 +13,7 @@ from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
 from exporter.model.server import Client
 from exporter.model.settings import VISIBLE_DEVICES, Limits
 from exporter.model.usage import Method, Share
+from exporter.model.values import replace
 from exporter.parse.cgroup import CgroupMembership as Membership
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
 from exporter.parse.protocol3 import PROTOCOL
@@ -36,6 +37,13 @@ NEARLY_ALL = 0.8
 
 CLEAR_ERRORS = 2.0
 """Two shares differ if they do so by this many standard errors."""
+
+MOST_HIDDEN = 0.1
+"""If more of the SM time is not that of known clients, their parts of the bandwidth are unknown: what others used would
+be divided among them."""
+
+LEAST_SLOWDOWN = 1.2
+"""A client that is less slowed down is not reported as such."""
 
 LARGE_CLIENT = 0.9
 """A new client is expected to need as much memory as this quantile of the clients: memory that runs out is an error.
@@ -72,6 +80,12 @@ class ClientUsage:
     slowdown: Slowdown | None = None
     bandwidth: Bandwidth | None = None
 
+    @property
+    def is_slowed(self) -> bool:
+        """Whether the client is clearly slower than on a quiet GPU."""
+        slowed = self.slowdown
+        return slowed is not None and slowed.ratio - CLEAR_ERRORS * slowed.error > LEAST_SLOWDOWN
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentUse:
@@ -89,7 +103,7 @@ class RecentUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandwidthContention:
-    """The memory's bandwidth is used up. `pid` uses by far the most of it; None: no client does, or it is unknown."""
+    """The memory's bandwidth is used up. `pid` clearly uses the most of it; None: no client does, or it is unknown."""
 
     dram: float
     pid: int | None = None
@@ -179,11 +193,14 @@ class GpuSharing:
 
     @property
     def idle(self) -> Sequence[ClientUsage]:
-        """The clients that hold memory and, even with their error, used next to nothing of the SMs."""
+        """The clients that hold memory and used next to nothing of the SMs, even with their error. None had to wait."""
         return [
             client
             for client in self.clients
-            if client.memory and client.share and client.share.sm + client.share.error < IDLE_BELOW
+            if client.memory
+            and client.share
+            and client.share.sm + client.share.error < IDLE_BELOW
+            and not client.is_slowed
         ]
 
     @property
@@ -198,7 +215,7 @@ class GpuSharing:
 
 def gpu_sharing(node: Node) -> Mapping[GpuUuid, GpuSharing]:
     """Return how each GPU is shared that has MPS clients."""
-    slowed = {uuid: slowdowns(state, node.attribution[uuid].windows) for uuid, state in _recent(node).items()}
+    slowed = _slowdowns(node)
     clients = _clients(node, slowed)
     return {uuid: _sharing(node, uuid, found, slowed.get(uuid, {})) for uuid, found in clients.items()}
 
@@ -210,8 +227,29 @@ def _recent(node: Node) -> Mapping[GpuUuid, GpuContention]:
     return {
         uuid: state
         for uuid, state in node.contention.items()
-        if state.windows and 0 <= node.at - state.windows[-1].at < MINUTE_SECONDS
+        if uuid in node.gpus and state.windows and 0 <= node.at - state.windows[-1].at < MINUTE_SECONDS
     }
+
+
+def _with_known_bandwidth(node: Node) -> Mapping[GpuUuid, GpuContention]:
+    """Return those of which no process but the probed clients used much, and so perhaps much of the bandwidth."""
+    splits, found = fresh_splits(node), {}
+    for uuid, state in _recent(node).items():
+        if (split := splits.get(uuid)) is not None:
+            bypassing = fsum(split.shares[pid].sm for pid in node.gpus[uuid].bypassing if pid in split.shares)
+            if split.unattributed + bypassing <= MOST_HIDDEN:
+                found[uuid] = state
+    return found
+
+
+def _slowdowns(node: Node) -> Mapping[GpuUuid, Mapping[int, Slowdown]]:
+    """Return the slowdowns of the clients of each GPU. Who uses the bandwidth is left out if others may use it."""
+    every = {uuid: slowdowns(state, node.attribution[uuid].windows) for uuid, state in _recent(node).items()}
+    for uuid in every.keys() - _with_known_bandwidth(node).keys():
+        for pid, found in every[uuid].items():
+            if found.resource is Resource.MEMORY:
+                every[uuid][pid] = replace(found, neighbours=())
+    return every
 
 
 def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: Mapping[int, Slowdown]) -> GpuSharing:
@@ -264,7 +302,7 @@ def _clients(node: Node, slowed: Mapping[GpuUuid, Mapping[int, Slowdown]]) -> Ma
     by_gpu: dict[GpuUuid, list[ClientUsage]] = {uuid: [] for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode}
     held = {uuid: used_bytes(node.gpus[uuid].reading) for uuid in by_gpu}
     splits, work = fresh_splits(node), current_reading(node)
-    moved = {uuid: bandwidths(state) for uuid, state in _recent(node).items()}
+    moved = {uuid: bandwidths(state) for uuid, state in _with_known_bandwidth(node).items()}
     watched = None if work is None else frozenset(work.watched)
     for daemon in node.daemons.values():
         if not daemon.is_reported(node.at):
@@ -301,11 +339,12 @@ def _contention(recent: RecentUse, clients: Sequence[ClientUsage], processes: in
     """Return the contention for bandwidth among several processes, if it is used up."""
     if recent.dram is None or not recent.dram >= NEARLY_ALL or processes < 2:
         return None
-    if processes > len(clients) or any(each.bandwidth is None for each in clients):
+    used = sorted(((each.bandwidth, each.client.pid) for each in clients if each.bandwidth), reverse=True)
+    # A watched client without a part launched nothing.
+    hidden = processes > len(clients) or any(not each.bandwidth and not each.watched for each in clients)
+    if hidden or not used:
         return BandwidthContention(dram=recent.dram)
-    none = Bandwidth(0.0, 0.0)
-    used = sorted(((each.bandwidth or none, each.client.pid) for each in clients), reverse=True)
-    (first, pid), (second, _) = (*used, (none, 0), (none, 0))[:2]
+    (first, pid), (second, _) = (*used, (Bandwidth(0.0, 0.0), 0))[:2]
     is_clear = first.part - second.part > CLEAR_ERRORS * hypot(first.error, second.error)
     return BandwidthContention(dram=recent.dram, pid=pid if is_clear else None)
 

@@ -114,7 +114,7 @@ def busy() -> StatusInput:
 
 
 def attributed() -> StatusInput:
-    """Return a node with attributed SM time. On one GPU, a client may use most of the bandwidth."""
+    """Return a node with attributed SM time. On one GPU, the bandwidth is used up."""
     first = split_of(limited(), {600: flight(0.48, 0.012), 601: flight(0.004, 0.002)}, unattributed=0.02, dram=0.91)
     return status_input(split_of(first, {602: flight(0.11), 801: flight(0.3)}, gpu=OTHER_GPU))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from exporter.model.observation import GpuReading
 from exporter.page.cards import MOST_SEGMENTS, Part, gpus
 from exporter.report.status_view import status_view
-from tests.builders import AT, GPU, failure, gpu_reading, idle, mig, reduced
+from tests.builders import AT, GPU, failure, gpu_reading, idle, mig, reduced, slowed
 from tests.page.inputs import attributed, busy, full, no_daemon, status_input
 
 
@@ -82,8 +82,16 @@ def test_shows_sharing_in_sentences_and_for_each_process() -> None:
     first, second = gpus(status_view(attributed()))
     assert [each.used for each in first.segments] == ["0.4 ± 0.2 %", "48.0 ± 1.2 %", ""]
     assert "room for 1 more client like these, the smallest of: 1 by SM time" in first.shared[1]
-    assert "PID 600 (train.py) used most SM time" in first.shared[-1]
+    assert first.shared[-1].startswith("memory bandwidth: 91 % is used")
     assert [each.used for each in second.segments if each.part is Part.BYPASSING] == ["30.0 ± 1.0 %"]
+
+
+def test_shows_slowed_clients() -> None:
+    first, second = gpus(status_view(status_input(slowed())))
+    assert [text.split(";")[0] for text in (first.shared[2], second.shared[2])] == [
+        "slowed down: PID 600 (train.py) is 4.9 times slower than alone",
+        "slowed down: PID 602 (eval.py) is at least 4.9 times slower than alone",
+    ]
 
 
 def test_no_sharing_without_clients() -> None:

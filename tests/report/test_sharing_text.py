@@ -22,6 +22,7 @@ from tests.builders import (
     GPU,
     OTHER_GPU,
     allocated,
+    contended,
     failure,
     flight,
     full,
@@ -50,8 +51,7 @@ time in flight; another 2 % is unattributed)
   room for 1 more client like these, the smallest of: 1 by SM time, 45 by client slots, 54 by memory
   limits: its clients together may use 100 % of its threads
   idle: 1 client holds 2564 MiB, and used under 1 % of its SMs in the last 60 s
-  memory bandwidth: 91 % is used, so clients slow each other down; PID 600 (train.py) used most SM time \
-(48.0 ± 1.2 %) and may use most of it (inferred, not measured)
+  memory bandwidth: 91 % is used, so clients may slow each other down; it is unknown which client uses most of it
 PID  USER   COMMAND   MAY USE          USED    MEMORY  SINCE
 600  alice  train.py     50 %  48.0 ± 1.2 %  1540 MiB  2.0 s
 601  bob    vllm         50 %   0.4 ± 0.2 %  2564 MiB  2.0 s
@@ -145,6 +145,52 @@ def test_warns_of_bandwidth_contention_without_a_likely_cause() -> None:
     assert hint.has(Style.WARNING)
 
 
+FACTOR = "  slowed down: PID 600 (train.py) is 4.9 times slower than alone"
+
+
+def slowdown_lines(present: Node) -> list[str]:
+    return [text for text in texts(present) if "slowed down" in text]
+
+
+def test_names_slowed_clients_the_resource_and_its_largest_user() -> None:
+    present = contended(three_clients(), TRAIN, VLLM)
+    (slowed, bandwidth) = [line for line in render_status(present).sharing if line.has(Style.WARNING)]
+    assert slowed.text == f"{FACTOR}; it waits for memory bandwidth, while PID 601 (vllm) uses 89 % of it"
+    assert bandwidth.text == (
+        "  memory bandwidth: 90 % is used, so clients may slow each other down; "
+        "PID 601 (vllm) uses 89.0 ± 2.0 % and PID 600 (train.py) uses 1.0 ± 0.2 %"
+    )
+
+
+def test_the_resource_is_unknown_without_gpm() -> None:
+    """With it, neither resource is used up here. The split says that half of the SMs are used."""
+    while_used = ", while PID 601 (vllm) uses 50 % of the SMs"
+    (known,) = slowdown_lines(contended(three_clients(), TRAIN, VLLM, dram=0.3))
+    assert known == f"{FACTOR}; neither the SMs nor the memory bandwidth is used up{while_used}"
+    (unknown,) = slowdown_lines(contended(three_clients(), TRAIN, VLLM, dram=None))
+    assert unknown == f"{FACTOR}; it is unknown for which resource it waits{while_used}"
+
+
+def test_a_lower_bound_is_marked_in_the_sentence_and_in_the_table() -> None:
+    known, bound = (contended(three_clients(), TRAIN, VLLM, is_bound=is_bound) for is_bound in (False, True))
+    assert "is at least 4.9 times slower than alone" in slowdown_lines(bound)[0]
+    rows = [next(line for line in texts(each) if line.startswith("600")) for each in (known, bound)]
+    assert [(" 4.9x " in row, "≥ 4.9x" in row) for row in rows] == [(True, False), (True, True)]
+
+
+def test_has_a_line_for_the_most_slowed_clients_that_are_clearly_slower() -> None:
+    """The slowdown of the last client is too uncertain. The table has it."""
+    present = contended(full(), 1000, 1047)
+    state, pids = present.contention[GPU], range(1000, 1009)
+    slower = {pid: replace(state.baselines[1000], windows=50 + pid) for pid in pids}
+    slower[1008] = replace(slower[1008], windows=1, variance=4.0)
+    paces = {pid: state.windows[0].paces[1000]._replace(busy_ns=(pid - 998) * 1e8) for pid in pids}
+    window = replace(state.windows[0], paces=paces)
+    lines = slowdown_lines(replace(present, contention={GPU: replace(state, windows=(window,), baselines=slower)}))
+    assert [line.split()[3] for line in lines[:-1]] == ["1007", "1006", "1005", "1004", "1003"]
+    assert lines[-1] == "  slowed down: 3 more clients"
+
+
 def test_a_full_server_has_no_room() -> None:
     assert texts(full())[1].startswith("  room for 0 more clients like these, the smallest of: 0 by client slots, ")
 
@@ -177,7 +223,8 @@ def test_shows_a_column_for_workloads() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_fits_a_narrow_terminal(width: int) -> None:
-    for present in (split(owned(), {602: flight(0.2)}), split(limited(), BUSY, dram=0.91)):
+    shown = (split(owned(), {602: flight(0.2)}), split(limited(), BUSY, dram=0.91), contended(limited(), TRAIN, VLLM))
+    for present in shown:
         for line in render_status(present, width=width).sharing:
             assert all(len(row.text) <= width for row in wrap_line(line, width))
 
@@ -201,7 +248,8 @@ def test_object_with_all_keys() -> None:
         "fit": {"clients": 1, "bound": "sm", "by": {"memory": 54, "sm": 1, "slots": 45}},
         "idle": [VLLM],
         "over_limit": [],
-        "bandwidth": {"used_ratio": 0.91, "largest_user_of_sm_time": TRAIN},
+        "bandwidth": {"used_ratio": 0.91, "largest_user": None},
+        "sharing_gain_ratio": None,
         "beside": [],
         "clients": [
             {
@@ -216,6 +264,9 @@ def test_object_with_all_keys() -> None:
                 "sm_ratio": 0.48,
                 "sm_error_ratio": 0.012,
                 "method": "flight",
+                "dram_bandwidth_ratio": None,
+                "dram_bandwidth_error_ratio": None,
+                "slowdown": None,
                 "watched": None,
                 "connected_at": 1_000_000.0,
             },
@@ -231,11 +282,30 @@ def test_object_with_all_keys() -> None:
                 "sm_ratio": 0.004,
                 "sm_error_ratio": 0.002,
                 "method": "flight",
+                "dram_bandwidth_ratio": None,
+                "dram_bandwidth_error_ratio": None,
+                "slowdown": None,
                 "watched": None,
                 "connected_at": 1_000_000.0,
             },
         ],
     }
+
+
+def test_the_object_has_slowdown_bandwidth_and_sharing_gain() -> None:
+    present = contended(three_clients(), TRAIN, VLLM)
+    found = json.loads(json.dumps(sharing_object(present, gpu_sharing(present)[GPU])))
+    slow, heavy = found["clients"]
+    assert slow["slowdown"] == {
+        "ratio": pytest.approx(4.9),
+        "error_ratio": pytest.approx(0.0511, abs=0.001),
+        "at_least": False,
+        "resource": "memory_bandwidth",
+        "neighbours": [{"pid": VLLM, "used_ratio": pytest.approx(0.89)}],
+    }
+    assert (heavy["dram_bandwidth_ratio"], heavy["dram_bandwidth_error_ratio"]) == (0.89, 0.02)
+    assert found["bandwidth"] == {"used_ratio": 0.9, "largest_user": VLLM}
+    assert 1 < found["sharing_gain_ratio"] < 2
 
 
 def test_unknown_values_are_null() -> None:
@@ -254,6 +324,7 @@ def test_unknown_values_are_null() -> None:
         "threads_committed_ratio",
         "memory_committed_ratio",
         "bandwidth",
+        "sharing_gain_ratio",
     }
     assert sharing_object(present, None) is None
 

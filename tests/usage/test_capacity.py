@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.model.contention import Bandwidth
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.model.settings import (
@@ -36,6 +37,7 @@ from tests.builders import (
     active,
     at_work,
     clients,
+    contended,
     exited,
     failure,
     flight,
@@ -99,26 +101,64 @@ def test_finds_clients_that_hold_memory_and_are_idle() -> None:
 
 
 def test_contention_for_bandwidth(subtests: pytest.Subtests) -> None:
-    """A client is named only if it stands out."""
-    three, most = three_clients(), {TRAIN: flight(0.5)}
+    """A client is named only if it stands out, and no process that is not probed may use the bandwidth."""
+    three, shares = three_clients(), {TRAIN: flight(0.5)}
     daemon = three.daemons[DAEMON]
     one = replace(three, daemons={DAEMON: replace(daemon, clients={CLIENT: daemon.clients[CLIENT]})})
     busy = replace(three.gpus[GPU], reading=replace(three.gpus[GPU].reading, dram_bandwidth=0.9))
-    close = {TRAIN: flight(0.30, 0.02), VLLM: flight(0.27, 0.02)}
-    unclear = {TRAIN: flight(0.3), VLLM: flight(0.1)}
     unnamed = BandwidthContention(dram=0.9)
     for case, present, contention in [
-        ("bandwidth is left", split(three, most, dram=0.79), None),
-        ("bandwidth is unknown", split(three, most, dram=None), None),
-        ("a single client", split(one, most, dram=0.9), None),
-        ("one uses most", split(three, {**most, VLLM: flight(0.1)}, dram=0.9), replace(unnamed, pid=TRAIN)),
-        ("no shares", split(three, {}, unattributed=0.6, dram=0.9), unnamed),
-        ("within the errors", split(three, close, dram=0.9), unnamed),
-        ("large unattributed part", split(three, unclear, unattributed=0.25, dram=0.9), unnamed),
+        ("bandwidth is left", contended(three, TRAIN, VLLM, dram=0.79), None),
+        ("bandwidth is unknown", contended(three, TRAIN, VLLM, dram=None), None),
+        ("a single client", split(one, shares, dram=0.9), None),
+        ("one uses most", contended(three, TRAIN, VLLM), replace(unnamed, pid=VLLM)),
+        ("within the errors", moving(contended(three, TRAIN, VLLM), (0.45, 0.03), (0.45, 0.03)), unnamed),
+        ("large unattributed part", contended(three, TRAIN, VLLM, unattributed=0.2), unnamed),
+        ("launches are not counted", split(three, shares, dram=0.9), unnamed),
         ("no attribution", replace(three, gpus={**three.gpus, GPU: busy}), unnamed),
     ]:
         with subtests.test(case=case):
             assert of(present).contention == contention
+
+
+def moving(present: Node, train: tuple[float, float], vllm: tuple[float, float]) -> Node:
+    """Return the node with these parts of the bandwidth, and their errors."""
+    (window,) = present.contention[GPU].windows
+    window = replace(window, traffic={TRAIN: Bandwidth(*train), VLLM: Bandwidth(*vllm)})
+    return replace(present, contention={GPU: replace(present.contention[GPU], windows=(window,))})
+
+
+def test_a_slowed_client_is_not_idle() -> None:
+    """It used as little because it had to wait."""
+    present = contended(three_clients(), TRAIN, VLLM)
+    train, vllm = of(present).clients
+    assert (train.is_slowed, vllm.is_slowed, of(present).idle) == (True, False, [])
+    assert pids(of(split(three_clients(), {TRAIN: flight(0.004, 0.001)})).idle) == [TRAIN]
+
+
+def test_bandwidth_that_others_may_use_is_not_divided_among_the_clients() -> None:
+    known, unknown = (of(contended(three_clients(), TRAIN, VLLM, unattributed=part)).clients[0] for part in (0.05, 0.2))
+    assert (known.bandwidth, unknown.bandwidth) == (Bandwidth(0.01, 0.002), None)
+    assert [each.slowdown and each.slowdown.ratio for each in (known, unknown)] == [pytest.approx(4.9)] * 2
+    assert [bool(each.slowdown and each.slowdown.neighbours) for each in (known, unknown)] == [True, False]
+
+
+def test_bandwidth_beside_a_bypassing_process_is_unknown() -> None:
+    present = contended(three_clients(), EVAL, TRAIN, gpu=OTHER_GPU)
+    beside = split(present, {**present.splits[OTHER_GPU].shares, BYPASSING: flight(0.3)}, gpu=OTHER_GPU, dram=0.9)
+    assert [each.bandwidth is not None for one in (present, beside) for each in of(one, OTHER_GPU).clients] == [
+        *(True, True),
+        *(False, False),
+    ]
+
+
+def test_slowdowns_end_with_the_readings_and_a_minute_after_the_last_window() -> None:
+    present = contended(three_clients(), TRAIN, VLLM)
+    assert present.work is not None
+    for seconds, read, known in ((59, 59, True), (60, 60, False), (59, 48, False)):
+        work = replace(present.work, at=present.at + read)
+        later = replace(present, at=present.at + seconds, work=work)
+        assert (of(later).clients[0].slowdown is not None, of(later).gain is not None) == (known, known)
 
 
 def test_a_memory_limit_of_a_pod_is_for_the_only_gpu_that_it_has() -> None:
