@@ -24,13 +24,24 @@ SMS = 132
 
 NS = 1_000_000_000
 
+ALL_BANDWIDTH, FREE_BANDWIDTH, SLOWDOWN = 0.92, 0.5, 12.0
+"""Fractions of the bandwidth: no more can be used, and kernels take as long as alone while others use less than the
+second. If others use all, they take 1 + 0.42 * 12 times as long."""
+
+PERIOD_SECONDS = 90
+
+SHORT_GAP_NS = 10_000_000
+"""The probes count shorter times between two kernels as work on the CPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class SimulatedWorkload:
     """A program of a user. One workload is noisy, and one is idle.
 
     `gibibytes` is the least and the most memory of a GPU. A process has kernels in flight for the fraction `duty` of
-    the time, which use `sms` SMs. `pod` has UID, name and namespace. `environment` has its variables of CLIENT_LIMITS.
+    the time, which use `sms` SMs. For each SM that is busy all the time, it uses `traffic` times one SM's part of the
+    memory's bandwidth. In each PERIOD_SECONDS it launches nothing for `pause_seconds`. `pod` has UID, name and
+    namespace. `environment` has its variables of CLIENT_LIMITS.
     """
 
     user: str
@@ -42,6 +53,8 @@ class SimulatedWorkload:
     sms: int
     pod: tuple[str, str, str] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    traffic: float = 0.5
+    pause_seconds: int = 0
 
 
 def _of_pod(pod: tuple[str, str, str], container: str) -> str:
@@ -56,7 +69,7 @@ _JOB = f"{_SYSTEM}/slurmstepd.scope/job_{{}}/step_0/user/task_0"
 
 TRAINERS = (
     SimulatedWorkload("alice", 1001, "train.py", (8, 24), _JOB.format(4711), 0.5, 24),
-    SimulatedWorkload("bob", 1002, "finetune.py", (6, 16), _JOB.format(4712), 0.9, 56),
+    SimulatedWorkload("bob", 1002, "finetune.py", (6, 16), _JOB.format(4712), 0.9, 56, traffic=2.2, pause_seconds=10),
     SimulatedWorkload("erin", 1005, "python3", (2, 6), "0::/user.slice/user-1005.slice/session-7.scope", 0.004, 16),
     SimulatedWorkload("dave", 1004, "render-worker", (1, 4), f"{_SYSTEM}/docker-{'5' * 64}.scope", 0.3, 16),
 )
@@ -74,7 +87,11 @@ SERVER = SimulatedWorkload("root", 0, "nvidia-cuda-mps-server", (0, 0), f"{_SYST
 
 @dataclass(slots=True)
 class SimulatedProcess:
-    """A process that uses GPUs, and the same memory on each, until `ends_at`."""
+    """A process that uses GPUs, and the same memory on each, until `ends_at`.
+
+    The probes first read it at `first_read_ns`. Since then, it has done the work of `alone_seconds` without neighbours,
+    and had kernels in flight for `flight_ns`. Its kernels take `slowdown` times as long as alone.
+    """
 
     pid: int
     workload: SimulatedWorkload
@@ -82,7 +99,11 @@ class SimulatedProcess:
     used_bytes: int
     ends_at: float
     first_read_ns: int = 0
-    """When the probes first read it."""
+    alone_seconds: float = 0.0
+    flight_ns: int = 0
+    gap_ns: int = 0
+    slowdown: float = 1.0
+    pauses: bool = False
 
     @property
     def start_ticks(self) -> int:
@@ -90,9 +111,24 @@ class SimulatedProcess:
         return self.pid * 100
 
     @property
+    def duty_alone(self) -> float:
+        """Return the fraction of the time in which it has kernels in flight without neighbours. It varies by PID."""
+        return 0.0 if self.pauses else min(1.0, self.workload.duty * (0.8 + self.pid % 5 / 10))
+
+    @property
+    def pace(self) -> float:
+        """Return how much it does in a time, as a fraction of what it does alone. Only its kernels are slowed down."""
+        return 0.0 if self.pauses else 1 / (self.duty_alone * self.slowdown + 1 - self.duty_alone)
+
+    @property
     def duty(self) -> float:
-        """Return the fraction of the time in which it has kernels in flight. It varies with the PID."""
-        return min(1.0, self.workload.duty * (0.8 + self.pid % 5 / 10))
+        """Return the fraction of the time in which it has kernels in flight."""
+        return self.duty_alone * self.slowdown * self.pace
+
+    @property
+    def bandwidth_alone(self) -> float:
+        """Return the fraction of the bandwidth of each of its GPUs that it would use without neighbours."""
+        return self.duty_alone * self.workload.sms / SMS / max(1, len(self.gpus)) * self.workload.traffic
 
     @property
     def sm_utilization(self) -> float:
@@ -148,8 +184,20 @@ def sm_utilization(processes: Iterable[SimulatedProcess]) -> float:
     return min(1.0, sum(process.sm_utilization for process in processes))
 
 
-def _dram_bandwidth(sm: float) -> float:
-    return min(0.92, 1.05 * sm)
+def _dram_bandwidth(processes: Iterable[SimulatedProcess]) -> float:
+    """Return the fraction of the memory's bandwidth that processes use together."""
+    return min(ALL_BANDWIDTH, sum(process.bandwidth_alone * process.pace for process in processes))
+
+
+def _slowdown(process: SimulatedProcess, processes: Iterable[SimulatedProcess], gpu: str) -> float:
+    """Return how much longer its kernels take on a GPU than alone.
+
+    Processes divide the bandwidth if it does not suffice. One that uses little also waits longer for each access.
+    """
+    wanted = sum(each.bandwidth_alone for each in processes if gpu in each.gpus)
+    others = min(ALL_BANDWIDTH, wanted - process.bandwidth_alone)
+    waits = SLOWDOWN * (others - FREE_BANDWIDTH) if process.bandwidth_alone < FREE_BANDWIDTH else 0.0
+    return max(1.0, wanted / ALL_BANDWIDTH, 1 + waits)
 
 
 def gpu_reading(
@@ -197,7 +245,7 @@ def gpu_reading(
         persistence_mode=True,
         power_milliwatts=round(watts * 1000),
         sm_utilization=load,
-        dram_bandwidth=_dram_bandwidth(load),
+        dram_bandwidth=_dram_bandwidth((*clients, *bypassing)),
         gpm_seconds=5.0,
     )
 
@@ -205,6 +253,10 @@ def gpu_reading(
 def probe_readings(at: float, gpus: Sequence[str], processes: Sequence[SimulatedProcess]) -> Iterator[Observation]:
     """Yield one second of all processes, as libcuda probes read it, and the utilization of the GPUs in it."""
     now = int(at * NS)
+    for process in processes:
+        process.pauses = (int(at) + process.pid) % PERIOD_SECONDS < process.workload.pause_seconds
+    for process in processes:
+        process.slowdown = max((_slowdown(process, processes, gpu) for gpu in process.gpus), default=1.0)
     yield WorkReading(
         at=at,
         boot_ns=now,
@@ -214,23 +266,30 @@ def probe_readings(at: float, gpus: Sequence[str], processes: Sequence[Simulated
         watched=tuple(process.pid for process in processes),
     )
     for gpu in gpus:
-        sm = sm_utilization([process for process in processes if gpu in process.gpus])
-        yield GpuUse(at=at, gpu=gpu, seconds=1.0, sm_utilization=sm, dram_bandwidth=_dram_bandwidth(sm))
+        here = [process for process in processes if gpu in process.gpus]
+        sm, dram = sm_utilization(here), _dram_bandwidth(here)
+        yield GpuUse(at=at, gpu=gpu, seconds=1.0, sm_utilization=sm, dram_bandwidth=dram)
 
 
 def _work(process: SimulatedProcess, now: int) -> ProcessWork:
-    """Return the work since the first reading. Each kernel has a span and a burst of its own."""
+    """Return the work since the first reading, with that of another second. Each kernel has a span and a burst."""
     first_ns = process.first_read_ns = process.first_read_ns or now
-    seconds, width = (now - first_ns) // NS + 1, process.workload.sms
-    kernels, flight_ns = seconds * (50 + process.pid % 400), seconds * int(process.duty * NS)
+    busy_ns, rate, width = int(process.duty * NS), 50 + process.pid % 400, process.workload.sms
+    process.alone_seconds += process.pace
+    process.flight_ns += busy_ns
+    if NS - busy_ns < SHORT_GAP_NS * rate * process.pace:
+        process.gap_ns += NS - busy_ns
+    kernels, flight_ns = int(process.alone_seconds * rate), process.flight_ns
     return ProcessWork(
         pid=process.pid,
         first_ns=first_ns,
         initialized_ns=first_ns,
         kernels=kernels,
-        graphs=seconds * (process.pid % 3) * 20,
+        graphs=int(process.alone_seconds * (process.pid % 3) * 20),
         spans=kernels,
         flight_ns=flight_ns,
+        busy_ns=flight_ns,
+        gap_ns=process.gap_ns,
         area=flight_ns * width,
         widths=kernels * width,
         syncs=kernels,

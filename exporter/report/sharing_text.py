@@ -10,7 +10,7 @@ from exporter.parse.printable import printable
 from exporter.report.status_view import process_label
 from exporter.report.text import Line, counted, line_of, listed, mebibytes, percent, pid_text, warning
 from exporter.usage.allocation import AllocatedShares
-from exporter.usage.capacity import Bound, GpuSharing
+from exporter.usage.capacity import Bound, ClientUsage, GpuSharing
 
 MOST_NAMED, MOST_USERS = 4, 2
 """At most so many processes are named in one sentence, and so many as users of the bandwidth."""
@@ -143,15 +143,22 @@ def _contention(node: Node, found: GpuSharing) -> Iterable[str]:
     if more := order[MOST_SLOWED:]:
         yield f"slowed down: {counted(len(more), 'more client')}"
     if found.contention is not None:
-        parts = {pid: each.bandwidth for pid, each in clients.items() if each.bandwidth}
+        parts = {pid: use for pid, each in clients.items() if (use := each.bandwidth) and use.part >= LEAST_SHOWN}
         largest = sorted(parts, key=lambda pid: -parts[pid].part)[:MOST_USERS]
         uses = [f"{_process(node, pid)} uses {_with_error(*parts[pid])}" for pid in largest]
         who = listed(uses) if uses else "it is unknown which client uses most of it"
         yield f"memory bandwidth: {percent(found.contention.dram)} is used, so clients may slow each other down; {who}"
 
 
-def factor_text(ratio: float) -> str:
-    """Return a factor with the digits that its error allows."""
+def factor_text(usage: ClientUsage) -> str:
+    """Return by what factor a client is slowed down. A lower bound is shown only if it is clearly above 1."""
+    slowed = usage.slowdown
+    if slowed is None or (slowed.is_bound and not usage.is_slowed):
+        return ""
+    return f"{'≥ ' * slowed.is_bound}{_factor(slowed.ratio)}x"
+
+
+def _factor(ratio: float) -> str:
     return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
 
 
@@ -160,7 +167,7 @@ def _slowdown(node: Node, sharing: GpuSharing, found: Slowdown) -> str:
 
     Without GPM the use of memory bandwidth is unknown, and so is the resource unless it is the SMs.
     """
-    factor = f"{'at least ' if found.is_bound else ''}{factor_text(found.ratio)} times slower than alone"
+    factor = f"{'at least ' if found.is_bound else ''}{_factor(found.ratio)} times slower than alone"
     if found.resource is None:
         return factor
     is_unknown = found.resource is Resource.OTHER and sharing.recent.dram is None

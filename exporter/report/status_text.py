@@ -319,7 +319,7 @@ def _sharing_row(node: Node, usage: ClientUsage) -> Row:
         "" if usage.threads is None else percent(usage.threads),
         "" if used is None else used_text(used),
         "" if used is None else used.method,
-        "" if usage.slowdown is None else f"{'≥ ' * usage.slowdown.is_bound}{factor_text(usage.slowdown.ratio)}x",
+        factor_text(usage),
         "" if usage.memory is None else mebibytes(usage.memory),
         # One unit is enough.
         " ".join(duration_text(max(0.0, node.at - usage.client.connected_at)).split()[:2]),

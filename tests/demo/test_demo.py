@@ -10,6 +10,7 @@ from exporter.demo.failures import FAILURES
 from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.action import ActionResult
+from exporter.model.contention import Resource
 from exporter.model.event import Event, EventName
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import FaultKind, Incident, IncidentEnd
@@ -175,6 +176,25 @@ def test_has_an_idle_client_and_a_noisy_neighbour() -> None:
     assert any(each.idle for each in found)
     assert any(each.contention is not None and each.contention.pid is not None for each in found)
     assert {method for each in found for method in each.methods} == {Method.MEASURED, Method.FLIGHT}
+
+
+def test_a_noisy_neighbour_slows_clients_down_clearly() -> None:
+    """Some have been alone with the GPU before, in a pause of the neighbour, and others not yet."""
+    slowed = [
+        (minute.node, client.slowdown)
+        for minute in hour()
+        for sharing in gpu_sharing(minute.node).values()
+        for client in sharing.clients
+        if client.is_slowed and client.slowdown is not None
+    ]
+    assert {found.is_bound for _, found in slowed if found.ratio > 2} == {False, True}
+    named = [
+        process.command
+        for node, found in slowed
+        if found.resource is Resource.MEMORY and found.neighbours
+        if (process := node.processes.get(found.neighbours[0][0])) is not None
+    ]
+    assert named.count("finetune.py") > 0.9 * len(named) > 0
 
 
 def test_has_clients_of_every_kind_of_workload() -> None:
