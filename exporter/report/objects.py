@@ -29,6 +29,9 @@ from exporter.usage.capacity import ClientUsage, GpuSharing
 MOST_LISTED = 512
 """At most so many clients of a kind are listed; their number is given, too."""
 
+MOST_NEIGHBOURS = 4
+"""Others that use the resource for which a client waits; the list of the clients has all."""
+
 MOST_BYTES = 1 << 24
 """Size limit of the JSON of all incidents. An incident with many clients has about 100 KB."""
 
@@ -230,7 +233,7 @@ def _slowdown(found: Slowdown) -> dict[str, Any]:
         "error_ratio": found.error,
         "at_least": found.is_bound,
         "resource": found.resource,
-        "neighbours": [{"pid": pid, "used_ratio": part} for pid, part in found.neighbours],
+        "neighbours": [{"pid": pid, "used_ratio": part} for pid, part in found.neighbours[:MOST_NEIGHBOURS]],
     }
 
 

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from exporter.model.contention import Bandwidth
 from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.model.reason import ReasonCode
 from exporter.model.usage import Method, Share
 from exporter.report import status_text
-from exporter.report.objects import node_object, sharing_object
+from exporter.report.objects import MOST_NEIGHBOURS, node_object, sharing_object
 from exporter.report.status_text import MOST_ROWS, render_status
 from exporter.report.status_view import view_of
 from exporter.report.text import Style
@@ -185,10 +186,13 @@ def test_has_a_line_for_the_most_slowed_clients_that_are_clearly_slower() -> Non
     slower = {pid: replace(state.baselines[1000], windows=50 + pid) for pid in pids}
     slower[1008] = replace(slower[1008], windows=1, variance=4.0)
     paces = {pid: state.windows[0].paces[1000]._replace(busy_ns=(pid - 998) * 1e8) for pid in pids}
-    window = replace(state.windows[0], paces=paces)
-    lines = slowdown_lines(replace(present, contention={GPU: replace(state, windows=(window,), baselines=slower)}))
+    window = replace(state.windows[0], paces=paces, traffic=dict.fromkeys(pids, Bandwidth(0.1, 0.01)))
+    present = replace(present, contention={GPU: replace(state, windows=(window,), baselines=slower)})
+    lines = slowdown_lines(present)
     assert [line.split()[3] for line in lines[:-1]] == ["1007", "1006", "1005", "1004", "1003"]
     assert lines[-1] == "  slowed down: 3 more clients"
+    first, *_ = (sharing_object(present, gpu_sharing(present)[GPU]) or {})["clients"]
+    assert len(first["slowdown"]["neighbours"]) == MOST_NEIGHBOURS < len(pids) - 1
 
 
 def test_a_full_server_has_no_room() -> None:
