@@ -54,6 +54,7 @@ from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES
 from exporter.recording import Header, RecordedDaemon, Recording
 from exporter.reducer import reduce, reduce_all
 from exporter.usage.accounting import post_time
+from exporter.usage.launch_history import with_reading
 from tests.works import reading, work
 
 AT = 1_000_000.0
@@ -671,7 +672,7 @@ def contended(
     node = split(start, {slow: flight(0.004), heavy: flight(0.5)}, gpu=gpu, unattributed=unattributed, dram=dram)
     attribution = {**node.attribution, gpu: GpuAttribution(windows=(node.splits[gpu],))}
     work = WorkReading(at=start.at, boot_ns=1, seconds=1.0, watched=tuple(start.daemons[DAEMON].clients))
-    return replace(node, contention={**node.contention, gpu: state}, attribution=attribution, work=work)
+    return with_reading(replace(node, contention={**node.contention, gpu: state}, attribution=attribution), work)
 
 
 def slowed() -> Node:
