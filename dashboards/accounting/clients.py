@@ -117,7 +117,7 @@ NEIGHBOURS = Row(
             "Slowdown by client",
             "How many times longer each client's work took in the last minute than on a quiet GPU, and one standard "
             "error; beside it, how much of the GPU memory's bandwidth it used. At least: the client never had a quiet "
-            "GPU, and is compared with its fastest second.",
+            "GPU, and is compared with its fastest ten seconds.",
             tuple(map(_of_client, _SLOWED)),
             {
                 "instance": Column("Node", link=to_node()),

@@ -315,7 +315,7 @@ CONTENTION = group(
         "Standard error of the client's slowdown."
     ),
     _CLIENT_USAGE.value("cuda_mps_client_slowdown_least_ratio", _slowdown(lambda each: each.ratio, bound=True)).help(
-        "Least slowdown of a client that never had a quiet GPU, by its fastest second."
+        "Least slowdown of a client that never had a quiet GPU, by its fastest ten seconds."
     ),
     _CLIENT_USAGE.value(
         "cuda_mps_client_dram_bandwidth_ratio", lambda each: None if each.bandwidth is None else each.bandwidth.part
