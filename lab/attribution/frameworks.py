@@ -33,10 +33,10 @@ def _encoder(torch: Any, *, layers: int, size: int) -> Any:
     return torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).eval().to("cuda", torch.float16)
 
 
-def torch_prefill(batch: int = 4) -> Step:
+def torch_prefill(batch: int = 4, length: int = 256) -> Step:
     """Run a transformer on long inputs, and synchronise after each."""
     torch = _torch()
-    network, data = _encoder(torch, layers=4, size=512), torch.randn(batch, 256, 512, device="cuda").half()
+    network, data = _encoder(torch, layers=4, size=512), torch.randn(batch, length, 512, device="cuda").half()
 
     def step() -> None:
         with torch.no_grad():
@@ -136,10 +136,10 @@ def torch_compiled() -> Step:
     return _training(torch, network, torch.randn(512, 1024, device="cuda"), 1)
 
 
-def torch_streams() -> Step:
+def torch_streams(size: int = 2048) -> Step:
     """Multiply matrices on three streams without pauses."""
     torch = _torch()
-    streams, data = [torch.cuda.Stream() for _ in range(3)], torch.randn(2048, 2048, device="cuda").half()
+    streams, data = [torch.cuda.Stream() for _ in range(3)], torch.randn(size, size, device="cuda").half()
 
     def step() -> None:
         for stream in streams:
@@ -164,15 +164,59 @@ def torch_sort() -> Step:
     return step
 
 
-def torch_gemm(size: int = 6144) -> Step:
-    """Multiply large matrices, which fills the GPU, and synchronise after each ten."""
+def torch_gemm(size: int = 6144, times: int = 10, number: str = "float16") -> Step:
+    """Multiply large matrices, which fills the GPU, and synchronise after so many."""
     torch = _torch()
-    data = torch.randn(size, size, device="cuda").half()
+    data = torch.randn(size, size, device="cuda").to(getattr(torch, number))
 
     def step() -> None:
-        for _ in range(10):
+        for _ in range(times):
             torch.mm(data, data)
         torch.cuda.synchronize()
+
+    return step
+
+
+def torch_stream() -> Step:
+    """Add one to 2 GiB of numbers, which takes the memory's bandwidth, and synchronise."""
+    torch = _torch()
+    data = torch.zeros(1 << 29, device="cuda")
+
+    def step() -> None:
+        data.add_(1)
+        torch.cuda.synchronize()
+
+    return step
+
+
+def torch_ahead() -> Step:
+    """Run a transformer, and wait for the end of the step before by an event."""
+    torch = _torch()
+    network, data = _encoder(torch, layers=4, size=512), torch.randn(2, 256, 512, device="cuda").half()
+    events = [torch.cuda.Event(), torch.cuda.Event()]
+
+    def step() -> None:
+        with torch.no_grad():
+            network(data)
+        events[0].record()
+        events[1].synchronize()
+        events.reverse()
+
+    return step
+
+
+def torch_host_work(seconds: float = 0.002) -> Step:
+    """Launch a transformer on one token, compute on the CPU, and read the result."""
+    torch = _torch()
+    network, data = _encoder(torch, layers=3, size=512), torch.randn(8, 1, 512, device="cuda").half()
+
+    def step() -> None:
+        with torch.no_grad():
+            result = network(data).argmax(-1)
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
+        result.tolist()
 
     return step
 
@@ -328,6 +372,8 @@ KINDS: dict[str, Callable[[], Step]] = {
     "torch_prefill": torch_prefill,
     "torch_prefill_medium": lambda: torch_prefill(12),
     "torch_prefill_large": lambda: torch_prefill(32),
+    "torch_prefill_batch_16": lambda: torch_prefill(16),
+    "torch_prefill_length_512": lambda: torch_prefill(length=512),
     "torch_decode": torch_decode,
     "torch_decode_small": lambda: torch_decode(3),
     "torch_small": torch_small,
@@ -335,11 +381,17 @@ KINDS: dict[str, Callable[[], Step]] = {
     "torch_lstm": torch_lstm,
     "torch_conv": torch_conv,
     "torch_conv_medium": lambda: torch_conv(96),
+    "torch_conv_batch_128": lambda: torch_conv(128),
     "torch_conv_large": lambda: torch_conv(256),
     "torch_compiled": torch_compiled,
     "torch_streams": torch_streams,
+    "torch_streams_small": lambda: torch_streams(1024),
+    "torch_stream": torch_stream,
+    "torch_ahead": torch_ahead,
+    "torch_host_work": torch_host_work,
     "torch_sort": torch_sort,
     "torch_gemm": torch_gemm,
+    "torch_gemm_large": lambda: torch_gemm(8192, 1, "bfloat16"),
     "torch_copies": torch_copies,
     "torch_copies_pageable": lambda: torch_copies(pinned=False),
     "torch_two_gpus": torch_two_gpus,

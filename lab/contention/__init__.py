@@ -1,0 +1,1 @@
+"""Trials of how much the clients of a GPU are slowed by their neighbours."""
