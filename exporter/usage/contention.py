@@ -97,8 +97,9 @@ def with_window(state: GpuContention, rate: LaunchRate, split: Split, present: f
             found, count = _learned(known, pace, neighbours, state.contradictions.get(pid, 0))
             baselines[pid], contradictions[pid] = found, count
         elif known is None or known.is_bound:
-            some = _sum([each.paces[pid] for each in windows[-BOUND_WINDOWS:] if pid in each.paces])
-            if len(windows) >= BOUND_WINDOWS and (known is None or some.latency < known.pace.latency):
+            own = [each.paces[pid] for each in windows[-BOUND_WINDOWS:] if pid in each.paces]
+            some = _sum(own)
+            if len(own) == BOUND_WINDOWS and (known is None or some.latency < known.pace.latency):
                 baselines[pid] = Baseline(pace=some, windows=BOUND_WINDOWS, is_bound=True)
     return GpuContention(
         windows=windows, baselines=baselines, traffic=traffic, quiet=quiet, contradictions=contradictions
