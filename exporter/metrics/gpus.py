@@ -315,7 +315,7 @@ CONTENTION = group(
         "Standard error of the client's slowdown."
     ),
     _CLIENT_USAGE.value("cuda_mps_client_slowdown_least_ratio", _slowdown(lambda each: each.ratio, bound=True)).help(
-        "Least slowdown of a client that never had a quiet GPU, by its fastest ten seconds."
+        "Lower bound of the slowdown of a client that never had a quiet GPU, compared with its fastest ten seconds."
     ),
     _CLIENT_USAGE.value(
         "cuda_mps_client_dram_bandwidth_ratio", lambda each: None if each.bandwidth is None else each.bandwidth.part
@@ -325,8 +325,8 @@ CONTENTION = group(
         lambda each: None if each.bandwidth is None else each.bandwidth.error,
     ).help("Standard error of the client's part of the bandwidth."),
     _CAPACITY.value("cuda_mps_gpu_sharing_gain_ratio", lambda each: each.gain).help(
-        "How many clients' worth of work the GPU did in the last minute, compared with clients that are alone; below "
-        "1, they would be faster in turns. Absent if a client's slowdown is unknown."
+        "How many clients' worth of work the GPU did in the last minute, compared with clients that are alone. Well "
+        "below 1, turns may be faster. Absent if unknown for half of the minute."
     ),
 )
 

@@ -296,7 +296,7 @@ def address_texts(incident: Incident) -> Iterable[str]:
     size = size_text(best.range_bytes)
     if best.freed_seconds is not None:
         ago = duration_text(best.freed_seconds)
-        yield f"in a {size} range that {owner} freed at most {ago} before: a use after free"
+        yield f"in a {size} range that {owner} freed at most {ago} before: probably a use after free"
     elif best.place is Place.INSIDE:
         unmapped = "; no memory of the GPU is mapped there" if clue.fault in UNMAPPED else ""
         yield f"in a {size} range of {owner}{'; memory of the host' if best.is_host else unmapped}"
