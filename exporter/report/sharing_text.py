@@ -172,9 +172,12 @@ def _slowdown(node: Node, sharing: GpuSharing, found: Slowdown) -> str:
         return factor
     is_unknown = found.resource is Resource.OTHER and sharing.recent.dram is None
     why = "it is unknown for which resource it waits" if is_unknown else WAITS[found.resource]
-    of = "it" if found.resource is Resource.MEMORY else "the SMs"
-    largest = [(pid, part) for pid, part in found.neighbours[:1] if part >= LEAST_SHOWN]
-    used = [f", while {_process(node, pid)} uses {percent(part)} of {of}" for pid, part in largest]
+    is_other = found.resource is Resource.OTHER
+    largest = [(_process(node, pid), percent(part)) for pid, part in found.neighbours[:1] if part >= LEAST_SHOWN]
+    used = [
+        f", while {who} uses {part} of the SMs" if is_other else f", of which {who} uses {part}"
+        for who, part in largest
+    ]
     return "".join((factor, "; ", why, *used))
 
 

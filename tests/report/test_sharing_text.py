@@ -156,7 +156,7 @@ def slowdown_lines(present: Node) -> list[str]:
 def test_names_slowed_clients_the_resource_and_its_largest_user() -> None:
     present = contended(three_clients(), TRAIN, VLLM)
     (slowed, bandwidth) = [line for line in render_status(present).sharing if line.has(Style.WARNING)]
-    assert slowed.text == f"{FACTOR}; it waits for memory bandwidth, while PID 601 (vllm) uses 89 % of it"
+    assert slowed.text == f"{FACTOR}; it waits for memory bandwidth, of which PID 601 (vllm) uses 89 %"
     assert bandwidth.text == (
         "  memory bandwidth: 90 % is used, so clients may slow each other down; "
         "PID 601 (vllm) uses 89.0 ± 2.0 % and PID 600 (train.py) uses 1.0 ± 0.2 %"
