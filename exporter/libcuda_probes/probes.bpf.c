@@ -97,11 +97,7 @@ struct process {
 	u64 synced; /* when the last synchronisation of a whole context was called that succeeded */
 	u64 capturing; /* since when a graph is captured; 0: none is */
 	u64 captures, captured, captured_width; /* captures, and the kernels in them */
-	/*
-	 * Time with work in flight on any stream, time between two such times if it was short, and the time
-	 * that synchronisations took which ended a span.
-	 */
-	u64 busy, gaps, waited;
+	u64 busy, gaps; /* time with work in flight on any stream, and short times between */
 	u64 busy_since, idle_since; /* the last time that work was in flight, and the end of it */
 	u64 waiting_since; /* 0: no thread is in a synchronisation */
 	struct stream streams[STREAMS];
@@ -576,7 +572,6 @@ INLINE int wait_returns(struct registers *regs)
 		end_span(process, &process->streams[i], &call, now, *since);
 	if (READ_ONCE(process->spans) == spans)
 		return 0;
-	ADD(process->waited, now - call.called);
 	busy_since = READ_ONCE(process->busy_since);
 	if (busy_since >= *since && now > busy_since && !is_busy(process, now, *since) &&
 	    COMPARE_EXCHANGE(process->busy_since, busy_since, 0) == busy_since) {

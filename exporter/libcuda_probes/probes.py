@@ -148,7 +148,6 @@ FIELDS = {
     "captured_width": None,
     "busy": "busy_ns",
     "gaps": "gap_ns",
-    "waited": "waited_ns",
     "busy_since": None,
     "idle_since": None,
     "waiting_since": None,

@@ -39,8 +39,8 @@ class ProcessWork:
     none since the probes are attached. Both are 0 if a context or stream was destroyed with work in flight.
 
     `busy_ns` is the time with work in flight on any stream, `open_busy_ns` since the last such time began. `gap_ns` is
-    the time between two of them, if at most 10 ms: after that a client had nothing to do. `waited_ns` is the length of
-    the synchronisations that ended a span. Readings of earlier versions have none of these.
+    the time between two of them, if at most 10 ms: after that a client had nothing to do. Readings of earlier versions
+    have none of these.
 
     `device` is the CUDA ordinal of the GPU that the work is of, as the client counts them; -1: unknown, or of all.
     `context_calls` changed the current context; they are counted on nodes with several GPUs only.
@@ -68,7 +68,6 @@ class ProcessWork:
     sure_event_heights: int = 0
     busy_ns: int = 0
     gap_ns: int = 0
-    waited_ns: int = 0
     open_ns: int = 0
     open_busy_ns: int = 0
     open_area: int = 0

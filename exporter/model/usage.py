@@ -86,7 +86,6 @@ class WorkDelta:
     sure_event_heights: int = 0
     busy_ns: int = 0
     gap_ns: int = 0
-    waited_ns: int = 0
     idle_ns: int = 0
 
     def scaled(self, factor: float) -> "WorkDelta":

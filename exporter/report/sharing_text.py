@@ -170,9 +170,9 @@ def _slowdown(node: Node, sharing: GpuSharing, found: Slowdown) -> str:
     factor = f"{'at least ' if found.is_bound else ''}{_factor(found.ratio)} times slower than alone"
     if found.resource is None:
         return factor
-    is_unknown = found.resource is Resource.OTHER and sharing.recent.dram is None
-    why = "it is unknown for which resource it waits" if is_unknown else WAITS[found.resource]
     is_other = found.resource is Resource.OTHER
+    is_unknown = is_other and sharing.recent.dram is None
+    why = "it is unknown for which resource it waits" if is_unknown else WAITS[found.resource]
     largest = [(_process(node, pid), percent(part)) for pid, part in found.neighbours[:1] if part >= LEAST_SHOWN]
     used = [
         f", while {who} uses {part} of the SMs" if is_other else f", of which {who} uses {part}"

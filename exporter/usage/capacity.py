@@ -12,7 +12,7 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
 from exporter.model.server import Client
 from exporter.model.settings import VISIBLE_DEVICES, Limits
-from exporter.model.usage import Method, Share
+from exporter.model.usage import Method, Share, Split
 from exporter.model.values import replace
 from exporter.parse.cgroup import CgroupMembership as Membership
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
@@ -215,8 +215,13 @@ class GpuSharing:
 
 def gpu_sharing(node: Node) -> Mapping[GpuUuid, GpuSharing]:
     """Return how each GPU is shared that has MPS clients."""
-    slowed = _slowdowns(node)
-    clients = _clients(node, slowed)
+    recent = _recent(node)
+    known = _with_known_bandwidth(node, recent)
+    slowed = {
+        uuid: _slowdowns(state, node.attribution[uuid].windows, users_known=uuid in known)
+        for uuid, state in recent.items()
+    }
+    clients = _clients(node, slowed, {uuid: bandwidths(state) for uuid, state in known.items()})
     return {uuid: _sharing(node, uuid, found, slowed.get(uuid, {})) for uuid, found in clients.items()}
 
 
@@ -231,10 +236,10 @@ def _recent(node: Node) -> Mapping[GpuUuid, GpuContention]:
     }
 
 
-def _with_known_bandwidth(node: Node) -> Mapping[GpuUuid, GpuContention]:
+def _with_known_bandwidth(node: Node, recent: Mapping[GpuUuid, GpuContention]) -> Mapping[GpuUuid, GpuContention]:
     """Return those of which no process but the probed clients used much, and so perhaps much of the bandwidth."""
     splits, found = fresh_splits(node), {}
-    for uuid, state in _recent(node).items():
+    for uuid, state in recent.items():
         if (split := splits.get(uuid)) is not None:
             bypassing = fsum(split.shares[pid].sm for pid in node.gpus[uuid].bypassing if pid in split.shares)
             if split.unattributed + bypassing <= MOST_HIDDEN:
@@ -242,14 +247,12 @@ def _with_known_bandwidth(node: Node) -> Mapping[GpuUuid, GpuContention]:
     return found
 
 
-def _slowdowns(node: Node) -> Mapping[GpuUuid, Mapping[int, Slowdown]]:
-    """Return the slowdowns of the clients of each GPU. Who uses the bandwidth is left out if others may use it."""
-    every = {uuid: slowdowns(state, node.attribution[uuid].windows) for uuid, state in _recent(node).items()}
-    for uuid in every.keys() - _with_known_bandwidth(node).keys():
-        for pid, found in every[uuid].items():
-            if found.resource is Resource.MEMORY:
-                every[uuid][pid] = replace(found, neighbours=())
-    return every
+def _slowdowns(state: GpuContention, splits: Sequence[Split], *, users_known: bool) -> Mapping[int, Slowdown]:
+    """Return the slowdowns of a GPU's clients. Who uses the bandwidth is left out if others may use it."""
+    return {
+        pid: replace(found, neighbours=()) if found.resource is Resource.MEMORY and not users_known else found
+        for pid, found in slowdowns(state, splits).items()
+    }
 
 
 def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: Mapping[int, Slowdown]) -> GpuSharing:
@@ -297,12 +300,15 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: 
     )
 
 
-def _clients(node: Node, slowed: Mapping[GpuUuid, Mapping[int, Slowdown]]) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
+def _clients(
+    node: Node,
+    slowed: Mapping[GpuUuid, Mapping[int, Slowdown]],
+    moved: Mapping[GpuUuid, Mapping[int, Bandwidth]],
+) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
     """Return the clients on each GPU that has any, the oldest first. A GPU with MIG has none."""
     by_gpu: dict[GpuUuid, list[ClientUsage]] = {uuid: [] for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode}
     held = {uuid: used_bytes(node.gpus[uuid].reading) for uuid in by_gpu}
     splits, work = fresh_splits(node), current_reading(node)
-    moved = {uuid: bandwidths(state) for uuid, state in _with_known_bandwidth(node).items()}
     watched = None if work is None else frozenset(work.watched)
     for daemon in node.daemons.values():
         if not daemon.is_reported(node.at):

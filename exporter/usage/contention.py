@@ -40,7 +40,7 @@ CONTRADICTION = 0.5
 Two in a row replace it; one does if the baseline has at most FEW_WINDOWS."""
 FEW_WINDOWS = 2
 
-MEMORY = 0.98
+EARLIER_WEIGHT = 0.98
 """The weight of all earlier windows of a baseline when another one is added."""
 
 WINDOW_ERROR, MODEL_ERROR, NEIGHBOUR_ERROR = 0.06, 0.04, 0.1
@@ -236,9 +236,9 @@ def _learned(known: Baseline | None, pace: Pace, neighbours: float, contradictio
         return (first, 0) if replaced else (known, 1)
     if neighbours > QUIET >= known.neighbours:
         return known, 0
-    weight = 1 / min(known.windows + 1, 1 / (1 - MEMORY))
+    weight = 1 / min(known.windows + 1, 1 / (1 - EARLIER_WEIGHT))
     learned = Baseline(
-        pace=Pace(*(MEMORY * old + new for old, new in zip(known.pace, pace, strict=True))),
+        pace=Pace(*(EARLIER_WEIGHT * old + new for old, new in zip(known.pace, pace, strict=True))),
         windows=known.windows + 1,
         variance=(1 - weight) * (known.variance + weight * distance**2),
         neighbours=(1 - weight) * known.neighbours + weight * neighbours,
@@ -248,7 +248,7 @@ def _learned(known: Baseline | None, pace: Pace, neighbours: float, contradictio
 
 def _deviation(baseline: Baseline) -> float:
     """Return the standard error of the logarithm of a baseline's latency."""
-    return math.sqrt((baseline.variance + WINDOW_ERROR**2) / min(baseline.windows, 1 / (1 - MEMORY)))
+    return math.sqrt((baseline.variance + WINDOW_ERROR**2) / min(baseline.windows, 1 / (1 - EARLIER_WEIGHT)))
 
 
 def _sum(paces: Sequence[Pace]) -> Pace:

@@ -58,13 +58,13 @@ def torch_decode(layers: int = 8) -> Step:
     return step
 
 
-def torch_small() -> Step:
-    """Launch small kernels one by one, as fast as possible, and synchronise."""
+def torch_add(numbers: int, times: int = 1) -> Step:
+    """Add one to so many numbers, so many times, and synchronise. The memory's bandwidth limits the time for many."""
     torch = _torch()
-    data = torch.zeros(1024, device="cuda")
+    data = torch.zeros(numbers, device="cuda")
 
     def step() -> None:
-        for _ in range(SMALL_KERNELS):
+        for _ in range(times):
             data.add_(1.0)
         torch.cuda.synchronize()
 
@@ -172,18 +172,6 @@ def torch_gemm(size: int = 6144, times: int = 10, number: str = "float16") -> St
     def step() -> None:
         for _ in range(times):
             torch.mm(data, data)
-        torch.cuda.synchronize()
-
-    return step
-
-
-def torch_stream() -> Step:
-    """Add one to 2 GiB of numbers, which takes the memory's bandwidth, and synchronise."""
-    torch = _torch()
-    data = torch.zeros(1 << 29, device="cuda")
-
-    def step() -> None:
-        data.add_(1)
         torch.cuda.synchronize()
 
     return step
@@ -376,7 +364,7 @@ KINDS: dict[str, Callable[[], Step]] = {
     "torch_prefill_length_512": lambda: torch_prefill(length=512),
     "torch_decode": torch_decode,
     "torch_decode_small": lambda: torch_decode(3),
-    "torch_small": torch_small,
+    "torch_small": lambda: torch_add(1024, SMALL_KERNELS),
     "torch_graph": torch_graph,
     "torch_lstm": torch_lstm,
     "torch_conv": torch_conv,
@@ -386,7 +374,7 @@ KINDS: dict[str, Callable[[], Step]] = {
     "torch_compiled": torch_compiled,
     "torch_streams": torch_streams,
     "torch_streams_small": lambda: torch_streams(1024),
-    "torch_stream": torch_stream,
+    "torch_stream": lambda: torch_add(1 << 29),
     "torch_ahead": torch_ahead,
     "torch_host_work": torch_host_work,
     "torch_sort": torch_sort,

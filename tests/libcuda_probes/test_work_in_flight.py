@@ -87,7 +87,6 @@ def test_a_client_is_busy_while_work_is_in_flight_on_any_stream(probes: LibcudaP
     truth = run(cuda, Work(mode="streams", count=4, nanoseconds=MILLISECOND))
     work = work_of(probes, truth.pid)
     assert 0 < work.busy_ns < work.flight_ns / 2
-    assert work.waited_ns <= work.flight_ns
 
 
 def test_short_gaps_are_between_times_with_work_in_flight(probes: LibcudaProbes, cuda: StandInCuda) -> None:
@@ -100,7 +99,6 @@ def test_short_gaps_are_between_times_with_work_in_flight(probes: LibcudaProbes,
         program.end()
     work = work_of(probes, program.pid)
     assert work.busy_ns == work.flight_ns
-    assert work.waited_ns > work.busy_ns / 2
     assert 0 < work.gap_ns < boot_ns() - began - work.busy_ns - 20 * MILLISECOND
 
 
