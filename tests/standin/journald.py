@@ -1,11 +1,14 @@
 """A real journald in its own mount namespace, and processes with their stdout in its journal."""
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
+import termios
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -100,7 +103,14 @@ class Journald:
             shutil.copy(needed("cat"), path)
         with socket.socket(socket.AF_UNIX) as stdout:
             stdout.connect(str(self._run / "journal" / "stdout"))
-            stdout.sendall(f"mps\n{self.unit}\n6\n0\n0\n0\n0\n".encode())
+            stdout.sendall(b"mps\n")
+
+            def read() -> None:
+                assert int.from_bytes(fcntl.ioctl(stdout, termios.TIOCOUTQ, bytes(4)), sys.byteorder) == 0
+
+            # Until journald has accepted and set SO_PASSCRED, lines may come without their sender, and so without unit.
+            eventually(read)
+            stdout.sendall(f"{self.unit}\n6\n0\n0\n0\n0\n".encode())
             writer = Writer(path, stdout)
         self._children.callback(writer.close)
         return writer
