@@ -53,7 +53,7 @@ from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantin
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES, LIST_PARTITIONS, LIST_SERVERS
 from exporter.recording import Header, RecordedDaemon, Recording
 from exporter.reducer import reduce, reduce_all
-from exporter.usage.accounting import post_time
+from exporter.usage.accounting import post_contention, post_time
 from exporter.usage.launch_history import with_reading
 from tests.works import reading, work
 
@@ -592,6 +592,8 @@ def accounted() -> Node:
         (SharedAccount.SERVER, Method.FLIGHT): 0.0,
     }
     ledger = post_time(present.usage_totals, GPU, 4_000_000, parts, at=AT + 5)
+    lost, caused = (USER_ALICE, Method.FLIGHT), (USER_BOB, Method.FLIGHT)
+    ledger = post_contention(ledger, GPU, {lost: 2_500_000}, {caused: 2_500_000}, at=AT + 5)
     shares = {
         CLIENT: Share(method=Method.FLIGHT, sm=0.2, error=0.01),
         CLIENT + 1: Share(method=Method.MEASURED, sm=0.1),

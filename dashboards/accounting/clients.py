@@ -97,6 +97,8 @@ CLIENTS = Row(
 
 _SLOWDOWN, _LEAST = "cuda_mps_client_slowdown_ratio", "cuda_mps_client_slowdown_least_ratio"
 _BANDWIDTH = "cuda_mps_client_dram_bandwidth_ratio"
+_OWNER = "workload_kind, workload"
+_LOST = ("cuda_mps_workload_contention_seconds_total", "cuda_mps_workload_contention_caused_seconds_total")
 _SLOWED = (
     _SLOWDOWN,
     "cuda_mps_client_slowdown_error_ratio",
@@ -146,6 +148,21 @@ NEIGHBOURS = Row(
             unit=looks.NUMBER,
             width=10,
             height=10,
+        ),
+        table(
+            "Time lost to neighbours by workload",
+            "Hours that each workload lost to its neighbours in the selected time range, at least, and that it cost "
+            "them, in proportion to its use of the resource for which they waited.",
+            tuple(f"sum by ({_OWNER}) (increase({family}{{gpus}}[$__range])) / 3600" for family in _LOST),
+            {
+                "workload_kind": "Kind",
+                "workload": "Workload",
+                "Value #A": Column("Lost", looks.COUNT),
+                "Value #B": Column("Cost others", looks.COUNT),
+            },
+            sort=("Cost others", True),
+            width=24,
+            height=7,
         ),
         lines(
             "Slowdown over time",

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from exporter.config.checks import checked, duration, shown
-from exporter.demo.gpus import BYPASSING, CONTEXT_BYTES, GIBIBYTE, SERVING, TRAINERS, SimulatedProcess, pci_address
+from exporter.demo.gpus import (
+    BYPASSING,
+    CONTEXT_BYTES,
+    GIBIBYTE,
+    SERVING,
+    STREAMING,
+    TRAINERS,
+    SimulatedProcess,
+    pci_address,
+)
 from exporter.demo.scenario import CLIENTS_LIMIT, Scenario, SimulatedDaemon, context
 from exporter.errors import ConfigError
 from exporter.model.observation import AddressRanges, GpuEvent, KernelRecord, Observation, Resumed
@@ -246,6 +255,15 @@ def _memory_full(scenario: Scenario, at: float, seconds: float) -> Iterator[Obse
         yield from daemon.connect(at, SimulatedProcess(pid, TRAINERS[0], (gpu,), used, at + seconds))
 
 
+def _noisy_neighbour(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """Let a client stream memory beside others, which stay as long."""
+    daemon = scenario.inference
+    if daemon.answers and daemon.fault is None:
+        for client in daemon.clients.values():
+            client.ends_at = max(client.ends_at, at + seconds)
+        yield from daemon.connect(at, scenario.chance.new_process(STREAMING, daemon.gpus[:1], at + seconds))
+
+
 def _limits_drift(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Give clients the whole GPU, until an operator reverts it, or the watchdog if it may act."""
     for daemon in (scenario.training, scenario.inference):
@@ -300,6 +318,7 @@ FAILURES: Mapping[str, Failure] = {
     "limits-drift": Failure(_limits_drift, "CudaMpsLimitsDrifted", 1200, -20, 900, 120),
     "bypass": Failure(_bypass, "CudaMpsClientsBypassing", 1200, -10, 300, 90),
     "memory-full": Failure(_memory_full, "CudaMpsTenantFillsMemory", 1200, -800, 2000, 120),
+    "noisy-neighbour": Failure(_noisy_neighbour, "CudaMpsClientStarved", 1500, -60, 1900, 300),
     "unknown-line": Failure(_unknown_line, None, 0, -650, 950),
     "nvml-fails": Failure(_nvml_fails, "CudaMpsExporterBlind", 1200),
 }

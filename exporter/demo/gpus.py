@@ -82,6 +82,7 @@ SERVING = (
 )
 NOTEBOOKS = (SimulatedWorkload("frank", 1006, "jupyter-lab", (2, 6), f"{_SYSTEM}/jupyter.service", 0.004, 16),)
 BYPASSING = replace(TRAINERS[2], duty=0.3)
+STREAMING = replace(SERVING[2], command="etl-scan", duty=1.0, sms=120, traffic=0.95)
 SERVER = SimulatedWorkload("root", 0, "nvidia-cuda-mps-server", (0, 0), f"{_SYSTEM}/nvidia-cuda-mps.service", 0.0, 0)
 
 

@@ -9,7 +9,6 @@ from itertools import islice
 
 from exporter.metrics.clients import CLIENT
 from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, Series, group, info, summed
-from exporter.model.contention import Slowdown
 from exporter.model.daemon import NamedBy
 from exporter.model.gpu import Gpu, SharingMode, XidCount
 from exporter.model.identity import WorkloadKind
@@ -205,13 +204,26 @@ def _workload(account: Account) -> Labels:
     return (SHARED_KINDS[account], "") if isinstance(account, SharedAccount) else (account.kind, account.name)
 
 
+def _contention(of: Callable[[Usage], int]) -> Callable[[View], Samples]:
+    """Read what the workloads lost to each other, or cost each other; nothing of workloads without any."""
+    return lambda view: summed(
+        (
+            ((gpu, *_workload(account)), of(used))
+            for gpu, usage in view.gpu_usage()
+            for (account, _), used in usage.by_account.items()
+            if account is not SharedAccount.CLOSED and of(used)
+        ),
+        SM_PARTS,
+    )
+
+
 def _used(name: str, of: Callable[[Usage], int], parts: int, scope: Scope[GpuUsage]) -> Series:
     """Return the usage of each workload, by method."""
 
     def amounts(view: View) -> Iterable[tuple[Labels, int]]:
         for labels, usage in scope.items(view):
             for (account, method), used in usage.by_account.items():
-                if account is not SharedAccount.CLOSED:
+                if account is not SharedAccount.CLOSED and (used.sm_us or used.energy_mj):
                     yield (*labels, *_workload(account), "" if method is None else method.value), of(used)
 
     labels = ("gpu", *_WORKLOAD, Choice("method", ("", *Method)))
@@ -252,8 +264,8 @@ def _usages(view: View) -> Items[ClientUsage]:
                 yield (each.daemon, client_id, gpu), each
 
 
-def _slowdown(of: Callable[[Slowdown], float], *, bound: bool = False) -> Callable[[ClientUsage], float | None]:
-    return lambda each: None if each.slowdown is None or each.slowdown.is_bound != bound else of(each.slowdown)
+def _slowdown(*, bound: bool) -> Callable[[ClientUsage], float | None]:
+    return lambda each: None if each.slowdown is None or each.slowdown.is_bound != bound else each.slowdown.ratio
 
 
 _CLIENT_USAGE: Scope[ClientUsage] = Scope(("daemon", "client", "gpu"), _usages)
@@ -307,14 +319,14 @@ CONTENTION = group(
     "Contention (`--attribution=bpf`)",
     "clients that take more than twice as long as alone",
     "cuda_mps_client_slowdown_ratio - 2 * cuda_mps_client_slowdown_error_ratio > 2",
-    _CLIENT_USAGE.value("cuda_mps_client_slowdown_ratio", _slowdown(lambda each: each.ratio)).help(
+    _CLIENT_USAGE.value("cuda_mps_client_slowdown_ratio", _slowdown(bound=False)).help(
         "Time that the client's work took in the last minute, divided by the time that it takes on a quiet GPU; 1: "
         "undisturbed. Absent if that time is unknown."
     ),
-    _CLIENT_USAGE.value("cuda_mps_client_slowdown_error_ratio", _slowdown(lambda each: each.error)).help(
-        "Standard error of the client's slowdown."
-    ),
-    _CLIENT_USAGE.value("cuda_mps_client_slowdown_least_ratio", _slowdown(lambda each: each.ratio, bound=True)).help(
+    _CLIENT_USAGE.value(
+        "cuda_mps_client_slowdown_error_ratio", lambda each: None if each.slowdown is None else each.slowdown.error
+    ).help("Standard error of the client's slowdown, or of its lower bound."),
+    _CLIENT_USAGE.value("cuda_mps_client_slowdown_least_ratio", _slowdown(bound=True)).help(
         "Lower bound of the slowdown of a client that never had a quiet GPU, compared with its fastest ten seconds."
     ),
     _CLIENT_USAGE.value(
@@ -328,6 +340,17 @@ CONTENTION = group(
         "How many clients' worth of work the GPU did in the last minute, compared with clients that are alone. Well "
         "below 1, turns may be faster. Absent if unknown for half of the minute."
     ),
+    Series(
+        "cuda_mps_workload_contention_seconds_total", ("gpu", *_WORKLOAD), _contention(lambda used: used.lost_us)
+    ).help(
+        "Time that the workload's processes lost to neighbours on the GPU, at least: on a quiet GPU, their work would "
+        "have ended so much earlier."
+    ),
+    Series(
+        "cuda_mps_workload_contention_caused_seconds_total",
+        ("gpu", *_WORKLOAD),
+        _contention(lambda used: used.caused_us),
+    ).help("Time that others lost to the workload, in proportion to its use of the resource for which they waited."),
 )
 
 CAPACITY = group(

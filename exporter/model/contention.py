@@ -1,5 +1,6 @@
 """How much the clients of a GPU slow each other down: what is known of it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -77,7 +78,8 @@ class GpuContention:
 
     `traffic` estimates what a kernel moves: for each SM of its width, the nanoseconds that it needs the whole bandwidth
     of the memory. For `quiet` clients the last window was quiet. `contradictions` counts the windows in a row that
-    contradict a baseline.
+    contradict a baseline. `starved_since` has the clients that are much slower without a break, as of `examined_at`.
+    `ahead_ns` has the time by which clients seemed faster than on a quiet GPU: they lose time only beyond that.
     """
 
     windows: tuple[ContentionWindow, ...] = ()
@@ -85,6 +87,9 @@ class GpuContention:
     traffic: KernelTimeEstimates = field(default_factory=KernelTimeEstimates)
     quiet: frozenset[int] = frozenset()
     contradictions: Mapping[int, int] = field(default_factory=dict)
+    starved_since: Mapping[int, float] = field(default_factory=dict)
+    examined_at: float = -math.inf
+    ahead_ns: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

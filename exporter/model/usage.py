@@ -317,14 +317,25 @@ UsageKey = tuple[Account, Method | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """SM time in microseconds of the whole GPU, and energy in millijoules."""
+    """SM time in microseconds of the whole GPU, and energy in millijoules.
+
+    `lost_us` is the time that clients lost to their neighbours, and `caused_us` that which they cost their neighbours,
+    in microseconds of a client.
+    """
 
     sm_us: int = 0
     energy_mj: int = 0
+    lost_us: int = 0
+    caused_us: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        """Add both amounts."""
-        return Usage(sm_us=self.sm_us + other.sm_us, energy_mj=self.energy_mj + other.energy_mj)
+        """Add all amounts."""
+        return Usage(
+            sm_us=self.sm_us + other.sm_us,
+            energy_mj=self.energy_mj + other.energy_mj,
+            lost_us=self.lost_us + other.lost_us,
+            caused_us=self.caused_us + other.caused_us,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +355,8 @@ class HeldMemory:
 class GpuUsage:
     """The usage of one GPU. `total` is what the GPU itself measured, and exactly the sum of `by_account`.
 
-    `memory_byte_ms` is memory times how long it was held, in bytes times milliseconds.
+    `memory_byte_ms` is memory times how long it was held, in bytes times milliseconds. `paces` has the pace of each
+    workload's processes on a quiet GPU, by command (see model/contention.py).
 
     The other fields are not stored. `sm_us_without_energy` is the SM time since the last posting of energy.
     `held_memory` is by PID, and `read_at` is when it was last read.
@@ -353,6 +365,7 @@ class GpuUsage:
     total: Usage = field(default_factory=Usage)
     by_account: Mapping[UsageKey, Usage] = field(default_factory=dict)
     memory_byte_ms: Mapping[Account, int] = field(default_factory=dict)
+    paces: Mapping[Account, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     sm_us_without_energy: Mapping[UsageKey, int] = field(default_factory=dict)
     held_memory: Mapping[int, HeldMemory] = field(default_factory=dict)
     read_at: float | None = None

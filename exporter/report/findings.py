@@ -13,6 +13,7 @@ from exporter.model.watchdog import HARMLESS, Condition, WatchdogPhase, Watchdog
 from exporter.parse.control_reply import list_servers
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import REBOOT, RESET
+from exporter.report.contention import starved_clients
 from exporter.report.finding import MOST_COMMANDS, Finding
 from exporter.report.incident_text import verdict
 from exporter.report.problem import NodeProblem, Problem
@@ -85,6 +86,7 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
         *_resets_needed(node, at),
         *_full_servers(node, at),
         *_filled_memory(node, at),
+        *starved_clients(node, at),
         *_bypassing(node, at),
         *_drifted_limits(node, at, policy),
         *_not_collected(node, at),

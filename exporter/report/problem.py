@@ -164,6 +164,16 @@ class NodeProblem(Problem):
         alert="CudaMpsTenantFillsMemory",
         fails=False,
     )
+    CLIENT_STARVED = Definition(
+        label="client starved",
+        summary="Client {client} on GPU {gpu} of {node} is starved by its neighbours[: {slowdown}]",
+        meaning="For ten minutes, the client's work has taken more than twice as long as on a quiet GPU. MPS "
+        "guarantees no client SMs or memory bandwidth.",
+        remedy="If the client waits for SMs, limit its neighbours' threads. If it waits for memory bandwidth, that "
+        "does not help: move it, or the neighbour that uses most, to another GPU or to a MIG instance.",
+        alert="CudaMpsClientStarved",
+        fails=False,
+    )
     CLIENTS_WAITING = Definition(
         label="clients waiting",
         summary="Clients of MPS daemon {daemon} on {node} wait for another user's clients to exit[: {clients}]",

@@ -3,27 +3,18 @@
 from collections.abc import Iterable, Mapping
 from math import ceil
 
-from exporter.model.contention import Resource, Slowdown
 from exporter.model.node import Node
 from exporter.model.usage import Method, Share
 from exporter.parse.printable import printable
-from exporter.report.status_view import process_label
-from exporter.report.text import Line, counted, line_of, listed, mebibytes, percent, pid_text, warning
+from exporter.report.contention import LEAST_SHOWN, factor, process_name, slowdown_text
+from exporter.report.text import Line, counted, line_of, listed, mebibytes, percent, warning
 from exporter.usage.allocation import AllocatedShares
 from exporter.usage.capacity import Bound, ClientUsage, GpuSharing
 
 MOST_NAMED, MOST_USERS = 4, 2
 """At most so many processes are named in one sentence, and so many as users of the bandwidth."""
 
-LEAST_SHOWN = 0.01
-"""A smaller unattributed fraction, or one of exited processes, is not mentioned."""
-
-BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots"}
-WAITS = {
-    Resource.MEMORY: "it waits for memory bandwidth",
-    Resource.SMS: "it waits for SMs",
-    Resource.OTHER: "neither the SMs nor the memory bandwidth is used up",
-}
+BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots", Bound.CONTENTION: "contention"}
 MOST_SLOWED = 5
 """At most so many slowed clients have a line."""
 
@@ -40,7 +31,7 @@ def sentences(node: Node, found: GpuSharing | None, shares: Mapping[str, Allocat
     First are the clients with their use and the headroom, then limits, unusual processes, and contention.
     """
     if found is not None:
-        for text in (_clients(found), _headroom(found), *_limits(found), *_processes(node, found)):
+        for text in (_clients(found), *_gain(found), _headroom(found), *_limits(found), *_processes(node, found)):
             yield line_of(text)
         yield from (line_of(warning(text)) for text in _contention(node, found))
     yield from map(line_of, _allocations(shares))
@@ -82,6 +73,11 @@ def _clients(found: GpuSharing) -> str:
     return f"{counted(len(found.clients), 'client')}{memory}{use}"
 
 
+def _gain(found: GpuSharing) -> Iterable[str]:
+    if found.gain is not None and len(found.clients) > 1:
+        yield f"sharing gain: its clients together did as much as {factor(found.gain)} clients that are alone"
+
+
 def _recently(found: GpuSharing) -> str:
     seconds = found.recent.seconds
     return "recently" if seconds is None else f"in the last {seconds:.0f} s"
@@ -92,7 +88,7 @@ def _headroom(found: GpuSharing) -> str:
     if not by:
         return "it is unknown how many more clients fit"
     known = [f"{by[bound]} by {BOUNDS[bound]}" for bound in sorted(by, key=lambda bound: by[bound])]
-    unknown = [f"unknown by {BOUNDS[bound]}" for bound in Bound if bound not in by]
+    unknown = [f"unknown by {BOUNDS[bound]}" for bound in Bound if bound not in by and bound is not Bound.CONTENTION]
     bounds = ", ".join((*known, *unknown))
     if fits is None:
         return f"room for an unknown number of clients like these: {bounds}"
@@ -113,12 +109,12 @@ def _limits(found: GpuSharing) -> Iterable[str]:
 
 def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
     if found.bypassing:
-        uses = [f"{_process(node, pid)} used {used_text(share)}" for pid, share in found.bypassing.items()]
+        uses = [f"{process_name(node, pid)} used {used_text(share)}" for pid, share in found.bypassing.items()]
         yield f"bypassing MPS: {listed(uses, MOST_NAMED)} of its SMs"
     if found.departed_sm >= LEAST_SHOWN:
         yield f"exited processes used another {percent(found.departed_sm)} of its SMs {_recently(found)}"
     if found.unwatched:
-        names = [_process(node, each.client.pid) for each in found.unwatched]
+        names = [process_name(node, each.client.pid) for each in found.unwatched]
         yield f"not measured: launches of {listed(names, MOST_NAMED)} cannot be counted"
     if found.idle:
         held = mebibytes(sum(each.memory or 0 for each in found.idle))
@@ -126,7 +122,7 @@ def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
         yield f"idle: {count} {held}, and used under 1 % of its SMs {_recently(found)}"
     if found.over_limit:
         uses = [
-            f"{_process(node, each.client.pid)} holds {mebibytes(each.memory or 0)}"
+            f"{process_name(node, each.client.pid)} holds {mebibytes(each.memory or 0)}"
             f" of the {mebibytes(each.memory_limit or 0)} allowed"
             for each in found.over_limit
         ]
@@ -139,13 +135,13 @@ def _contention(node: Node, found: GpuSharing) -> Iterable[str]:
     slowed = {pid: each.slowdown for pid, each in clients.items() if each.slowdown and each.is_slowed}
     order = sorted(slowed, key=lambda pid: -slowed[pid].ratio)
     for pid in order[:MOST_SLOWED]:
-        yield f"slowed down: {_process(node, pid)} is {_slowdown(node, found, slowed[pid])}"
+        yield f"slowed down: {process_name(node, pid)} is {slowdown_text(node, found, slowed[pid])}"
     if more := order[MOST_SLOWED:]:
         yield f"slowed down: {counted(len(more), 'more client')}"
     if found.contention is not None:
         parts = {pid: use for pid, each in clients.items() if (use := each.bandwidth) and use.part >= LEAST_SHOWN}
         largest = sorted(parts, key=lambda pid: -parts[pid].part)[:MOST_USERS]
-        uses = [f"{_process(node, pid)} uses {_with_error(*parts[pid])}" for pid in largest]
+        uses = [f"{process_name(node, pid)} uses {_with_error(*parts[pid])}" for pid in largest]
         who = listed(uses) if uses else "it is unknown which client uses most of it"
         yield f"memory bandwidth: {percent(found.contention.dram)} is used, so clients may slow each other down; {who}"
 
@@ -155,32 +151,4 @@ def factor_text(usage: ClientUsage) -> str:
     slowed = usage.slowdown
     if slowed is None or (slowed.is_bound and not usage.is_slowed):
         return ""
-    return f"{'≥ ' * slowed.is_bound}{_factor(slowed.ratio)}x"
-
-
-def _factor(ratio: float) -> str:
-    return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
-
-
-def _slowdown(node: Node, sharing: GpuSharing, found: Slowdown) -> str:
-    """Return how much slower a client is than on a quiet GPU, by which resource, and which other uses most of it.
-
-    Without GPM the use of memory bandwidth is unknown, and so is the resource unless it is the SMs.
-    """
-    factor = f"{'at least ' if found.is_bound else ''}{_factor(found.ratio)} times slower than alone"
-    if found.resource is None:
-        return factor
-    is_other = found.resource is Resource.OTHER
-    is_unknown = is_other and sharing.recent.dram is None
-    why = "it is unknown for which resource it waits" if is_unknown else WAITS[found.resource]
-    largest = [(_process(node, pid), percent(part)) for pid, part in found.neighbours[:1] if part >= LEAST_SHOWN]
-    used = [
-        f", while {who} uses {part} of the SMs" if is_other else f", of which {who} uses {part}"
-        for who, part in largest
-    ]
-    return "".join((factor, "; ", why, *used))
-
-
-def _process(node: Node, pid: int) -> str:
-    command = process_label(node, pid).command
-    return f"{pid_text(pid)} ({command})" if command else pid_text(pid)
+    return f"{'≥ ' * slowed.is_bound}{factor(slowed.ratio)}x"

@@ -4,9 +4,10 @@ import json
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
+from exporter.model.contention import Pace
 from exporter.model.event import TOPICS, Event
 from exporter.model.identity import Workload
 from exporter.model.incident import Incident
@@ -79,19 +80,25 @@ class WatchdogRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """What an account used of a GPU, by one method. That without one has the memory, as text: it may exceed 64 bits."""
+    """What an account used of a GPU, by one method.
+
+    That without one has the memory, as text, since it may exceed 64 bits, and the paces on a quiet GPU.
+    """
 
     gpu: GpuUuid
     account: Account
     method: Method | None = None
     used: Usage | None = None
     memory_byte_ms: str = "0"
+    paces: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     last_used_at: float = 0.0
 
     def check(self) -> None:
-        """Raise ValueError if an amount is not a number of 0 or more."""
-        if int(self.memory_byte_ms) < 0 or (self.used is not None and min(self.used.sm_us, self.used.energy_mj) < 0):
+        """Raise ValueError if an amount is not a number of 0 or more, or a pace is not one."""
+        if int(self.memory_byte_ms) < 0 or (self.used is not None and min(astuple(self.used)) < 0):
             raise ValueError("an amount is negative")
+        if any(len(pace) != len(Pace._fields) or min(pace) < 0 or not pace[0] for pace in self.paces.values()):
+            raise ValueError("a pace is invalid")
 
 
 Storable = Incident | Event | WatchdogRow | UsageRow | Sample
@@ -126,7 +133,8 @@ def _row(value: Storable, expected: Collection[DaemonName]) -> tuple[str, tuple[
         case WatchdogRow():
             return "watchdog_states", (_json(value.daemon), _json(value))
         case UsageRow():
-            content = _json(value) if value.used is not None or value.memory_byte_ms != "0" else None
+            has_content = value.used is not None or value.memory_byte_ms != "0" or value.paces
+            content = _json(value) if has_content else None
             return "usage_totals", (_json((value.gpu, value.account, value.method)), content)
         case Sample():
             return "samples", (value.slot, _json(value))
@@ -213,17 +221,20 @@ def usage_rows(before: UsageTotals, after: UsageTotals) -> Iterator[UsageRow]:
     """Yield the rows that differ. One without an amount is to be deleted."""
     for gpu in before.gpus.keys() | after.gpus.keys():
         old, new = (totals.gpus.get(gpu, GpuUsage()) for totals in (before, after))
-        with_memory = {(account, None) for account in (*old.memory_byte_ms, *new.memory_byte_ms)}
-        for account, method in with_memory.union(old.by_account, new.by_account):
+        others = {(account, None) for each in (old, new) for account in (*each.memory_byte_ms, *each.paces)}
+        for account, method in others.union(old.by_account, new.by_account):
             used_before, used = old.by_account.get((account, method)), new.by_account.get((account, method))
             memory_before, memory = old.memory_byte_ms.get(account, 0), new.memory_byte_ms.get(account, 0)
-            if used != used_before or (method is None and memory != memory_before):
+            paces_before, paces = old.paces.get(account, {}), new.paces.get(account, {})
+            changed = memory != memory_before or paces != paces_before
+            if used != used_before or (method is None and changed):
                 yield UsageRow(
                     gpu=gpu,
                     account=account,
                     method=method,
                     used=used,
                     memory_byte_ms=str(memory if method is None else 0),
+                    paces=paces if method is None else {},
                     last_used_at=after.last_used_at.get(account, 0.0) if isinstance(account, Workload) else 0.0,
                 )
 
@@ -231,14 +242,21 @@ def usage_rows(before: UsageTotals, after: UsageTotals) -> Iterator[UsageRow]:
 def _totals_of(rows: Iterable[UsageRow]) -> UsageTotals:
     used: defaultdict[GpuUuid, dict[tuple[Account, Method | None], Usage]] = defaultdict(dict)
     memory: defaultdict[GpuUuid, dict[Account, int]] = defaultdict(dict)
+    paces: defaultdict[GpuUuid, dict[Account, Mapping[str, tuple[float, ...]]]] = defaultdict(dict)
     last_used_at: dict[Workload, float] = {}
     for row in rows:
         used[row.gpu].update({} if row.used is None else {(row.account, row.method): row.used})
         memory[row.gpu].update({} if row.memory_byte_ms == "0" else {row.account: int(row.memory_byte_ms)})
+        paces[row.gpu].update({row.account: row.paces} if row.paces else {})
         if isinstance(row.account, Workload):
             last_used_at[row.account] = max(row.last_used_at, last_used_at.get(row.account, row.last_used_at))
     gpus = {
-        gpu: GpuUsage(total=sum(by_account.values(), Usage()), by_account=by_account, memory_byte_ms=memory[gpu])
+        gpu: GpuUsage(
+            total=sum(by_account.values(), Usage()),
+            by_account=by_account,
+            memory_byte_ms=memory[gpu],
+            paces=paces[gpu],
+        )
         for gpu, by_account in used.items()
     }
     return UsageTotals(gpus=gpus, last_used_at=last_used_at)

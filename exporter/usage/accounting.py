@@ -29,6 +29,9 @@ PRECISION = 1 << 40
 MAX_ACCOUNTS = 1024
 """Most workloads that have accounts on a node."""
 
+MAX_COMMANDS = 8
+"""Of so many commands of a workload, the pace on a quiet GPU is remembered."""
+
 REPLACEABLE_SECONDS = 3600.0
 """If there are MAX_ACCOUNTS, a new workload replaces one that has used nothing for so long."""
 
@@ -76,7 +79,7 @@ def post_time(
     totals: UsageTotals, gpu: GpuUuid, busy_us: int, parts: Mapping[UsageKey, float], *, at: float
 ) -> UsageTotals:
     """Post the SM time of a window, in microseconds of the whole GPU, by each account's part; the rest unattributed."""
-    totals, posted = _with_accounts(totals, _apportioned(busy_us, _weights(parts)), at)
+    totals, posted = _with_accounts(totals, apportioned(busy_us, _weights(parts)), at)
     usage = _with_use(totals, gpu, {key: Usage(sm_us=us) for key, us in posted.items()})
     usage = replace(usage, sm_us_without_energy=_sums(usage.sm_us_without_energy, posted.items()))
     return _with_gpu(totals, gpu, usage)
@@ -89,9 +92,30 @@ def post_energy(totals: UsageTotals, gpu: GpuUuid, millijoules: int, *, at: floa
     """
     sm_us = totals.gpus.get(gpu, GpuUsage()).sm_us_without_energy
     weights = sm_us if known and any(sm_us.values()) else {UNATTRIBUTED: 1}
-    totals, posted = _with_accounts(totals, _apportioned(millijoules, weights), at)
+    totals, posted = _with_accounts(totals, apportioned(millijoules, weights), at)
     usage = _with_use(totals, gpu, {key: Usage(energy_mj=mj) for key, mj in posted.items()})
     return _with_gpu(totals, gpu, replace(usage, sm_us_without_energy={}))
+
+
+def post_contention(
+    totals: UsageTotals, gpu: GpuUuid, lost: Mapping[UsageKey, int], caused: Mapping[UsageKey, int], *, at: float
+) -> UsageTotals:
+    """Post the time that clients lost to their neighbours, and who caused it, in microseconds of a client."""
+    totals, losers = _with_accounts(totals, lost, at)
+    usage = _with_use(totals, gpu, {key: Usage(lost_us=us) for key, us in losers.items()})
+    totals, causes = _with_accounts(_with_gpu(totals, gpu, usage), caused, at)
+    return _with_gpu(totals, gpu, _with_use(totals, gpu, {key: Usage(caused_us=us) for key, us in causes.items()}))
+
+
+def remember_pace(
+    totals: UsageTotals, gpu: GpuUuid, account: Account, command: str, pace: tuple[float, ...]
+) -> UsageTotals:
+    """Remember the pace of a workload's process on a quiet GPU, if the workload has an account."""
+    usage = totals.gpus.get(gpu)
+    known = {} if usage is None else usage.paces.get(account, {})
+    if usage is None or account not in totals.last_used_at or (command not in known and len(known) >= MAX_COMMANDS):
+        return totals
+    return _with_gpu(totals, gpu, replace(usage, paces={**usage.paces, account: {**known, command: pace}}))
 
 
 def post_memory(totals: UsageTotals, gpu: GpuUuid, held: Mapping[Account, int], *, at: float) -> UsageTotals:
@@ -111,7 +135,7 @@ def close_idle_accounts(totals: UsageTotals, at: float) -> UsageTotals:
     return _closed(totals, idle) if idle else totals
 
 
-def _apportioned(total: int, weights: Mapping[UsageKey, int]) -> dict[UsageKey, int]:
+def apportioned(total: int, weights: Mapping[UsageKey, int]) -> dict[UsageKey, int]:
     """Divide an integer in proportion to weights, none of which is negative, by the largest remainders."""
     weights = {key: weight for key, weight in weights.items() if weight > 0}
     divisor = sum(weights.values())
@@ -188,7 +212,11 @@ def _closed(totals: UsageTotals, idle: Collection[Workload]) -> UsageTotals:
         sm_us = (((others.get(who, who), how), us) for (who, how), us in usage.sm_us_without_energy.items())
         memory = ((closed.get(who, who), held) for who, held in usage.memory_byte_ms.items())
         gpus[gpu] = replace(
-            usage, by_account=_sums({}, used), sm_us_without_energy=_sums({}, sm_us), memory_byte_ms=_sums({}, memory)
+            usage,
+            by_account=_sums({}, used),
+            sm_us_without_energy=_sums({}, sm_us),
+            memory_byte_ms=_sums({}, memory),
+            paces={who: paces for who, paces in usage.paces.items() if who not in closed},
         )
     last_used_at = {workload: at for workload, at in totals.last_used_at.items() if workload not in idle}
     return replace(totals, gpus=gpus, last_used_at=last_used_at)

@@ -9,7 +9,6 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from exporter.model.contention import GpuContention
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
@@ -34,8 +33,9 @@ from exporter.model.usage import (
 from exporter.model.values import replace
 from exporter.parse.mps_variables import parse_percentage, visible_gpu_uuids
 from exporter.state.devices import gpus_by_ordinal, physical_gpus, usable_gpus
-from exporter.usage import contention, kernel_times
+from exporter.usage import kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
+from exporter.usage.contention import contended
 from exporter.usage.kernel_times import Deltas
 from exporter.usage.last_minute import Splits, with_window
 from exporter.usage.launch_history import may_belong_to, watched_fraction
@@ -234,12 +234,9 @@ def _with_window(
     )
     node = _with_state(node, uuid, state)
     windows = {key: gpu.windows for key, gpu in node.attribution.items() if gpu.windows}
-    known = contention.without(node.contention.get(uuid, GpuContention()), outdated)
-    if launches.watched:
-        known = contention.with_window(known, launches.rates[-1], split, present)
-    node = replace(node, contention={**node.contention, uuid: known})
     totals = post_time(node.usage_totals, uuid, round(sm * seconds * 1e6), _parts(node, split), at=at)
-    return replace(node, splits=Splits(windows), usage_totals=totals)
+    node = replace(node, splits=Splits(windows), usage_totals=totals)
+    return contended(node, uuid, launches.rates[-1] if launches.watched else None, present, outdated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,14 @@ from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import used_bytes
 from exporter.state.limits import clients_limit
 from exporter.state.processes import cgroup_of
-from exporter.usage.contention import bandwidths, sharing_gain, slowdowns
+from exporter.usage.contention import (
+    CLEAR_ERRORS,
+    STARVED_RATIO,
+    bandwidths,
+    is_clearly_slowed,
+    sharing_gain,
+    slowdowns,
+)
 from exporter.usage.last_minute import MINUTE_SECONDS, fresh_splits
 from exporter.usage.launch_history import current_reading
 
@@ -34,9 +41,6 @@ IDLE_BELOW = 0.01
 
 NEARLY_ALL = 0.8
 """From this fraction of its peak on, a memory's bandwidth is used up: no real access pattern reaches all of it."""
-
-CLEAR_ERRORS = 2.0
-"""Two shares differ if they do so by this many standard errors."""
 
 MOST_HIDDEN = 0.1
 """If more of the SM time is not that of known clients, their parts of the bandwidth are unknown: what others used would
@@ -83,8 +87,7 @@ class ClientUsage:
     @property
     def is_slowed(self) -> bool:
         """Whether the client is clearly slower than on a quiet GPU."""
-        slowed = self.slowdown
-        return slowed is not None and slowed.ratio - CLEAR_ERRORS * slowed.error > LEAST_SLOWDOWN
+        return is_clearly_slowed(self.slowdown, LEAST_SLOWDOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +118,11 @@ class Bound(StrEnum):
     MEMORY = "memory"
     SM = "sm"
     SLOTS = "slots"
+    CONTENTION = "contention"
 
 
 NEEDED = frozenset({Bound.MEMORY, Bound.SLOTS})
-"""Beyond these bounds a new client fails. Beyond that of SM time, all clients become slower."""
+"""Beyond these bounds a new client fails. Beyond the others, clients become slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,10 +282,12 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: 
     # How much is free in each part of a divided GPU is unknown. A client without a static partition fails.
     partitioned = any(daemon.has_static_partitions for daemon in daemons)
     divided = any(daemon.has_mlopart_devices for daemon in daemons)
+    gain = sharing_gain(node.contention[uuid]) if slowed else None
     by_bound = {
         Bound.MEMORY: None if divided else _fit_in_memory(gpu, clients),
         Bound.SM: None if partitioned or divided else _fit_in_sm_time(recent, others, departed, len(clients)),
         Bound.SLOTS: None if partitioned else _fit_in_slots(node, clients),
+        Bound.CONTENTION: 0 if _is_contended(clients, gain) else None,
     }
     total = reading.memory_total_bytes
     threads = [client.threads for client in clients if client.threads is not None]
@@ -294,7 +300,7 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: 
         threads_committed=fsum(threads) if len(threads) == len(clients) else None,
         memory_committed=sum(limits) / total if total and len(limits) == len(clients) else None,
         contention=_contention(recent, clients, len(clients) + len(gpu.bypassing)),
-        gain=sharing_gain(node.contention[uuid]) if slowed else None,
+        gain=gain,
         bypassing={pid: recent.shares[pid] for pid in gpu.bypassing if pid in recent.shares},
         departed_sm=departed,
     )
@@ -375,6 +381,12 @@ def _fit_in_sm_time(recent: RecentUse, others: set[int] | None, departed: float,
     busy = recent.sm - departed
     by_clients = busy - sum(recent.shares[pid].sm for pid in others)
     return int(round((1 - busy) / by_clients * clients, _DIGITS)) if by_clients >= LEAST_SM else None
+
+
+def _is_contended(clients: Sequence[ClientUsage], gain: float | None) -> bool:
+    """Return whether another client would only slow down the others: one is slowed a lot, or turns would be faster."""
+    slowed = any(each.is_slowed for each in clients) and gain is not None and gain < 1
+    return slowed or any(is_clearly_slowed(each.slowdown, STARVED_RATIO) for each in clients)
 
 
 def _fit_in_slots(node: Node, clients: Sequence[ClientUsage]) -> int | None:

@@ -10,12 +10,32 @@ kernels of the same widths, and as many before it waits.
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from exporter.model.contention import Bandwidth, Baseline, ContentionWindow, GpuContention, Pace, Resource, Slowdown
-from exporter.model.usage import KernelTimeEstimates, LaunchRate, Split, WorkDelta
+from exporter.model.node import Node
+from exporter.model.observation import GpuUuid
+from exporter.model.usage import (
+    GpuUsage,
+    KernelTimeEstimates,
+    LaunchRate,
+    Method,
+    SharedAccount,
+    Split,
+    UsageKey,
+    WorkDelta,
+)
 from exporter.model.values import replace
+from exporter.usage.accounting import (
+    PRECISION,
+    UNATTRIBUTED,
+    account_of,
+    apportioned,
+    post_contention,
+    remember_pace,
+)
 from exporter.usage.last_minute import MINUTE_SECONDS
 
 T = TypeVar("T")
@@ -55,12 +75,115 @@ BOUND_WINDOWS = 10
 LEAST_COMPARABLE = 0.5
 """A slowdown is unknown if less of a client's time had the work of its baseline."""
 
+REMEMBERED_WINDOWS, REMEMBERED_AGAIN = 10, 100
+"""A baseline is remembered for later processes of the workload when it has so many windows, and again after so many."""
+REMEMBERED_ERROR = 0.25
+"""Standard error of a remembered latency: the same command may do other work. Two quiet windows replace it."""
+
+STARVED_RATIO, STARVED_SECONDS = 2.0, 600.0
+"""A client is starved if it has clearly been slowed down by more than this factor for so long."""
+CLEAR_ERRORS = 2.0
+"""A slowdown clearly exceeds a factor if it does so by this many standard errors."""
+EXAMINED_SECONDS = 10.0
+"""How often it is examined which clients are slowed down so much."""
+
+MOST_AHEAD_NS = 5e9
+"""Windows in which a client seems faster than on a quiet GPU balance those in which it seems slower, up to so much."""
+
 TRAFFIC_CONTRADICTION, TRAFFIC_CHANGE, PART_ERROR = 2.0, 0.3, 0.05
 """A use of the bandwidth that differs by more standard errors shows that kernels changed: what each moves has at least
 this standard error then, as a fraction. Least standard error of a client's part, as a fraction."""
 
 TRAFFIC_ERROR, LEAST_TRAFFIC_ERROR = 0.03, 0.01
 """Standard error of the measured use of the memory's bandwidth, as a fraction of the use, and of the whole."""
+
+
+def contended(
+    node: Node, uuid: GpuUuid, rate: LaunchRate | None, present: frozenset[int], outdated: Collection[int]
+) -> Node:
+    """Update how the clients of a GPU slow each other down, by its last window. `rate` is what the probes counted.
+
+    Post the time that they lost, and remember what they do on a quiet GPU. `outdated` are PIDs of other processes now.
+    """
+    state, splits = without(node.contention.get(uuid, GpuContention()), outdated), node.attribution[uuid].windows
+    if rate is not None:
+        state = with_window(state, rate, splits[-1], present, _remembered(node, uuid, state, present))
+        state, lost, caused = _with_lost_time(node, state, splits[-1])
+        totals = post_contention(node.usage_totals, uuid, lost, caused, at=splits[-1].at) if lost else node.usage_totals
+        for pid, baseline in state.baselines.items():
+            process = node.processes.get(pid)
+            is_due = baseline.windows % REMEMBERED_AGAIN == REMEMBERED_WINDOWS and not baseline.is_bound
+            if process is not None and process.command and is_due and pid in rate.deltas:
+                pace = tuple(count / baseline.windows for count in baseline.pace)
+                totals = remember_pace(totals, uuid, account_of(node, pid), process.command, pace)
+        node = replace(node, usage_totals=totals)
+        if not 0 <= splits[-1].at - state.examined_at < EXAMINED_SECONDS:
+            state = _with_starved(state, splits)
+    return replace(node, contention={**node.contention, uuid: state})
+
+
+def starved(state: GpuContention, at: float) -> Mapping[int, float]:
+    """Return since when each starved client is slowed down, if that is current."""
+    if not state.windows or not 0 <= at - state.windows[-1].at < MINUTE_SECONDS:
+        return {}
+    return {pid: since for pid, since in state.starved_since.items() if at - since >= STARVED_SECONDS}
+
+
+def is_clearly_slowed(found: Slowdown | None, factor: float) -> bool:
+    """Return whether a client is clearly slowed down by more than a factor."""
+    return found is not None and found.ratio - CLEAR_ERRORS * found.error > factor
+
+
+def _remembered(node: Node, uuid: GpuUuid, state: GpuContention, present: frozenset[int]) -> Mapping[int, Pace]:
+    """Return the paces on a quiet GPU of earlier processes, for the clients that have no baseline."""
+    paces, found = node.usage_totals.gpus.get(uuid, GpuUsage()).paces, {}
+    for pid in present if paces else ():
+        process, known = node.processes.get(pid), state.baselines.get(pid)
+        if process is not None and process.command and (known is None or known.is_bound):
+            pace = paces.get(account_of(node, pid), {}).get(process.command)
+            found.update({} if pace is None else {pid: Pace(*pace)})
+    return found
+
+
+def _with_lost_time(
+    node: Node, state: GpuContention, split: Split
+) -> tuple[GpuContention, Mapping[UsageKey, int], Mapping[UsageKey, int]]:
+    """Return the state after the last window, and the microseconds that were lost and caused in it, by account.
+
+    Those who use the resource cause the loss in proportion. With a lower bound of the slowdown, the time is one too.
+    """
+    window = state.windows[-1]
+    parts = _use(split, window).parts
+    ahead_ns = {pid: time for pid, time in state.ahead_ns.items() if pid in state.baselines}
+    lost, caused = Counter[UsageKey](), Counter[UsageKey]()
+    for pid, pace in window.paces.items():
+        baseline = state.baselines.get(pid)
+        if baseline is None or pid in window.undisturbed or not _is_same(baseline.pace, pace):
+            continue
+        excess = _lost(baseline, pace) - ahead_ns.get(pid, 0.0)
+        ahead_ns[pid] = min(max(0.0, -excess), MOST_AHEAD_NS)
+        microseconds = int(max(0.0, excess) / 1000)
+        others = Counter[UsageKey]()
+        for each, part in parts.items():
+            if each != pid:
+                others[_key(node, each, split)] += round(PRECISION * part)
+        lost[_key(node, pid, split)] += microseconds
+        caused.update(apportioned(microseconds, others if others.total() else {UNATTRIBUTED: 1}))
+    return replace(state, ahead_ns=ahead_ns), +lost, +caused
+
+
+def _key(node: Node, pid: int, split: Split) -> UsageKey:
+    account = account_of(node, pid, at=split.at)
+    method = Method.FLIGHT if split.measured else Method.LAUNCHES
+    return UNATTRIBUTED if account is SharedAccount.UNATTRIBUTED else (account, method)
+
+
+def _with_starved(state: GpuContention, splits: Sequence[Split]) -> GpuContention:
+    at = splits[-1].at
+    slowed = [pid for pid, each in slowdowns(state, splits).items() if is_clearly_slowed(each, STARVED_RATIO)]
+    return replace(
+        state, starved_since={pid: min(state.starved_since.get(pid, at), at) for pid in slowed}, examined_at=at
+    )
 
 
 def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
@@ -71,11 +194,27 @@ def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
         replace(each, paces=_others(each.paces, pids), traffic=_others(each.traffic, pids)) for each in state.windows
     )
     traffic = state.traffic.without(pids)
-    return replace(state, windows=windows, baselines=_others(state.baselines, pids), traffic=traffic)
+    return replace(
+        state,
+        windows=windows,
+        baselines=_others(state.baselines, pids),
+        traffic=traffic,
+        starved_since=_others(state.starved_since, pids),
+        ahead_ns=_others(state.ahead_ns, pids),
+    )
 
 
-def with_window(state: GpuContention, rate: LaunchRate, split: Split, present: frozenset[int]) -> GpuContention:
-    """Add what the clients did in a window, and how its SM time was divided."""
+def with_window(
+    state: GpuContention,
+    rate: LaunchRate,
+    split: Split,
+    present: frozenset[int],
+    remembered: Mapping[int, Pace] | None = None,
+) -> GpuContention:
+    """Add what the clients did in a window, and how its SM time was divided.
+
+    `remembered` has the paces on a quiet GPU of earlier processes like these.
+    """
     paces = {pid: pace for pid, delta in rate.deltas.items() if (pace := _pace(delta, rate.seconds)).busy_ns}
     # With GPM, a client that launched nothing may wait for a stream that nobody else waits for.
     busy = {pid: pace.busy_ns for pid, pace in paces.items() if pace.launches or not split.measured}
@@ -91,7 +230,9 @@ def with_window(state: GpuContention, rate: LaunchRate, split: Split, present: f
     for pid, pace in paces.items():
         if not pace.widths or not pace.launches or pace.spans < LEAST_SPANS:
             continue
-        known = baselines.get(pid)
+        known, earlier = baselines.get(pid), (remembered or {}).get(pid)
+        if earlier is not None and _is_same(earlier, pace):
+            known = baselines[pid] = Baseline(pace=earlier, variance=REMEMBERED_ERROR**2)
         if pid in quiet & state.quiet:
             neighbours = max(0.0, split.sm - _used(split, pid))
             found, count = _learned(known, pace, neighbours, state.contradictions.get(pid, 0))
@@ -101,8 +242,8 @@ def with_window(state: GpuContention, rate: LaunchRate, split: Split, present: f
             some = _sum(own)
             if len(own) == BOUND_WINDOWS and (known is None or some.latency < known.pace.latency):
                 baselines[pid] = Baseline(pace=some, windows=BOUND_WINDOWS, is_bound=True)
-    return GpuContention(
-        windows=windows, baselines=baselines, traffic=traffic, quiet=quiet, contradictions=contradictions
+    return replace(
+        state, windows=windows, baselines=baselines, traffic=traffic, quiet=quiet, contradictions=contradictions
     )
 
 

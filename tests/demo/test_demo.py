@@ -194,7 +194,7 @@ def test_a_noisy_neighbour_slows_clients_down_clearly() -> None:
         if found.resource is Resource.MEMORY and found.neighbours
         if (process := node.processes.get(found.neighbours[0][0])) is not None
     ]
-    assert named.count("finetune.py") > 0.9 * len(named) > 0
+    assert named.count("finetune.py") + named.count("etl-scan") > 0.9 * len(named) > 0
 
 
 def test_has_clients_of_every_kind_of_workload() -> None:

@@ -13,6 +13,7 @@ from exporter.errors import ConfigError
 from exporter.model.event import EventName
 from exporter.model.server import RefusalReason, ServerState
 from exporter.model.watchdog import Condition
+from exporter.usage.capacity import gpu_sharing
 from tests.builders import AT, Reduced
 from tests.clocks import HandClock
 from tests.simulated import MINUTE, minutes
@@ -59,6 +60,12 @@ def has_little_memory(minute: Reduced) -> bool:
     return any((each.memory_used_bytes or 0) > 0.95 * (each.memory_total_bytes or 0) for each in readings)
 
 
+def is_slowed_by_a_stream(minute: Reduced) -> bool:
+    clients = [each for sharing in gpu_sharing(minute.node).values() for each in sharing.clients]
+    causes = [each.slowdown.neighbours[:1] for each in clients if each.slowdown is not None and each.is_slowed]
+    return any(minute.node.processes[pid].command == "etl-scan" for ((pid, _),) in filter(None, causes))
+
+
 REPORTED: Mapping[str, Callable[[Reduced], bool]] = {
     "fault": has(EventName.FAULT, EventName.FAULT_RECOVERED),
     "fault-held": is_held_up,
@@ -75,6 +82,7 @@ REPORTED: Mapping[str, Callable[[Reduced], bool]] = {
     "limits-drift": has(EventName.LIMITS_DRIFTED),
     "bypass": has(EventName.PROCESS_BYPASSING),
     "memory-full": has_little_memory,
+    "noisy-neighbour": is_slowed_by_a_stream,
     "unknown-line": lambda minute: sum(minute.daemon.totals.log_lines_unrecognized.values()) == 1,
     "nvml-fails": lambda minute: minute.node.sources["nvml"].last.problem is not None,
 }

@@ -20,7 +20,14 @@ from exporter.store import tables
 from exporter.store.database import StateFile
 from exporter.store.tables import Refused, Storable
 from exporter.store.writer import TOTALS_SECONDS, Writer
-from exporter.usage.accounting import IDLE_SECONDS, close_idle_accounts, post_memory, post_time
+from exporter.usage.accounting import (
+    IDLE_SECONDS,
+    close_idle_accounts,
+    post_contention,
+    post_memory,
+    post_time,
+    remember_pace,
+)
 from tests.builders import AT, GPU, OTHER_GPU, USER_ALICE
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
@@ -55,6 +62,9 @@ def test_any_totals_are_read_as_written(batches: list[list[tuple[object, ...]]])
             for gpu, account, method, amount, at in batch:
                 totals = post_time(totals, gpu, min(amount, 2**58), {(account, method): 0.7}, at=at)  # type: ignore[arg-type,call-overload]
                 totals = post_memory(totals, gpu, {account: amount}, at=at)  # type: ignore[arg-type,dict-item]
+                lost = {(account, method): min(amount, 2**58)}
+                totals = post_contention(totals, gpu, lost, lost, at=at)  # type: ignore[arg-type]
+                totals = remember_pace(totals, gpu, account, str(method), (1.0, 2.0, 3.5, 0.0, 1e9))  # type: ignore[arg-type]
             assert tables.save(connection, tables.usage_rows(before, totals), ()) == []
             before = totals
         stored = tables.load(connection, AT, 1, 1)
@@ -102,6 +112,11 @@ def test_skips_an_unreadable_account(state_file: StateFile, tmp_path: Path, subt
         f'{{{account}, "memory_byte_ms": "many"}}',
         f'{{{account}, "memory_byte_ms": "{"9" * 5000}"}}',
         f'{{{account}, "used": {{"sm_us": -1}}}}',
+        f'{{{account}, "used": {{"lost_us": -1}}}}',
+        f'{{{account}, "paces": {{"a": [1, 2]}}}}',
+        f'{{{account}, "paces": {{"a": [0, 1, 1, 1, 1]}}}}',
+        f'{{{account}, "paces": {{"a": [1, 1, 1, -1, 1]}}}}',
+        f'{{{account}, "paces": {{"a": [1, 1, 1, NaN, 1]}}}}',
         f'{{{account}, "method": "guess"}}',
         '{"gpu": "g", "account": {"kind": "king", "name": "a"}}',
         '{"gpu": "g", "account": "king"}',

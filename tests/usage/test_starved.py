@@ -1,0 +1,161 @@
+"""Time that clients lose to their neighbours: who lost and caused it, who is starved, and what is remembered."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from exporter.model.contention import Pace
+from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.launches import WorkReading
+from exporter.model.usage import GpuAttribution, LaunchRate, SharedAccount, Split, UsageTotals, WorkDelta
+from exporter.model.values import replace
+from exporter.report.contention import starved_clients
+from exporter.usage.accounting import MAX_COMMANDS, close_idle_accounts, post_time, remember_pace
+from exporter.usage.contention import EXAMINED_SECONDS, STARVED_SECONDS, contended, slowdowns, starved
+from exporter.usage.last_minute import combined, with_window
+from exporter.usage.launch_history import with_reading
+from tests.builders import AT, GPU, at_work, flight, gpu_reading, looks, process, reduced
+from tests.usage.test_contention import ALONE, SLOWED, STREAMING, work
+
+SMALL, HEAVY = 600, 601
+OWNERS = {SMALL: "alice", HEAVY: "bob"}
+NOBODY = frozenset[int]()
+
+
+class Gpu:
+    """A GPU with a small client of alice and a heavy one of bob, second after second."""
+
+    def __init__(self, totals: UsageTotals | None = None) -> None:
+        seen = (*at_work(*OWNERS), *(process(pid, user=user, command=user) for pid, user in OWNERS.items()))
+        self.node = reduced(*seen, gpu_reading((SMALL, HEAVY)), *looks()).node
+        totals = totals or post_time(
+            UsageTotals(), GPU, 2, {(owner(user), None): 0.5 for user in OWNERS.values()}, at=AT
+        )
+        self.node, self.at = replace(self.node, usage_totals=totals), AT
+
+    def second(self, clients: Mapping[int, WorkDelta], *, count: int = 1, sm: float = 0.95, dram: float = 0.8) -> "Gpu":
+        for _ in range(count):
+            self.at += 1
+            shares = {pid: flight(0.02 if pid == SMALL else sm - 0.02) for pid in clients}
+            split = Split(
+                at=self.at, seconds=1.0, sm=sum(each.sm for each in shares.values()), shares=shares, dram=dram
+            )
+            windows = with_window(self.node.attribution.get(GPU, GpuAttribution()).windows, split)
+            attribution, splits = {GPU: GpuAttribution(windows=windows)}, {GPU: combined(windows)}
+            node = replace(self.node, at=self.at, attribution=attribution, splits=splits)
+            self.node = contended(node, GPU, LaunchRate(seconds=1.0, deltas=clients), frozenset(OWNERS), NOBODY)
+        return self
+
+    def quiet(self, count: int = 12) -> "Gpu":
+        return self.second({SMALL: ALONE}, count=count, dram=0.01).second({HEAVY: STREAMING}, count=2)
+
+    def crowded(self, small: WorkDelta = SLOWED, count: int = 1) -> "Gpu":
+        return self.second({SMALL: small, HEAVY: STREAMING}, count=count)
+
+    def lost(self, *, caused: bool = False) -> dict[object, float]:
+        totals: dict[object, float] = {}
+        for (account, _), used in self.node.usage_totals.gpus[GPU].by_account.items():
+            name = account.name if isinstance(account, Workload) else account
+            totals[name] = totals.get(name, 0.0) + (used.caused_us if caused else used.lost_us) / 1e6
+        return {name: seconds for name, seconds in totals.items() if seconds}
+
+    def starved(self) -> Mapping[int, float]:
+        return starved(self.node.contention[GPU], self.at)
+
+
+def owner(user: str) -> Workload:
+    return Workload(kind=WorkloadKind.USER, name=user)
+
+
+def test_lost_time_is_what_the_work_took_beyond_that_on_a_quiet_gpu() -> None:
+    """In a second, the work of 150 ms takes 700 ms."""
+    gpu = Gpu().quiet().crowded(count=10)
+    assert gpu.lost() == {"alice": pytest.approx(5.5, rel=0.01)}
+    assert gpu.lost(caused=True) == {"bob": pytest.approx(5.5, rel=0.01)}
+
+
+def test_noise_loses_no_time_in_the_long_run() -> None:
+    gpu = Gpu().quiet(count=40)
+    for _ in range(50):
+        gpu.crowded(work(100, 330, gap_ms=600)).crowded(work(100, 270, gap_ms=600))
+    assert sum(gpu.lost().values()) < 0.1
+
+
+def test_time_is_not_lost_by_a_client_without_a_baseline_or_with_other_work() -> None:
+    assert Gpu().crowded(count=5).lost() == {}
+    assert Gpu().quiet().crowded(work(50, 700, width=20), count=5).lost() == {}
+
+
+def test_nobody_known_caused_a_loss_if_the_use_of_the_resource_is_unknown() -> None:
+    gpu = Gpu().quiet()
+    gpu.node = replace(gpu.node, contention={GPU: replace(gpu.node.contention[GPU], windows=())})
+    state = gpu.node.attribution[GPU]
+    gpu.at += 1
+    split = replace(state.windows[-1], at=gpu.at, dram=0.9, unknown=frozenset({HEAVY}))
+    node = replace(gpu.node, attribution={GPU: GpuAttribution(windows=(split,))})
+    rate = LaunchRate(seconds=1.0, deltas={SMALL: SLOWED})
+    gpu.node = contended(node, GPU, rate, frozenset(OWNERS), NOBODY)
+    assert list(gpu.lost(caused=True)) == [SharedAccount.UNATTRIBUTED]
+
+
+def test_a_client_is_starved_after_ten_minutes_and_reported_with_the_cause() -> None:
+    gpu = Gpu().quiet().crowded(count=int(STARVED_SECONDS))
+    assert not gpu.starved()
+    (since,) = gpu.crowded(count=80).starved().values()
+    # The first minute has the quiet seconds, too.
+    assert since == pytest.approx(AT + 14 + 60, abs=60 + EXAMINED_SECONDS)
+    reading = WorkReading(at=gpu.at, boot_ns=1, seconds=1.0, watched=tuple(OWNERS))
+    (finding,) = starved_clients(with_reading(gpu.node, reading), gpu.at)
+    assert (finding.client, finding.gpu, finding.fails) == (SMALL, GPU, False)
+    name = "Client PID 600 (alice) on GPU 0 is starved by its neighbours"
+    cause = "it is 2.2 times slower than alone; it waits for memory bandwidth, of which PID 601 (bob) uses"
+    assert finding.text.startswith(f"{name}: {cause}")
+
+
+def test_a_client_is_not_starved_if_the_neighbour_pauses_or_it_has_less_to_do(subtests: pytest.Subtests) -> None:
+    for name, clients in {
+        "neighbour pauses": {SMALL: ALONE},
+        "waits for requests": {SMALL: work(10, 30, gap_ms=60), HEAVY: STREAMING},
+        "other work": {SMALL: work(5, 700, each=100), HEAVY: STREAMING},
+        "nothing to do": {HEAVY: STREAMING},
+    }.items():
+        with subtests.test(name):
+            gpu = Gpu().quiet().crowded(count=500).second(clients, count=120).crowded(count=150)
+            assert not gpu.starved()
+
+
+def test_nothing_is_known_to_be_starved_without_recent_windows() -> None:
+    gpu = Gpu().quiet().crowded(count=700)
+    assert gpu.starved()
+    assert not starved(gpu.node.contention[GPU], gpu.at + 100)
+    assert not starved(gpu.node.contention[GPU], gpu.at - 100)
+
+
+def test_a_baseline_is_remembered_for_later_processes_of_the_workload() -> None:
+    """The exporter has been started anew while the neighbour is heavy."""
+    totals = Gpu().quiet().node.usage_totals
+    assert set(totals.gpus[GPU].paces[owner("alice")]) == {"alice"}
+
+    later = Gpu(totals).crowded(count=20)
+    found = slowdowns(later.node.contention[GPU], later.node.attribution[GPU].windows)[SMALL]
+    assert found.ratio == pytest.approx(20 / 9, rel=0.05)
+    assert not found.is_bound
+    assert found.error > 0.15 * found.ratio
+
+    changed = Gpu(totals).crowded(work(50, 700, width=20), count=5)
+    assert not slowdowns(changed.node.contention[GPU], changed.node.attribution[GPU].windows)
+
+
+def test_two_quiet_windows_replace_a_remembered_baseline() -> None:
+    totals = remember_pace(Gpu().node.usage_totals, GPU, owner("alice"), "alice", Pace(1000, 100, 1e5, 9e9, 6e8))
+    gpu = Gpu(totals).quiet(count=4).crowded(count=10)
+    assert slowdowns(gpu.node.contention[GPU], gpu.node.attribution[GPU].windows)[SMALL].ratio > 1.5
+
+
+def test_what_is_remembered_is_bounded_and_ends_with_the_account() -> None:
+    totals = Gpu().node.usage_totals
+    for number in range(2 * MAX_COMMANDS):
+        totals = remember_pace(totals, GPU, owner("alice"), f"command {number}", Pace(1, 1, 1, 1, 1))
+    assert len(totals.gpus[GPU].paces[owner("alice")]) == MAX_COMMANDS
+    assert remember_pace(totals, GPU, owner("nobody"), "a", Pace(1, 1, 1, 1, 1)) is totals
+    assert not close_idle_accounts(totals, AT + 1e6).gpus[GPU].paces
