@@ -109,7 +109,7 @@ class SimulatedProcess:
     @property
     def start_ticks(self) -> int:
         """Return its start, in clock ticks since boot."""
-        return self.pid * 100
+        return self.pid
 
     @property
     def duty_alone(self) -> float:
