@@ -75,7 +75,7 @@ def _clients(found: GpuSharing) -> str:
 
 def _gain(found: GpuSharing) -> Iterable[str]:
     if found.gain is not None and len(found.clients) > 1:
-        yield f"sharing gain: its clients together did as much as {factor(found.gain)} clients that are alone"
+        yield f"sharing gain: its clients together did as much as {factor(found.gain)} clients, each alone on the GPU"
 
 
 def _recently(found: GpuSharing) -> str:
