@@ -10,7 +10,7 @@ kernels of the same widths, and as many before it waits.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -155,21 +155,28 @@ def _with_lost_time(
     window = state.windows[-1]
     parts = _use(split, window).parts
     ahead_ns = {pid: time for pid, time in state.ahead_ns.items() if pid in state.baselines}
-    lost, caused = Counter[UsageKey](), Counter[UsageKey]()
+    losses: dict[int, int] = {}
     for pid, pace in window.paces.items():
         baseline = state.baselines.get(pid)
-        if baseline is None or pid in window.undisturbed or not _is_same(baseline.pace, pace):
-            continue
-        excess = _lost(baseline, pace) - ahead_ns.get(pid, 0.0)
-        ahead_ns[pid] = min(max(0.0, -excess), MOST_AHEAD_NS)
-        microseconds = int(max(0.0, excess) / 1000)
-        others = Counter[UsageKey]()
-        for each, part in parts.items():
-            if each != pid:
-                others[_key(node, each, split)] += round(PRECISION * part)
-        lost[_key(node, pid, split)] += microseconds
-        caused.update(apportioned(microseconds, others if others.total() else {UNATTRIBUTED: 1}))
-    return replace(state, ahead_ns=ahead_ns), +lost, +caused
+        if baseline is not None and pid not in window.undisturbed and _is_same(baseline.pace, pace):
+            excess = _lost(baseline, pace) - ahead_ns.get(pid, 0.0)
+            ahead_ns[pid] = min(max(0.0, -excess), MOST_AHEAD_NS)
+            losses[pid] = int(max(0.0, excess) / 1000)
+    keys = {pid: _key(node, pid, split) for pid in losses.keys() | parts.keys()}
+    lost, weights = Counter[UsageKey](), defaultdict[UsageKey, float](float)
+    total, each = sum(parts.values()), 0.0
+    for pid, microseconds in losses.items():
+        lost[keys[pid]] += microseconds
+        own = parts.get(pid, 0.0)
+        if total > own:
+            each += microseconds / (total - own)
+            weights[keys[pid]] -= own * microseconds / (total - own)
+        else:
+            weights[UNATTRIBUTED] += microseconds
+    for pid, part in parts.items():
+        weights[keys[pid]] += each * part
+    caused = apportioned(lost.total(), {key: round(PRECISION * weight) for key, weight in weights.items()})
+    return replace(state, ahead_ns=ahead_ns), +lost, caused
 
 
 def _key(node: Node, pid: int, split: Split) -> UsageKey:

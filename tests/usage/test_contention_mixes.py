@@ -51,7 +51,7 @@ def results() -> list[Result]:
     names = {pid: name for name, pid in truth["pids"].items()}
     found = []
     for phase, state in phases(truth):
-        splits, contention = state
+        splits, contention, _ = state
         rates, clients = phase["steps_per_second"], tuple(phase["clients"])
         if len(clients) == 1:
             alone.setdefault(clients[0], rates[clients[0]])
@@ -79,8 +79,8 @@ def results() -> list[Result]:
     return found
 
 
-def phases(truth: dict[str, Any]) -> Iterator[tuple[dict[str, Any], tuple[list[Any], GpuContention]]]:
-    """Yield each phase, with the windows that lie in it."""
+def phases(truth: dict[str, Any]) -> Iterator[tuple[dict[str, Any], tuple[list[Any], GpuContention, float]]]:
+    """Yield each phase, with the windows that lie in it, and the seconds that the clients have lost so far."""
     waiting = list(truth["phases"])
     with gzip.open(DIRECTORY / "h100.jsonl.gz", "rt") as file:
         recording = Recording(file)
@@ -96,7 +96,8 @@ def phases(truth: dict[str, Any]) -> Iterator[tuple[dict[str, Any], tuple[list[A
                     for each in contention.windows
                     if each.at - LAG_SECONDS - each.seconds >= began - SETTLE_SECONDS and each.at - LAG_SECONDS <= ended
                 )
-                yield phase, (list(node.attribution[seen.gpu].windows), replace(contention, windows=windows))
+                lost = node.usage_totals.gpus[seen.gpu].total.lost_us / 1e6
+                yield phase, (list(node.attribution[seen.gpu].windows), replace(contention, windows=windows), lost)
 
 
 def epoch(truth: dict[str, Any], boot_ns: int) -> float:
@@ -113,6 +114,18 @@ def test_slowdowns_are_right_over_two_orders_of_magnitude() -> None:
     assert max(each.true for each in known()) > 30
     assert sum(errors) / len(errors) <= 0.06
     assert errors[int(0.95 * len(errors))] <= 0.2
+
+
+def test_the_lost_time_is_the_true_one_without_what_is_unknown() -> None:
+    truth = json.loads((DIRECTORY / "h100.truth.json").read_text())
+    alone: dict[str, float] = {}
+    true = lost = 0.0
+    for phase, state in phases(truth):
+        lost = state[-1]
+        seconds = (phase["ended_ns"] - phase["began_ns"]) / 1e9
+        for name, rate in phase["steps_per_second"].items():
+            true += seconds * (1 - rate / alone.setdefault(name, rate))
+    assert 0.75 * true < lost < 1.05 * true
 
 
 def test_the_truth_lies_within_two_standard_errors() -> None:
