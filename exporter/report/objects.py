@@ -183,7 +183,6 @@ def sharing_object(node: Node, found: GpuSharing | None) -> dict[str, Any] | Non
     """Return how a GPU is shared; None if it has no MPS clients. Ratios are 0 to 1."""
     if found is None:
         return None
-    contention = found.contention
     return {
         "seconds": found.recent.seconds,
         "sm_utilization_ratio": found.recent.sm,
@@ -200,7 +199,6 @@ def sharing_object(node: Node, found: GpuSharing | None) -> dict[str, Any] | Non
         "fit": {"clients": found.headroom.fits, "bound": found.headroom.binding, "by": dict(found.headroom.by_bound)},
         "idle": [each.client.pid for each in found.idle],
         "over_limit": [each.client.pid for each in found.over_limit],
-        "bandwidth": None if contention is None else {"used_ratio": contention.dram, "largest_user": contention.pid},
         "sharing_gain_ratio": found.gain,
         "beside": [{"pid": pid, **_share(share)} for pid, share in found.bypassing.items()],
         "clients": [_client_usage(node, each) for each in found.clients],

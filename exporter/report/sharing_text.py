@@ -138,12 +138,13 @@ def _contention(node: Node, found: GpuSharing) -> Iterable[str]:
         yield f"slowed down: {process_name(node, pid)} is {slowdown_text(node, found, slowed[pid])}"
     if more := order[MOST_SLOWED:]:
         yield f"slowed down: {counted(len(more), 'more client')}"
-    if found.contention is not None:
+    if found.bandwidth_is_full:
         parts = {pid: use for pid, each in clients.items() if (use := each.bandwidth) and use.part >= LEAST_SHOWN}
         largest = sorted(parts, key=lambda pid: -parts[pid].part)[:MOST_USERS]
         uses = [f"{process_name(node, pid)} uses {_with_error(*parts[pid])}" for pid in largest]
         who = listed(uses) if uses else "it is unknown which client uses most of it"
-        yield f"memory bandwidth: {percent(found.contention.dram)} is used, so clients may slow each other down; {who}"
+        used = percent(found.recent.dram or 0.0)
+        yield f"memory bandwidth: {used} is used, so clients may slow each other down; {who}"
 
 
 def factor_text(usage: ClientUsage) -> str:

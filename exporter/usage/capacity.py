@@ -23,7 +23,6 @@ from exporter.state.gpus import used_bytes
 from exporter.state.limits import clients_limit
 from exporter.state.processes import cgroup_of
 from exporter.usage.contention import (
-    CLEAR_ERRORS,
     STARVED_RATIO,
     bandwidths,
     is_clearly_slowed,
@@ -104,14 +103,6 @@ class RecentUse:
     unattributed: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BandwidthContention:
-    """The memory's bandwidth is used up. `pid` clearly uses the most of it; None: no client does, or it is unknown."""
-
-    dram: float
-    pid: int | None = None
-
-
 class Bound(StrEnum):
     """A resource that limits how many more clients fit."""
 
@@ -138,9 +129,8 @@ class Headroom:
 
     @property
     def binding(self) -> Bound | None:
-        """The smallest bound; None if a bound that is needed is not known, unless another one of them is 0."""
-        none_fits = any(self.by_bound.get(bound) == 0 for bound in NEEDED)
-        is_known = none_fits or self.by_bound.keys() >= NEEDED
+        """The smallest bound; None if a bound that is needed is not known, unless another one is 0."""
+        is_known = 0 in self.by_bound.values() or self.by_bound.keys() >= NEEDED
         return min(self.by_bound, key=lambda bound: self.by_bound[bound]) if is_known else None
 
 
@@ -159,10 +149,14 @@ class GpuSharing:
     memory_total_bytes: int | None
     threads_committed: float | None
     memory_committed: float | None
-    contention: BandwidthContention | None
     gain: float | None
     bypassing: Mapping[int, Share]
     departed_sm: float
+
+    @property
+    def bandwidth_is_full(self) -> bool:
+        """Whether several processes compete for the memory's bandwidth."""
+        return (self.recent.dram or 0.0) >= NEARLY_ALL and len(self.clients) + len(self.bypassing) > 1
 
     @property
     def memory_held(self) -> int | None:
@@ -299,7 +293,6 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: 
         memory_total_bytes=total,
         threads_committed=fsum(threads) if len(threads) == len(clients) else None,
         memory_committed=sum(limits) / total if total and len(limits) == len(clients) else None,
-        contention=_contention(recent, clients, len(clients) + len(gpu.bypassing)),
         gain=gain,
         bypassing={pid: recent.shares[pid] for pid in gpu.bypassing if pid in recent.shares},
         departed_sm=departed,
@@ -345,20 +338,6 @@ def _clients(
         for uuid, clients in by_gpu.items()
         if clients
     }
-
-
-def _contention(recent: RecentUse, clients: Sequence[ClientUsage], processes: int) -> BandwidthContention | None:
-    """Return the contention for bandwidth among several processes, if it is used up."""
-    if recent.dram is None or not recent.dram >= NEARLY_ALL or processes < 2:
-        return None
-    used = sorted(((each.bandwidth, each.client.pid) for each in clients if each.bandwidth), reverse=True)
-    # A watched client without a part launched nothing.
-    hidden = processes > len(clients) or any(not each.bandwidth and not each.watched for each in clients)
-    if hidden or not used:
-        return BandwidthContention(dram=recent.dram)
-    (first, pid), (second, _) = (*used, (Bandwidth(0.0, 0.0), 0))[:2]
-    is_clear = first.part - second.part > CLEAR_ERRORS * hypot(first.error, second.error)
-    return BandwidthContention(dram=recent.dram, pid=pid if is_clear else None)
 
 
 def _fit_in_memory(gpu: Gpu, clients: Sequence[ClientUsage]) -> int | None:

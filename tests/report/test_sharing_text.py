@@ -252,7 +252,6 @@ def test_object_with_all_keys() -> None:
         "fit": {"clients": 1, "bound": "sm", "by": {"memory": 54, "sm": 1, "slots": 45}},
         "idle": [VLLM],
         "over_limit": [],
-        "bandwidth": {"used_ratio": 0.91, "largest_user": None},
         "sharing_gain_ratio": None,
         "beside": [],
         "clients": [
@@ -310,7 +309,6 @@ def test_the_object_has_slowdown_bandwidth_and_sharing_gain() -> None:
         "neighbours": [{"pid": VLLM, "used_ratio": pytest.approx(0.89)}],
     }
     assert (heavy["dram_bandwidth_ratio"], heavy["dram_bandwidth_error_ratio"]) == (0.89, 0.02)
-    assert found["bandwidth"] == {"used_ratio": 0.9, "largest_user": VLLM}
     assert 1 < found["sharing_gain_ratio"] < 2
 
 
@@ -329,7 +327,6 @@ def test_unknown_values_are_null() -> None:
         "gone_ratio",
         "threads_committed_ratio",
         "memory_committed_ratio",
-        "bandwidth",
         "sharing_gain_ratio",
     }
     assert sharing_object(present, None) is None

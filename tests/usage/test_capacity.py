@@ -21,7 +21,7 @@ from exporter.model.settings import (
 from exporter.model.usage import Account, Method, Share, SharedAccount
 from exporter.reducer import reduce_all
 from exporter.usage.accounting import LONGEST_GAP_SECONDS
-from exporter.usage.capacity import BandwidthContention, Bound, ClientUsage, GpuSharing, Headroom, gpu_sharing
+from exporter.usage.capacity import Bound, ClientUsage, GpuSharing, Headroom, gpu_sharing
 from tests.builders import (
     AT,
     CLIENT,
@@ -100,32 +100,21 @@ def test_finds_clients_that_hold_memory_and_are_idle() -> None:
     assert pids(of(split(three_clients(), {TRAIN: flight(0.004, 0.02)})).idle) == []
 
 
-def test_contention_for_bandwidth(subtests: pytest.Subtests) -> None:
-    """A client is named only if it stands out, and no process that is not probed may use the bandwidth."""
+def test_bandwidth_is_full_if_several_processes_use_most_of_it(subtests: pytest.Subtests) -> None:
     three, shares = three_clients(), {TRAIN: flight(0.5)}
     daemon = three.daemons[DAEMON]
     one = replace(three, daemons={DAEMON: replace(daemon, clients={CLIENT: daemon.clients[CLIENT]})})
     busy = replace(three.gpus[GPU], reading=replace(three.gpus[GPU].reading, dram_bandwidth=0.9))
-    unnamed = BandwidthContention(dram=0.9)
-    for case, present, contention in [
-        ("bandwidth is left", contended(three, TRAIN, VLLM, dram=0.79), None),
-        ("bandwidth is unknown", contended(three, TRAIN, VLLM, dram=None), None),
-        ("a single client", split(one, shares, dram=0.9), None),
-        ("one uses most", contended(three, TRAIN, VLLM), replace(unnamed, pid=VLLM)),
-        ("within the errors", moving(contended(three, TRAIN, VLLM), (0.45, 0.03), (0.45, 0.03)), unnamed),
-        ("large unattributed part", contended(three, TRAIN, VLLM, unattributed=0.2), unnamed),
-        ("launches are not counted", split(three, shares, dram=0.9), unnamed),
-        ("no attribution", replace(three, gpus={**three.gpus, GPU: busy}), unnamed),
+    for case, present, is_full in [
+        ("bandwidth is left", contended(three, TRAIN, VLLM, dram=0.79), False),
+        ("bandwidth is unknown", contended(three, TRAIN, VLLM, dram=None), False),
+        ("a single client", split(one, shares, dram=0.9), False),
+        ("several clients", contended(three, TRAIN, VLLM), True),
+        ("launches are not counted", split(three, shares, dram=0.9), True),
+        ("no attribution", replace(three, gpus={**three.gpus, GPU: busy}), True),
     ]:
         with subtests.test(case=case):
-            assert of(present).contention == contention
-
-
-def moving(present: Node, train: tuple[float, float], vllm: tuple[float, float]) -> Node:
-    """Return the node with these parts of the bandwidth, and their errors."""
-    (window,) = present.contention[GPU].windows
-    window = replace(window, traffic={TRAIN: Bandwidth(*train), VLLM: Bandwidth(*vllm)})
-    return replace(present, contention={GPU: replace(present.contention[GPU], windows=(window,))})
+            assert of(present).bandwidth_is_full == is_full
 
 
 def test_a_slowed_client_is_not_idle() -> None:
