@@ -5,15 +5,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil, fsum, hypot
 
-from exporter.model.contention import Bandwidth, GpuContention, Resource, Slowdown
+from exporter.model.contention import Bandwidth, GpuContention, Slowdown
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
 from exporter.model.server import Client
 from exporter.model.settings import VISIBLE_DEVICES, Limits
-from exporter.model.usage import Method, Share, Split
-from exporter.model.values import replace
+from exporter.model.usage import Method, Share
 from exporter.parse.cgroup import CgroupMembership as Membership
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
 from exporter.parse.protocol3 import PROTOCOL
@@ -40,10 +39,6 @@ IDLE_BELOW = 0.01
 
 NEARLY_ALL = 0.8
 """From this fraction of its peak on, a memory's bandwidth is used up: no real access pattern reaches all of it."""
-
-MOST_HIDDEN = 0.1
-"""If more of the SM time is not that of known clients, their parts of the bandwidth are unknown: what others used would
-be divided among them."""
 
 LEAST_SLOWDOWN = 1.2
 """A client that is less slowed down is not reported as such."""
@@ -214,12 +209,8 @@ class GpuSharing:
 def gpu_sharing(node: Node) -> Mapping[GpuUuid, GpuSharing]:
     """Return how each GPU is shared that has MPS clients."""
     recent = _recent(node)
-    known = _with_known_bandwidth(node, recent)
-    slowed = {
-        uuid: _slowdowns(state, node.attribution[uuid].windows, users_known=uuid in known)
-        for uuid, state in recent.items()
-    }
-    clients = _clients(node, slowed, {uuid: bandwidths(state) for uuid, state in known.items()})
+    slowed = {uuid: slowdowns(state, node.attribution[uuid].windows) for uuid, state in recent.items()}
+    clients = _clients(node, slowed, {uuid: bandwidths(state) for uuid, state in recent.items()})
     return {uuid: _sharing(node, uuid, found, slowed.get(uuid, {})) for uuid, found in clients.items()}
 
 
@@ -231,25 +222,6 @@ def _recent(node: Node) -> Mapping[GpuUuid, GpuContention]:
         uuid: state
         for uuid, state in node.contention.items()
         if uuid in node.gpus and state.windows and 0 <= node.at - state.windows[-1].at < MINUTE_SECONDS
-    }
-
-
-def _with_known_bandwidth(node: Node, recent: Mapping[GpuUuid, GpuContention]) -> Mapping[GpuUuid, GpuContention]:
-    """Return those of which no process but the probed clients used much, and so perhaps much of the bandwidth."""
-    splits, found = fresh_splits(node), {}
-    for uuid, state in recent.items():
-        if (split := splits.get(uuid)) is not None:
-            bypassing = fsum(split.shares[pid].sm for pid in node.gpus[uuid].bypassing if pid in split.shares)
-            if split.unattributed + bypassing <= MOST_HIDDEN:
-                found[uuid] = state
-    return found
-
-
-def _slowdowns(state: GpuContention, splits: Sequence[Split], *, users_known: bool) -> Mapping[int, Slowdown]:
-    """Return the slowdowns of a GPU's clients. Who uses the bandwidth is left out if others may use it."""
-    return {
-        pid: replace(found, neighbours=()) if found.resource is Resource.MEMORY and not users_known else found
-        for pid, found in slowdowns(state, splits).items()
     }
 
 

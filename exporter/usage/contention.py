@@ -90,6 +90,10 @@ EXAMINED_SECONDS = 10.0
 MOST_AHEAD_NS = 5e9
 """Windows in which a client seems faster than on a quiet GPU balance those in which it seems slower, up to so much."""
 
+MOST_HIDDEN = 0.1
+"""If more of the SM time is not that of known clients, their parts of the bandwidth are unknown: what others used would
+be divided among them."""
+
 TRAFFIC_CONTRADICTION, TRAFFIC_CHANGE, PART_ERROR = 2.0, 0.3, 0.05
 """A use of the bandwidth that differs by more standard errors shows that kernels changed: what each moves has at least
 this standard error then, as a fraction. Least standard error of a client's part, as a fraction."""
@@ -449,8 +453,8 @@ def _traffic(
     """
     estimates = estimates.without(estimates.indices.keys() - present)
     weights = {pid: delta.widths / 1e9 / rate.seconds for pid, delta in rate.deltas.items() if delta.widths}
-    foreign = {pid for pid, share in split.shares.items() if share.sm and pid not in rate.deltas}
-    if split.dram is None or not weights or split.unknown or foreign:
+    hidden = split.unattributed + sum(share.sm for pid, share in split.shares.items() if pid not in rate.deltas)
+    if split.dram is None or not weights or split.unknown or hidden > MOST_HIDDEN:
         return estimates, {}
     estimates = estimates.predicted(rate.seconds)
     for pid in weights.keys() - estimates.indices.keys():

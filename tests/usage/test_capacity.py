@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.model.contention import Bandwidth
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.model.settings import (
@@ -123,22 +122,6 @@ def test_a_slowed_client_is_not_idle() -> None:
     train, vllm = of(present).clients
     assert (train.is_slowed, vllm.is_slowed, of(present).idle) == (True, False, [])
     assert pids(of(split(three_clients(), {TRAIN: flight(0.004, 0.001)})).idle) == [TRAIN]
-
-
-def test_bandwidth_that_others_may_use_is_not_divided_among_the_clients() -> None:
-    known, unknown = (of(contended(three_clients(), TRAIN, VLLM, unattributed=part)).clients[0] for part in (0.05, 0.2))
-    assert (known.bandwidth, unknown.bandwidth) == (Bandwidth(0.01, 0.002), None)
-    assert [each.slowdown and each.slowdown.ratio for each in (known, unknown)] == [pytest.approx(4.9)] * 2
-    assert [bool(each.slowdown and each.slowdown.neighbours) for each in (known, unknown)] == [True, False]
-
-
-def test_bandwidth_beside_a_bypassing_process_is_unknown() -> None:
-    present = contended(three_clients(), EVAL, TRAIN, gpu=OTHER_GPU)
-    beside = split(present, {**present.splits[OTHER_GPU].shares, BYPASSING: flight(0.3)}, gpu=OTHER_GPU, dram=0.9)
-    assert [each.bandwidth is not None for one in (present, beside) for each in of(one, OTHER_GPU).clients] == [
-        *(True, True),
-        *(False, False),
-    ]
 
 
 def test_slowdowns_end_with_the_readings_and_a_minute_after_the_last_window() -> None:

@@ -197,6 +197,16 @@ def test_parts_of_the_bandwidth_add_up_to_what_gpm_measured() -> None:
 def test_nobody_has_a_part_of_the_bandwidth_beside_a_foreign_process() -> None:
     foreign = learned().second({SMALL: SLOWED}, {SMALL: 0.03, 99: 0.9}, dram=0.8, count=5)
     assert bandwidths(foreign.state) == {}
+    assert foreign.slowdowns[SMALL].resource is Resource.MEMORY
+    assert foreign.slowdowns[SMALL].neighbours == ()
+
+
+def test_a_small_foreign_part_hides_no_use_of_the_bandwidth() -> None:
+    shares = {SMALL: 0.03, HEAVY: 0.9, 99: 0.05}
+    assert bandwidths(learned().second({SMALL: SLOWED, HEAVY: STREAMING}, shares, dram=0.8).state).keys() == {
+        SMALL,
+        HEAVY,
+    }
 
 
 def test_sharing_gain_is_the_work_that_is_done_in_the_time() -> None:
