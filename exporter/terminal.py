@@ -22,6 +22,9 @@ _WORDS = re.compile(r"\s*\S+")
 
 DEFAULT_WIDTH = 80
 
+PROGRESS_SECONDS = 2.0
+"""After so long, a command shows that it works."""
+
 
 def use_colours(choice: str, environment: Mapping[str, str], *, at_a_terminal: bool) -> bool:
     """Return whether to use colours: by the choice, then the environment, then the terminal.
@@ -120,3 +123,26 @@ def _broken_pipe_if_closed() -> Iterator[None]:
         if failure.errno == errno.EIO:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from failure
         raise
+
+
+@contextlib.contextmanager
+def progress(stream: TextIO, text: str, after: float = PROGRESS_SECONDS) -> Iterator[None]:
+    """Show a text while the body runs, after some seconds, if the stream is a terminal."""
+    if not stream.isatty():
+        yield
+        return
+    # Commands that the service answers need no threads.
+    from threading import Timer
+
+    def write(shown: str) -> None:
+        stream.write(shown)
+        stream.flush()
+
+    timer = Timer(after, write, (text,))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        write(f"\r{' ' * len(text)}\r")

@@ -11,10 +11,11 @@ from exporter.clock import SystemClock
 from exporter.config.load import build_config
 from exporter.config.settings import Config, Constants
 from exporter.doctor.checks import examine
-from exporter.doctor.finding import report_object, report_text
 from exporter.doctor.gather import gather
+from exporter.doctor.report import report_lines, report_object
 from exporter.errors import ConfigError
 from exporter.one_shot import collect_once
+from exporter.terminal import Terminal, progress
 
 
 def nearest_config(
@@ -39,10 +40,11 @@ def doctor(arguments: Namespace, constants: Constants | None = None) -> int:
     config, problem = nearest_config(arguments, os.environ, constants=constants)
     log.configure(config.log_level, config.log_format, sys.stderr)
     path = os.environ.get("PATH", os.defpath)
-    facts = gather(config, path, SystemClock(), collect=collect_once, config_problem=problem)
-    report = examine(facts)
+    with progress(sys.stderr, "Examining the node …"):
+        facts = gather(config, path, SystemClock(), collect=collect_once, config_problem=problem)
+    report, terminal = examine(facts), Terminal(sys.stdout, os.environ)
     if arguments.json:
-        sys.stdout.write(json.dumps(report_object(report, facts), indent=2) + "\n")
+        terminal.show_text(json.dumps(report_object(report, facts), indent=2) + "\n")
     else:
-        sys.stdout.write(report_text(report, facts, verbose=arguments.verbose))
+        terminal.show(report_lines(report, facts, verbose=arguments.verbose))
     return report.exit_code

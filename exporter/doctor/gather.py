@@ -11,9 +11,9 @@ from exporter.collectors.pipe_dir import Directory
 from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
 from exporter.collectors.units import Systemctl
 from exporter.config.settings import Attribution, Config
+from exporter.doctor.check import AS_ROOT, ATTRIBUTION_AS_ROOT
 from exporter.doctor.checks.daemons import EXPORTER
 from exporter.doctor.facts import Area, Facts, Identity, NotExamined, cuda_processes, unread_logs
-from exporter.doctor.finding import AS_ROOT, ATTRIBUTION_AS_ROOT
 from exporter.doctor.readers import (
     HUNG,
     TimeLimit,

@@ -8,7 +8,7 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.reason import with_known_parts
 from exporter.parse.printable import printable
-from exporter.report.problem import ON_NODE, Definition, Problem, Severity
+from exporter.report.problem import ON_NODE, Definition, Entry, Severity
 from exporter.report.problems import Situation
 from exporter.report.remedy import ManualStep
 from exporter.report.text import duration_text
@@ -24,9 +24,9 @@ class Finding:
     `since` is when it began, if that is known. `daemon`, `server`, `gpu` and `client` (a PID) are what it concerns.
     """
 
-    problem: Problem
+    problem: Entry
     _: KW_ONLY
-    at: float
+    at: float = 0.0
     since: float | None = None
     daemon: DaemonName | None = None
     server: int | None = None
@@ -39,8 +39,20 @@ class Finding:
     notes: tuple[str, ...] = ()
     """What is added to the text: earlier restarts, and what the watchdog does."""
 
+    details: str = ""
+    """Sentences after the text: what `doctor` read."""
+
+    places: tuple[str, ...] = ()
+    """The processes, paths or GPUs that have the problem, if it can be in several places."""
+
+    rated: Severity | None = None
+    """The severity, if it is not that of the catalogue."""
+
     situation: Situation | None = None
     """What changes the catalogue's remedy."""
+
+    advice: str = ""
+    """Sentences after the remedy."""
 
     commands: tuple[str, ...] = ()
     """What helps, as typed into a shell."""
@@ -59,7 +71,7 @@ class Finding:
     @property
     def severity(self) -> Severity:
         """How urgent it is."""
-        return self.definition.severity
+        return self.rated or self.definition.severity
 
     @property
     def fails(self) -> bool:
@@ -73,15 +85,16 @@ class Finding:
         template = with_known_parts(self.definition.summary, values.keys())
         for part in ON_NODE:
             template = template.replace(part, "")
-        return ", ".join((template.format_map(values), *self.notes))
+        text = ", ".join((template.format_map(values), *self.notes))
+        return f"{text}. {self.details}".removesuffix(".") if self.details else text
 
     @property
     def remedy(self) -> str:
         """What to do, before the commands."""
-        if self.situation is None:
-            return self.definition.remedy
-        text = self.situation.remedy.format_map(self._values())
-        return f"{text} {self.definition.remedy}" if self.situation.added else text
+        texts = [self.definition.remedy, self.advice]
+        if self.situation is not None:
+            texts[: not self.situation.added] = [self.situation.remedy.format_map(self._values())]
+        return " ".join(filter(None, texts))
 
     def _values(self) -> Mapping[str, str]:
         """Return the values of placeholders; one that is missing is unknown."""

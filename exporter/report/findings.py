@@ -62,6 +62,8 @@ FULL_RATIO, LARGE_RATIO = 0.95, 0.5
 _DOCTOR_FOR: Mapping[str, str] = {CollectorName.LIBCUDA_PROBES: f"{DOCTOR} --attribution=bpf"}
 """The service has this option from its unit; a command in a shell needs it too."""
 
+_NO_DRIVER = {ReasonCode.DRIVER_NOT_LOADED, ReasonCode.DRIVER_MISMATCH, ReasonCode.LIBRARY_MISSING}
+
 _SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.STATE_LOST)
 """The watchdog restarts nothing until an operator runs `resume`, and no GPU is quarantined."""
 
@@ -92,7 +94,8 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
         *_not_collected(node, at),
         *_contradicted_logs(node, at),
     )
-    return tuple(sorted(found, key=lambda each: -each.severity.rank))
+    # What follows from a missing driver comes after it.
+    return tuple(sorted(found, key=lambda each: (-each.severity.rank, each.problem is not NodeProblem.NVML_UNUSABLE)))
 
 
 def _faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
@@ -257,7 +260,9 @@ def _drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
 
 def _not_collected(node: Node, at: float) -> Iterable[Finding]:
     """Yield a paused driver, failing collectors, GPUs that cannot be read, and logs that are not followed."""
-    failing = {name: source for name, source in sorted(node.sources.items()) if source.problems}
+    # Other collectors fail if NVML does, so the cause comes first.
+    in_order = sorted(node.sources.items(), key=lambda each: (each[0] != CollectorName.NVML, each[0]))
+    failing = {name: source for name, source in in_order if source.problems}
     paused = {name for name in failing if all(each.code is ReasonCode.PAUSED for each in _problems(node, name))}
     if paused:
         yield Finding(NodeProblem.EXPORTER_PAUSED, at=at, commands=("cuda-mps-exporter resume",))
@@ -269,14 +274,16 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
             lost and (name == CollectorName.NVML_EVENTS or (name == CollectorName.NVML and only_lost))
         ):
             values = {"source": printable(name), "problem": source_text(name, source)}
-            command = _DOCTOR_FOR.get(name, DOCTOR)
-            yield Finding(NodeProblem.EXPORTER_CANNOT_COLLECT, at=at, values=values, commands=(command,))
+            missing = name == CollectorName.NVML and _lacks_driver(node)
+            entry = NodeProblem.NVML_UNUSABLE if missing else NodeProblem.EXPORTER_CANNOT_COLLECT
+            yield Finding(entry, at=at, values=values, commands=(_DOCTOR_FOR.get(name, DOCTOR),))
     for uuid, gpu in node.gpus.items():
         problem, mig = gpu.reading.problem, gpu.reading.mig
         of_parent = mig is not None and problem == node.gpus[mig.parent].reading.problem
         if problem is not None and problem.code not in LOST and not of_parent and CollectorName.NVML not in failing:
             values = {"gpu": printable(gpu_name(node, uuid)), "problem": reason_text(problem, CollectorName.NVML)}
-            yield Finding(NodeProblem.GPU_UNREADABLE, at=at, values=values, commands=(DOCTOR,))
+            commands = ("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid")
+            yield Finding(NodeProblem.GPU_UNREADABLE, at=at, values=values, commands=commands)
     for daemon in View(node).daemons():
         for file, problem in sorted(daemon.log.problems.items()):
             if problem is not None and daemon.state is DaemonState.UP:
@@ -289,6 +296,14 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
                     situation=Situation.LOG_TO_STDOUT if lost else None,
                     commands=() if lost else (DOCTOR,),
                 )
+
+
+def _lacks_driver(node: Node) -> bool:
+    """Return whether the node expects MPS, and has no driver. If a server runs, only the exporter lacks the library."""
+    codes = {problem.code for problem in _problems(node, CollectorName.NVML)}
+    if any(View(node).servers()):
+        codes.discard(ReasonCode.LIBRARY_MISSING)
+    return bool(codes & _NO_DRIVER) and any(daemon.declared.expected for daemon in node.daemons.values())
 
 
 def _contradicted_logs(node: Node, at: float) -> Iterable[Finding]:

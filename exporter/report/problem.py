@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
+from typing import Protocol
 
 RUNBOOKS = "alerts/runbooks"
 
@@ -15,6 +16,8 @@ class Severity(StrEnum):
     """How urgent a problem is: one scale for alerts, dashboards, `status`, the page and `doctor`."""
 
     WELL = "well"
+    INFO = "info"
+    """Only `doctor` has it: nothing fails, but something could be better."""
     UNKNOWN = "unknown"
     WARNING = "warning"
     CRITICAL = "critical"
@@ -60,7 +63,7 @@ class Definition:
     """The alert that has the texts of this definition."""
 
     runbook: str | None = None
-    """The page that explains the problem, if it is not that of `alert`."""
+    """The page that explains the problem, if it is not that of `alert`: a runbook, or a path below the project."""
 
     fails: bool = True
     """Whether `status` exits with code 1 while the problem exists."""
@@ -69,7 +72,19 @@ class Definition:
     def page(self) -> str | None:
         """The file of the runbook."""
         name = self.runbook or self.alert
-        return None if name is None else f"{RUNBOOKS}/{name}.md"
+        return name if name is None or "/" in name else f"{RUNBOOKS}/{name}.md"
+
+
+class Entry(Protocol):
+    """An entry of the catalogue: a problem that a node can have, or a mistake that a check of `doctor` finds."""
+
+    @property
+    def code(self) -> str:
+        """The name of the problem for programs."""
+
+    @property
+    def definition(self) -> Definition:
+        """Its texts and its severity."""
 
 
 class Problem(Enum):
@@ -288,6 +303,15 @@ class NodeProblem(Problem):
         "alerts of this node may be wrong.",
         remedy="Restart the exporter. No client is affected.",
         alert="CudaMpsExporterLate",
+    )
+    NVML_UNUSABLE = Definition(
+        severity=Severity.CRITICAL,
+        label="driver unusable",
+        summary="NVML does not work on {node}[: {problem}]",
+        meaning="The exporter cannot read the GPUs. Without the driver, no CUDA process and no MPS server can start.",
+        remedy="Repair the installation of the driver. In a container, provide its libraries and devices (--gpus all, "
+        "or NVIDIA_VISIBLE_DEVICES).",
+        runbook="CudaMpsExporterBlind",
     )
     EXPORTER_CANNOT_COLLECT = Definition(
         label="exporter cannot collect",

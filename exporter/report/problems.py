@@ -350,6 +350,12 @@ class Situation(Enum):
     CLIENTS_ENDING = "Wait: the clients that the fault hit are exiting."
     FAULT_WITHOUT_INCIDENT = "Look in the table for the clients of that server."
     UNSUPPORTED = "Nothing: of this daemon, the exporter reads only the process."
+    PRIVATE_TMP = (
+        "Move the daemon to /run, or set PrivateTmp=no. To move it, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it "
+        "and its clients."
+    )
+    CONTAINER_WITHOUT_DIRECTORY = "Mount the pipe directory and /dev/shm into the container."
+    DAEMON_OF_ANOTHER_USER = "Run the daemon as root, if several users share the GPU."
     LOG_TO_STDOUT = (
         "Append (>>) the daemon's standard output to the file stdout.log in its log directory, as "
         "nvidia-cuda-mps.service does. Or start the daemon with -d instead of -f. Both need a restart, which ends "

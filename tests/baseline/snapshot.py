@@ -16,7 +16,7 @@ from exporter.config.settings import Config
 from exporter.demo.failures import FAILURES, PlannedFailure
 from exporter.demo.simulation import Simulation
 from exporter.doctor.checks import examine
-from exporter.doctor.finding import report_object, report_text
+from exporter.doctor.report import report_lines, report_object
 from exporter.dry_run import dry_run, policy_for
 from exporter.history import History
 from exporter.model.node import Node
@@ -28,6 +28,7 @@ from exporter.report.objects import incidents_answer
 from exporter.report.remedy import address_of
 from exporter.report.status_text import status_answer
 from exporter.report.status_view import StatusInput
+from exporter.report.text import text_of
 from exporter.watchdog.context import Policy
 from tests.baseline import replayed
 from tests.clocks import HandClock
@@ -106,7 +107,7 @@ def mistakes() -> Iterator[tuple[str, Any]]:
     for check, _, title, facts_of in MISTAKES:
         facts = facts_of()
         report = examine(facts)
-        text = report_text(report, facts, verbose=False).splitlines()
+        text = text_of(report_lines(report, facts)).splitlines()
         reports.setdefault(f"{check}: {title}", []).append({"json": report_object(report, facts), "text": text})
     yield "doctor", reports
 

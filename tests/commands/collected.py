@@ -171,7 +171,7 @@ def of_doctor() -> Iterator[Shown]:
     for id_, _, _, make in MISTAKES:
         for finding in found(make()):
             yield from (Shown("doctor", id_, each) for each in finding.commands)
-            yield from inline("doctor", id_, f"{finding.what} {finding.fix}")
+            yield from inline("doctor", id_, f"{finding.text} {finding.definition.meaning} {finding.remedy}")
 
 
 def of_alerts() -> Iterator[Shown]:

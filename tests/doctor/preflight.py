@@ -113,8 +113,8 @@ def preflight(libraries: Path) -> Iterator[Preflight]:
             node.close()
 
 
-def by_id(report: Report) -> Mapping[str, list[Report]]:
+def by_code(report: Report) -> Mapping[str, list[Report]]:
     found: dict[str, list[Report]] = {}
     for finding in report["findings"]:
-        found.setdefault(finding["id"], []).append(finding)
+        found.setdefault(finding["code"], []).append(finding)
     return found

@@ -10,8 +10,8 @@ import pytest
 from exporter.config.settings import Attribution
 from exporter.doctor.checks import CHECKS, examine
 from exporter.doctor.facts import Area, ExporterProcess, Facts, LibcudaProbesFacts, NotExamined, Programs
-from exporter.doctor.finding import Finding, Severity, report_text
 from exporter.doctor.gather import not_examined
+from exporter.doctor.report import report_lines
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
 from exporter.model.observation import GpuProcess
 from exporter.model.reason import Reason, ReasonCode
@@ -24,8 +24,10 @@ from exporter.model.settings import (
     Mode,
 )
 from exporter.parse.proc import Capability
+from exporter.report.finding import Finding
+from exporter.report.problem import Severity
 from exporter.report.problems import DaemonProblem
-from exporter.report.text import counted
+from exporter.report.text import counted, text_of
 from tests.builders import CLIENT, GPU, OTHER_GPU, UNIT, failure
 from tests.doctor.healthy import (
     ALL_RIGHTS,
@@ -48,7 +50,7 @@ from tests.doctor.healthy import (
     with_problem,
 )
 
-ADVICE, WARNING, ERROR = Severity.ADVICE, Severity.WARNING, Severity.ERROR
+INFO, UNKNOWN, WARNING, CRITICAL = Severity.INFO, Severity.UNKNOWN, Severity.WARNING, Severity.CRITICAL
 TMP = "/tmp/nvidia-mps"
 LIBCUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
 ACTS = 1 << Capability.KILL | 1 << Capability.SETUID | 1 << Capability.SETGID
@@ -171,119 +173,119 @@ def unable_to_act() -> Facts:
 Mistake = tuple[str, Severity, str, Callable[[], Facts]]
 
 MISTAKES: tuple[Mistake, ...] = (
-    ("configuration-unusable", ERROR, "no such key", lambda: healthy(config_problem="log.levl: no such key")),
+    ("configuration_unusable", CRITICAL, "no such key", lambda: healthy(config_problem="log.levl: no such key")),
     (
-        "configuration-unusable",
-        ERROR,
+        "configuration_unusable",
+        CRITICAL,
         "no bcrypt hash",
         lambda: healthy(config=configured(web_config_file=Path("/etc/web.yml")), web_problem="no bcrypt hash"),
     ),
     (
-        "history-not-writable",
+        "history_not_writable",
         WARNING,
         "read-only",
         lambda: of_exporter(state_directory="/e", state_problem="read-only"),
     ),
-    ("mps-program-unusable", ERROR, "cannot query", lambda: healthy(programs=Programs())),
-    ("mps-program-unusable", ERROR, "format error", lambda: of_programs(version=None, problem="exec format error")),
-    ("mps-program-unusable", WARNING, "cannot start a server", lambda: of_programs(server=None)),
-    ("version-mismatch", WARNING, "CUDA 12.4, the driver 13.0", lambda: of_programs(version="12040")),
-    ("daemon-outdated", WARNING, "was replaced", lambda: of_daemon(outdated=True)),
-    ("nvml-unusable", ERROR, "old kernel module is", lambda: without_nvml(ReasonCode.DRIVER_MISMATCH)),
-    ("nvml-unusable", ERROR, "as NVML says", lambda: without_nvml(ReasonCode.LIBRARY_MISSING)),
-    ("nvml-unusable", ERROR, "as NVML says", lambda: without_nvml(ReasonCode.CONTAINER_WITHOUT_GPUS)),
-    ("nvml-unusable", ERROR, "pynvml hides", lambda: without_nvml(ReasonCode.PACKAGE_CONFLICT)),
-    ("nvml-unusable", WARNING, "no GPU", lambda: replace(healthy(), node=replace(healthy().node, gpus={}))),
-    ("reported-by-status", ERROR, "is lost", lambda: with_gpu(healthy(), problem=LOST)),
-    ("reported-by-status", ERROR, "is lost", lambda: with_problem(healthy(), LOST.about("0"))),
-    ("gpu-unreadable", ERROR, "NVML returns an error", lambda: with_gpu(healthy(), problem=failure("Unknown Error"))),
-    ("compute-mode", ERROR, "no process can use CUDA", lambda: with_gpu(healthy(), compute_mode="prohibited")),
-    ("compute-mode", ADVICE, "silently bypasses MPS", lambda: with_gpu(healthy(), compute_mode="default")),
+    ("mps_program_unusable", CRITICAL, "is not in PATH", lambda: healthy(programs=Programs())),
+    ("mps_program_unusable", CRITICAL, "format error", lambda: of_programs(version=None, problem="exec format error")),
+    ("mps_program_unusable", WARNING, "get error 805", lambda: of_programs(server=None)),
+    ("version_mismatch", WARNING, "CUDA 12.4, the driver 13.0", lambda: of_programs(version="12040")),
+    ("daemon_outdated", WARNING, "was replaced", lambda: of_daemon(outdated=True)),
+    ("nvml_unusable", CRITICAL, "Reload the driver", lambda: without_nvml(ReasonCode.DRIVER_MISMATCH)),
+    ("nvml_unusable", CRITICAL, "as NVML says", lambda: without_nvml(ReasonCode.LIBRARY_MISSING)),
+    ("nvml_unusable", CRITICAL, "as NVML says", lambda: without_nvml(ReasonCode.CONTAINER_WITHOUT_GPUS)),
+    ("nvml_unusable", CRITICAL, "pynvml hides", lambda: without_nvml(ReasonCode.PACKAGE_CONFLICT)),
+    ("no_gpu", WARNING, "", lambda: replace(healthy(), node=replace(healthy().node, gpus={}))),
+    ("gpu_lost", CRITICAL, "is lost", lambda: with_gpu(healthy(), problem=LOST)),
+    ("gpu_lost", CRITICAL, "is lost", lambda: with_problem(healthy(), LOST.about("0"))),
+    ("gpu_unreadable", CRITICAL, "Unknown Error", lambda: with_gpu(healthy(), problem=failure("Unknown Error"))),
+    ("compute_mode", CRITICAL, "no process can use CUDA", lambda: with_gpu(healthy(), compute_mode="prohibited")),
+    ("compute_mode", INFO, "silently bypasses MPS", lambda: with_gpu(healthy(), compute_mode="default")),
     ("mig", WARNING, "", lambda: with_gpu(healthy(), mig_mode=True)),
-    ("pre-volta", WARNING, "is 6.1", lambda: with_gpu(healthy(), compute_capability="6.1")),
-    ("persistence-off", ADVICE, "", lambda: with_gpu(healthy(), persistence_mode=False)),
-    ("visible-devices-wrong", ERROR, "entry is 4. NVML", lambda: of_daemon(variables={VISIBLE_DEVICES: "0,4"})),
-    ("visible-devices-wrong", ERROR, "entry is -1", lambda: of_daemon(variables={VISIBLE_DEVICES: "-1"})),
-    ("visible-devices-wrong", ERROR, OTHER_GPU, lambda: of_daemon(variables={VISIBLE_DEVICES: OTHER_GPU})),
-    ("visible-devices-wrong", WARNING, "entry is 1. The daemon has 1", lambda: client(**{VISIBLE_DEVICES: "0,1"})),
-    ("visible-devices-wrong", WARNING, OTHER_GPU, lambda: client(**{VISIBLE_DEVICES: OTHER_GPU})),
-    ("gpu-of-two-daemons", WARNING, "", other_daemon_of_the_gpu),
-    ("no-daemon", WARNING, "", without_daemons),
-    ("reported-by-status", ERROR, f"{DAEMON} has been down", ended),
-    ("reported-by-status", ERROR, "not answer", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
-    ("reported-by-status", WARNING, "open session", lambda: with_daemon(healthy(), state=DaemonState.HELD)),
-    ("reported-by-status", WARNING, "another user's clients", another_user_waits),
-    ("reported-by-status", WARNING, "cannot read a log", log_to_a_pipe),
-    ("servers-exit-early", ERROR, "", lambda: crash_loop(healthy())),
-    ("servers-exit-early", WARNING, "1 h 0 min ago", lambda: crash_loop(healthy(), ago=3600)),
+    ("pre_volta", WARNING, "is 6.1", lambda: with_gpu(healthy(), compute_capability="6.1")),
+    ("persistence_off", INFO, "", lambda: with_gpu(healthy(), persistence_mode=False)),
+    ("visible_devices_wrong", CRITICAL, "entry is 4. NVML", lambda: of_daemon(variables={VISIBLE_DEVICES: "0,4"})),
+    ("visible_devices_wrong", CRITICAL, "entry is -1", lambda: of_daemon(variables={VISIBLE_DEVICES: "-1"})),
+    ("visible_devices_wrong", CRITICAL, OTHER_GPU, lambda: of_daemon(variables={VISIBLE_DEVICES: OTHER_GPU})),
+    ("visible_devices_wrong", WARNING, "entry is 1. The daemon has 1", lambda: client(**{VISIBLE_DEVICES: "0,1"})),
+    ("visible_devices_wrong", WARNING, OTHER_GPU, lambda: client(**{VISIBLE_DEVICES: OTHER_GPU})),
+    ("gpu_of_two_daemons", WARNING, "", other_daemon_of_the_gpu),
+    ("no_daemon", WARNING, "", without_daemons),
+    ("daemon_dead", CRITICAL, f"{DAEMON} has been down", ended),
+    ("daemon_hung", CRITICAL, "not answer", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
+    ("daemon_held", WARNING, "open session", lambda: with_daemon(healthy(), state=DaemonState.HELD)),
+    ("clients_waiting", WARNING, "another user's clients", another_user_waits),
+    ("log_not_followed", WARNING, "cannot read a log", log_to_a_pipe),
+    ("server_crash_loop", CRITICAL, "", lambda: crash_loop(healthy())),
+    ("server_crash_loop", WARNING, "1 h 0 min ago", lambda: crash_loop(healthy(), ago=3600)),
     (
-        "daemon-not-expected",
-        ADVICE,
+        "daemon_not_expected",
+        INFO,
         "",
         lambda: with_daemon(healthy(), declared__expected=False, declared__by=NamedBy.DISCOVERED),
     ),
-    ("few-open-files", ADVICE, "limit is 1024", lambda: of_daemon(open_files=1024)),
-    ("two-daemons", ERROR, "", lambda: healthy(daemons=(daemon(), daemon(own_pid=442)))),
-    ("directory-closed", ERROR, "enter /run.", lambda: of_directory(closed="/run")),
-    ("directory-writable", WARNING, f"write to {DAEMON}", lambda: of_directory(writable=True)),
-    ("directory-writable", ADVICE, "0666", lambda: of_directory(pid_file_mode=0o666)),
-    ("directory-writable", ADVICE, "0664", lambda: of_directory(pid_file_mode=0o664)),
-    ("pid-file-wrong", ERROR, "", lambda: of_directory(pid=1)),
-    ("pid-file-wrong", ERROR, "", lambda: of_directory(pid=None, pid_file_mode=None)),
-    ("log-fifo-open", WARNING, "0777", lambda: of_directory(log_fifo_mode=0o777)),
-    ("unit-not-there", ERROR, "", lambda: healthy(private_tmp={})),
-    ("unit-private-tmp", ERROR, "Other CUDA processes", lambda: replace(in_tmp(), private_tmp={UNIT: True})),
+    ("few_open_files", INFO, "limit is 1024", lambda: of_daemon(open_files=1024)),
+    ("two_daemons", CRITICAL, "", lambda: healthy(daemons=(daemon(), daemon(own_pid=442)))),
+    ("directory_closed", CRITICAL, "enter /run", lambda: of_directory(closed="/run")),
+    ("directory_writable", WARNING, f"write to {DAEMON}", lambda: of_directory(writable=True)),
+    ("directory_writable", INFO, "0666", lambda: of_directory(pid_file_mode=0o666)),
+    ("directory_writable", INFO, "0664", lambda: of_directory(pid_file_mode=0o664)),
+    ("pid_file_wrong", CRITICAL, "", lambda: of_directory(pid=1)),
+    ("pid_file_wrong", CRITICAL, "", lambda: of_directory(pid=None, pid_file_mode=None)),
+    ("log_fifo_open", WARNING, "0777", lambda: of_directory(log_fifo_mode=0o777)),
+    ("unit_not_there", CRITICAL, "", lambda: healthy(private_tmp={})),
+    ("unit_private_tmp", CRITICAL, "Other CUDA processes", lambda: replace(in_tmp(), private_tmp={UNIT: True})),
     (
-        "unit-private-tmp",
-        ERROR,
+        "unit_private_tmp",
+        CRITICAL,
         "CAP_SYS_PTRACE",
         lambda: replace(in_tmp(), private_tmp={UNIT: False, "cuda-mps-exporter.service": True}),
     ),
-    ("pipe-directory-differs", ERROR, "(the default)", lambda: bypassing(variables={}, pipe=None)),
+    ("process_bypassing", WARNING, "(the default)", lambda: bypassing(variables={}, pipe=None)),
     (
-        "pipe-directory-differs",
-        ERROR,
+        "process_bypassing",
+        WARNING,
         "/run/old",
         lambda: bypassing(variables={PIPE_DIRECTORY: "/run/old"}, pipe=OTHER_PIPE),
     ),
     (
-        "private-tmp",
-        ERROR,
+        "process_bypassing",
+        WARNING,
         TMP,
         lambda: with_bypassing(
             in_tmp(), process(BYPASSING, variables={PIPE_DIRECTORY: TMP}, pipe=None, unit="train.service")
         ),
     ),
-    ("container-without-directory", ERROR, "", lambda: bypassing(pipe=None, container="c0ffee")),
-    ("process-bypassing", WARNING, "", bypassing),
-    ("daemon-of-another-user", ERROR, "runs as UID 1002", lambda: replace(bypassing(), daemons=(daemon(uid=1002),))),
-    ("shared-memory-differs", WARNING, "", waits_with_another_shm),
-    ("pid-namespace-differs", WARNING, "", lambda: of_daemon(pid_namespaces=(CONTAINERS, NODES))),
-    ("exporter-pid-namespace", ADVICE, "", lambda: of_exporter(pid_namespaces=(CONTAINERS, NODES))),
+    ("process_bypassing", WARNING, "In their container", lambda: bypassing(pipe=None, container="c0ffee")),
+    ("process_bypassing", WARNING, "they started while no daemon ran", bypassing),
+    ("process_bypassing", WARNING, "its own user, UID 1002", lambda: replace(bypassing(), daemons=(daemon(uid=1002),))),
+    ("shared_memory_differs", WARNING, "", waits_with_another_shm),
+    ("pid_namespace_differs", WARNING, "", lambda: of_daemon(pid_namespaces=(CONTAINERS, NODES))),
+    ("exporter_pid_namespace", INFO, "", lambda: of_exporter(pid_namespaces=(CONTAINERS, NODES))),
     (
-        "exporter-pid-namespace",
+        "exporter_pid_namespace",
         WARNING,
         "Whether a daemon runs is unknown",
         lambda: replace(ended(exporter=exporter_process(pid_namespaces=(CONTAINERS,))), apart=True),
     ),
     (
-        "exporter-pid-namespace",
+        "exporter_pid_namespace",
         WARNING,
         "Unknown processes on GPUs: 1",
         lambda: healthy(exporter=exporter_process(pid_namespaces=(CONTAINERS,)), processes={}),
     ),
-    ("thread-percentage-wrong", ERROR, "is 0", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "0"})),
-    ("thread-percentage-wrong", ERROR, "is 150", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "150"})),
-    ("thread-percentage-wrong", ERROR, "is nan", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "nan"})),
-    ("thread-percentage-wrong", ERROR, "is 40%", lambda: of_daemon(variables={ACTIVE_THREAD_PERCENTAGE: "40%"})),
+    ("thread_percentage_wrong", CRITICAL, "is 0", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "0"})),
+    ("thread_percentage_wrong", CRITICAL, "is 150", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "150"})),
+    ("thread_percentage_wrong", CRITICAL, "is nan", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "nan"})),
+    ("thread_percentage_wrong", CRITICAL, "is 40%", lambda: of_daemon(variables={ACTIVE_THREAD_PERCENTAGE: "40%"})),
     (
-        "memory-limit-without-effect",
+        "memory_limit_without_effect",
         WARNING,
         "no effect in the environment",
         lambda: of_daemon(variables={PINNED_MEMORY_LIMIT: "0=2G"}),
     ),
     *(
-        ("memory-limit-without-effect", ERROR, words, lambda variables=variables: client(**variables))
+        ("memory_limit_without_effect", CRITICAL, words, lambda variables=variables: client(**variables))
         for words, variables in (
             ("device 0 is not a size", {PINNED_MEMORY_LIMIT: "0=much"}),
             ("device 0 is not a size", {PINNED_MEMORY_LIMIT: "0=0"}),
@@ -295,32 +297,32 @@ MISTAKES: tuple[Mistake, ...] = (
         )
     ),
     (
-        "acts-without-restart",
-        ERROR,
+        "acts_without_restart",
+        CRITICAL,
         "",
         lambda: with_daemon(healthy(config=configured(unit=None, watchdog=Mode.ACT)), declared__unit=None),
     ),
-    ("log-not-followed", WARNING, "Permission denied", unreadable_log),
+    ("log_not_followed", WARNING, "Permission denied", unreadable_log),
     (
-        "log-not-followed",
+        "log_not_followed",
         WARNING,
         "in the journal",
         lambda: with_daemon(of_exporter(reads_journal=False), runtime__foreground=True),
     ),
-    ("log-directory-differs", WARNING, "/var/log/mps", lambda: of_daemon(variables={LOG_DIRECTORY: "/var/log/mps"})),
-    ("log-not-rotated", WARNING, "control.log.1", lambda: of_daemon(written=(f"{CONTROL_LOG}.1",))),
-    ("log-not-rotated", WARNING, "1024 MiB", lambda: with_daemon(healthy(), log__sizes={"control.log": 1 << 30})),
-    ("exporter-rights", WARNING, "lacks CAP_SYS_PTRACE", lambda: of_exporter(capabilities=1 << Capability.SYSLOG)),
-    ("exporter-rights", WARNING, "lacks CAP_KILL, CAP_SETUID, CAP_SETGID", unable_to_act),
-    ("exporter-rights", ERROR, "CAP_DAC_OVERRIDE", lambda: of_exporter(capabilities=ALL_RIGHTS)),
-    ("kernel-log-closed", ADVICE, "CAP_SYSLOG", lambda: of_exporter(kernel_log="it lacks CAP_SYSLOG")),
-    ("launches-not-counted", WARNING, "lacks CAP_BPF", unable_to_count),
-    ("launches-not-counted", WARNING, "kernel refuses", lambda: with_attribution(refused="cannot make the BPF map")),
-    ("launches-not-counted", WARNING, "No libcuda.so.1", lambda: with_attribution(libraries=())),
-    ("launches-not-counted", WARNING, "", lambda: with_attribution(problems=("libcuda.so.1 of PID 7: no ELF file",))),
+    ("log_directory_differs", WARNING, "/var/log/mps", lambda: of_daemon(variables={LOG_DIRECTORY: "/var/log/mps"})),
+    ("log_not_rotated", WARNING, "control.log.1", lambda: of_daemon(written=(f"{CONTROL_LOG}.1",))),
+    ("log_not_rotated", WARNING, "1024 MiB", lambda: with_daemon(healthy(), log__sizes={"control.log": 1 << 30})),
+    ("exporter_rights", WARNING, "lacks CAP_SYS_PTRACE", lambda: of_exporter(capabilities=1 << Capability.SYSLOG)),
+    ("exporter_rights", WARNING, "lacks CAP_KILL, CAP_SETUID, CAP_SETGID", unable_to_act),
+    ("exporter_rights", CRITICAL, "CAP_DAC_OVERRIDE", lambda: of_exporter(capabilities=ALL_RIGHTS)),
+    ("kernel_log_closed", INFO, "CAP_SYSLOG", lambda: of_exporter(kernel_log="it lacks CAP_SYSLOG")),
+    ("launches_not_counted", WARNING, "lacks CAP_BPF", unable_to_count),
+    ("launches_not_counted", WARNING, "kernel refuses", lambda: with_attribution(refused="cannot make the BPF map")),
+    ("launches_not_counted", WARNING, "No libcuda.so.1", lambda: with_attribution(libraries=())),
+    ("launches_not_counted", WARNING, "", lambda: with_attribution(problems=("libcuda.so.1 of PID 7: no ELF file",))),
     (
-        "not-examined",
-        WARNING,
+        "not_examined",
+        UNKNOWN,
         "systemd units: hidden",
         lambda: healthy(not_examined=(NotExamined(area=Area.UNITS, reason="hidden", fix="Look as root."),)),
     ),
@@ -335,41 +337,42 @@ def test_accepts_one_log_directory_with_two_paths() -> None:
     facts = of_daemon(variables={LOG_DIRECTORY: "/mps/log"}, logs=(1, 2))
     for inode, reported in ((2, False), (3, True)):
         report = examine(replace(facts, configured_logs={DAEMON: (1, inode)}))
-        assert ("log-directory-differs" in {finding.check.id for finding in report.findings}) is reported
+        assert ("log_directory_differs" in {finding.problem.code for finding in report.findings}) is reported
 
 
 def test_reports_nothing_on_a_node_without_mistakes() -> None:
     report = examine(healthy())
     assert (report.findings, report.unknown, report.exit_code) == ((), (), 0)
-    assert [check.id for check in report.ok] == [check.id for check in CHECKS]
+    assert [check.code for check in report.ok] == [check.code for check in CHECKS]
 
 
 def test_reports_the_mistake_and_nothing_else(subtests: pytest.Subtests) -> None:
     for id_, severity, words, make in MISTAKES:
         with subtests.test(id_=id_, severity=severity, words=words):
             (finding,) = found(make())
-            assert (finding.check.id, finding.severity) == (id_, severity)
-            assert words in finding.what
+            assert (finding.problem.code, finding.severity) == (id_, severity)
+            assert words in finding.text
 
 
 def test_each_check_has_a_test() -> None:
-    assert {id_ for id_, *_ in MISTAKES} == {check.id for check in CHECKS}
-    assert len({check.id for check in CHECKS}) == len(CHECKS)
+    codes = {code for code, *_ in MISTAKES}
+    assert {check.code for check in CHECKS} - codes == {"reported_by_status"}, "its findings have codes of their own"
+    assert len({check.code for check in CHECKS}) == len(CHECKS)
 
 
 def test_problems_of_status_have_its_codes_and_commands() -> None:
     (finding,) = found(ended())
-    assert (finding.problem, finding.where) == (DaemonProblem.DAEMON_DEAD, (DAEMON,))
+    assert (finding.problem, finding.daemon) == (DaemonProblem.DAEMON_DEAD, DAEMON)
     assert finding.commands == (f"systemctl restart {UNIT}",)
     (finding,) = found(with_daemon(healthy(), state=None))
-    assert (finding.problem, finding.severity) == (DaemonProblem.DAEMON_UNKNOWN, WARNING)
+    assert (finding.problem, finding.severity) == (DaemonProblem.DAEMON_UNKNOWN, UNKNOWN)
 
 
 def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:
     facts = with_gpu(bypassing(variables={}, pipe=None), compute_mode="default")
-    (mode,) = [finding for finding in found(facts) if finding.check.id == "compute-mode"]
+    (mode,) = [finding for finding in found(facts) if finding.problem.code == "compute_mode"]
     assert mode.severity is WARNING
-    assert "processes now: 1." in mode.what
+    assert "processes now: 1" in mode.text
 
 
 def test_reports_no_mistake_for_a_correct_variant(subtests: pytest.Subtests) -> None:
@@ -395,49 +398,50 @@ def test_reports_no_mistake_for_a_correct_variant(subtests: pytest.Subtests) -> 
 
 
 def test_a_process_can_have_the_directory_of_a_namespace_with_protocol_3(subtests: pytest.Subtests) -> None:
-    for path, pipe, container, expected in [
-        (f"{DAEMON}/shared/large", OTHER_PIPE, None, "process-bypassing"),
-        (f"{DAEMON}/shared/larg", None, None, "pipe-directory-differs"),
-        (f"{DAEMON}/../elsewhere", (9, 9), "c0ffee", "pipe-directory-differs"),
-        (f"{DAEMON}/shared/large", None, "c0ffee", "container-without-directory"),
+    for path, pipe, container, words in [
+        (f"{DAEMON}/shared/large", OTHER_PIPE, None, "started while no daemon ran"),
+        (f"{DAEMON}/shared/larg", None, None, f"They use {DAEMON}/shared/larg,"),
+        (f"{DAEMON}/../elsewhere", (9, 9), "c0ffee", f"They use {DAEMON}/../elsewhere,"),
+        (f"{DAEMON}/shared/large", None, "c0ffee", f"In their container, {DAEMON}/shared/large is not"),
     ]:
-        with subtests.test(path=path, pipe=pipe, container=container, expected=expected):
+        with subtests.test(path=path, pipe=pipe, container=container, words=words):
             own = process(BYPASSING, variables={PIPE_DIRECTORY: path}, pipe=pipe, container=container)
             facts = with_daemon(with_bypassing(healthy(), own), runtime__protocol=3)
-            assert [finding.check.id for finding in found(facts)] == [expected]
+            (finding,) = found(facts)
+            assert words in finding.text
 
 
 def test_names_the_usual_causes_of_servers_that_exit_early(subtests: pytest.Subtests) -> None:
     for facts, cause in [
         (with_gpu(healthy(), compute_processes=(GpuProcess(pid=BYPASSING),)), f"PID {BYPASSING} uses GPU 0"),
         (with_gpu(healthy(), memory_total_bytes=100 << 20, memory_used_bytes=97 << 20), "is full: 3 MiB are free"),
-        (healthy(), "Other findings of this report may be the cause."),
+        (healthy(), "Other findings of this report may be the cause"),
     ]:
         with subtests.test(facts=facts, cause=cause):
-            (finding,) = [each for each in found(crash_loop(facts)) if each.check.id == "servers-exit-early"]
-            assert f"6 in a row, the last one for UID 1001: {WORDS}. That was 30 s ago." in finding.what
-            assert cause in finding.what
+            (finding,) = [each for each in found(crash_loop(facts)) if each.problem.code == "server_crash_loop"]
+            assert f"6 in a row, the last one for UID 1001: {WORDS}. The last exit was 30 s ago." in finding.text
+            assert cause in finding.text
             assert finding.commands[0] == f"tail -n 30 {CONTROL_LOG}"
 
 
 def test_checks_of_an_area_that_was_not_examined_are_unknown() -> None:
     report = examine(healthy(not_examined=(NotExamined(area=Area.GPUS, reason="NVML hangs", reported=True),)))
-    needing = {check.id for check in CHECKS if Area.GPUS in check.needs}
-    assert {check.id for check in report.unknown} == needing
-    assert not needing & {check.id for check in report.ok}
+    needing = {check.code for check in CHECKS if Area.GPUS in check.needs}
+    assert {check.code for check in report.unknown} == needing
+    assert not needing & {check.code for check in report.ok}
 
 
 def test_merges_equal_findings_of_several_processes() -> None:
     processes = (process(pid, variables={}, pipe=None) for pid in (BYPASSING, BYPASSING + 1))
     (finding,) = found(with_bypassing(healthy(), *processes))
-    assert [place.split()[1] for place in finding.where] == ["700", "701"]
+    assert [place.split()[1] for place in finding.places] == ["700", "701"]
 
 
 def test_the_worst_finding_comes_first_and_sets_the_exit_code() -> None:
     advice = {DAEMON: directory(pid_file_mode=0o666)}
     facts = healthy(directories=advice, programs=Programs(), exporter=exporter_process(capabilities=0))
     report = examine(facts)
-    assert [finding.severity for finding in report.findings] == [ERROR, WARNING, ADVICE]
+    assert [finding.severity for finding in report.findings] == [CRITICAL, WARNING, INFO]
     assert report.exit_code == 2
     assert examine(healthy(exporter=exporter_process(capabilities=0))).exit_code == 1
     assert examine(healthy(directories=advice)).exit_code == 0
@@ -460,7 +464,7 @@ def test_a_check_that_lacks_facts_is_not_counted_as_one_that_found_nothing(subte
             facts = replace(facts, not_examined=tuple(not_examined(facts)))
             report = examine(facts)
             assert [each.area for each in facts.not_examined] == [area]
-            assert [check.id for check in report.ok if area in check.needs] == []
+            assert [check.code for check in report.ok if area in check.needs] == []
             assert f"in full: {area}. {counted(len(report.unknown), 'check is', 'checks are')} incomplete" in " ".join(
-                report_text(report, facts).split()
+                text_of(report_lines(report, facts)).split()
             )

@@ -11,9 +11,9 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.collectors.proc import Proc
 from exporter.doctor.checks import examine
-from exporter.doctor.finding import Severity
 from exporter.doctor.readers import read_directory
 from exporter.model.daemon import Daemon
+from exporter.report.problem import Severity
 from tests.builders import UNIT
 from tests.doctor.healthy import DAEMON, daemon, directory, healthy
 from tests.tools import needed
@@ -116,7 +116,7 @@ def test_returns_a_problem_if_the_fifo_cannot_be_read(tmp_path: Path, monkeypatc
 
 def findings(**changes: object) -> list[tuple[Severity, str, tuple[str, ...]]]:
     report = examine(healthy(**changes))
-    return [(f.severity, f.fix, f.commands) for f in report.findings if f.check.id == "log-fifo-open"]
+    return [(f.severity, f.remedy, f.commands) for f in report.findings if f.problem.code == "log_fifo_open"]
 
 
 OPEN = {DAEMON: directory(log_fifo_mode=0o777)}

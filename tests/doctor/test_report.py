@@ -4,45 +4,50 @@ import json
 import shlex
 import tomllib
 
+from exporter.doctor.check import config_line, process_label, quoted, shown
 from exporter.doctor.checks import CHECKS, examine
-from exporter.doctor.facts import Area, NotExamined, Programs
-from exporter.doctor.finding import WIDTH, config_line, process_label, quoted, report_object, report_text, shown
+from exporter.doctor.facts import Area, Facts, NotExamined, Programs
+from exporter.doctor.report import report_lines, report_object
+from exporter.model.node import Node
 from exporter.model.settings import PIPE_DIRECTORY
+from exporter.report.status_text import status_answer
+from exporter.report.text import text_of
 from tests.doctor.healthy import BYPASSING, DAEMON, directory, exporter_process, healthy, process, with_bypassing
 
+SERVICE = "the service (PID 900)"
 HOSTILE = "\x1b]0;owned\x07\n$(reboot) `id` '; rm -rf / #\u202e" + "x" * 5000
 
 
+def report_text(facts: Facts, *, verbose: bool = False) -> str:
+    return text_of(report_lines(examine(facts), facts, verbose=verbose))
+
+
 def test_reports_what_was_examined() -> None:
-    facts = healthy()
-    assert report_text(examine(facts), facts).splitlines() == [
-        "Examined: 1 GPU, 1 running daemon, 1 CUDA process, 1 log, 1 systemd unit, the",
-        "rights of the service (PID 900).",
+    assert report_text(healthy()).splitlines() == [
+        f"Examined: 1 GPU, 1 running daemon, 1 CUDA process, 1 log, 1 systemd unit, the rights of {SERVICE}.",
         f"{len(CHECKS)} checks found nothing wrong.",
-        "0 errors, 0 warnings, 0 pieces of advice.",
+        "0 critical, 0 warning, 0 unknown, 0 info.",
     ]
 
 
 def test_a_finding_shows_problem_place_fix_and_commands() -> None:
     facts = healthy(directories={DAEMON: directory(closed="/run")})
-    assert report_text(examine(facts), facts).splitlines()[:7] == [
-        "ERROR  directory-closed",
-        "  Other users' servers cannot open a daemon's sockets, and exit. Their clients",
-        "  get error 805. Only the owner can enter /run.",
-        "  where  /run/nvidia-mps",
-        "  fix    Let other users enter the directory, but not write to it. For a unit,",
-        "         set RuntimeDirectoryMode=0755.",
-        "           chmod o+x /run",
+    assert report_text(facts).splitlines()[:5] == [
+        "critical: Other users' servers cannot open a daemon's sockets, and exit. Only the owner can enter /run",
+        "  Their clients get error 805.",
+        "  - /run/nvidia-mps",
+        "  Let other users enter the directory, but not write to it. For a unit, set RuntimeDirectoryMode=0755.",
+        "    chmod o+x /run",
     ]
 
 
 def test_verbose_lists_passed_and_unknown_checks() -> None:
     facts = healthy(not_examined=(NotExamined(area=Area.LOGS, reason="hidden", reported=True),))
-    text = report_text(examine(facts), facts, verbose=True)
+    text = report_text(facts, verbose=True)
     found_nothing, _, unknown = text.partition("Unknown: ")
     assert found_nothing.startswith("Found nothing: ")
-    assert " daemon-outdated," in found_nothing
-    assert "log-not-followed,\n" in unknown
+    assert " daemon_outdated," in found_nothing
+    assert "log_not_followed," in unknown
     assert "Not examined, or not in full: logs. 4 checks are incomplete." in text.splitlines()
 
 
@@ -51,11 +56,11 @@ def test_text_shows_five_places_and_json_all() -> None:
         healthy(), *(process(pid, variables={}, pipe=None) for pid in range(BYPASSING, BYPASSING + 20))
     )
     report = examine(facts)
-    text = report_text(report, facts)
+    text = report_text(facts)
     assert "PID 704 " in text
     assert "PID 705 " not in text
     assert "and 15 more" in text
-    assert len(report_object(report, facts)["findings"][0]["where"]) == 20
+    assert len(report_object(report, facts)["findings"][0]["places"]) == 20
 
 
 def test_escapes_hostile_texts() -> None:
@@ -63,11 +68,11 @@ def test_escapes_hostile_texts() -> None:
         BYPASSING, command=HOSTILE, user=HOSTILE, unit=HOSTILE, variables={PIPE_DIRECTORY: HOSTILE}, pipe=None
     )
     facts = with_bypassing(healthy(), hostile)
-    text = report_text(examine(facts), facts)
+    text = report_text(facts)
     assert all(line.isprintable() for line in text.split("\n"))
     assert len(text) < 10_000
     for finding in examine(facts).findings:
-        assert all(len(place) < 200 for place in finding.where)
+        assert all(len(place) < 200 for place in finding.places)
 
 
 def test_a_path_in_a_command_is_one_word() -> None:
@@ -95,20 +100,12 @@ def test_json_has_all_parts_of_the_report() -> None:
     found = report_object(examine(facts), facts)
     assert json.loads(json.dumps(found)) == found
     assert set(found) == {"version", "exit_code", "counts", "findings", "ok", "unknown", "not_examined"}
-    assert found["counts"] == {"error": 1, "warning": 0, "advice": 1}
-    assert [finding["id"] for finding in found["findings"]] == ["mps-program-unusable", "kernel-log-closed"]
-    assert all(
-        set(finding) == {"severity", "id", "code", "what", "where", "fix", "commands", "doc"}
-        for finding in found["findings"]
-    )
-    assert "reported-by-status" in found["unknown"]
+    assert found["counts"] == {"critical": 1, "warning": 0, "unknown": 0, "info": 1}
+    assert [finding["code"] for finding in found["findings"]] == ["mps_program_unusable", "kernel_log_closed"]
+    (of_status,) = status_answer(Node(), as_json=True)["node"]["findings"]
+    assert all(set(finding) == {*of_status, "places"} for finding in found["findings"])
+    assert "reported_by_status" in found["unknown"]
     assert found["not_examined"][0]["reason"].isprintable()
-
-
-def test_wraps_text_to_the_width_of_a_terminal() -> None:
-    facts = healthy(exporter=exporter_process(capabilities=0, kernel_log="no"), programs=Programs())
-    lines = report_text(examine(facts), facts, verbose=True).splitlines()
-    assert all(len(line) <= WIDTH for line in lines if not line.startswith(" " * 11))
 
 
 def test_a_configuration_line_is_valid_toml() -> None:

@@ -17,7 +17,7 @@ from .scrape import MIB
 
 pytestmark = pytest.mark.gpu
 
-PLANTED = {"memory-limit-without-effect", "process-bypassing", "pipe-directory-differs"}
+PLANTED = {"memory_limit_without_effect", "process_bypassing"}
 """Mistakes that these tests plant. Without them, `doctor` must not report them."""
 
 # NVML's lists are read every 10 s.
@@ -63,23 +63,23 @@ class TestDoctor:
         clients.start_ready("client", seconds=60)
         found = doctor(daemon)
         _save("doctor-well.json", json.dumps(found, indent=1))
-        ids = {each["id"] for each in found["findings"]}
-        assert not ids & PLANTED
-        errors = [each for each in found["findings"] if each["severity"] == "error"]
-        assert not errors, errors
+        codes = {each["code"] for each in found["findings"]}
+        assert not codes & PLANTED
+        critical = [each for each in found["findings"] if each["severity"] == "critical"]
+        assert not critical, critical
 
     def test_a_bypassing_process_and_its_pipe_directory(self, daemon: ControlDaemon, clients: Clients) -> None:
         """From its environment."""
         clients.start_ready("beside", seconds=60, environment=NO_DAEMON)
         found = doctor(daemon)
         _save("doctor-beside.json", json.dumps(found, indent=1))
-        assert "pipe-directory-differs" in {each["id"] for each in found["findings"]}
+        assert "process_bypassing" in {each["code"] for each in found["findings"]}
 
 
 def test_a_memory_limit_without_effect(unstarted_daemon: ControlDaemon) -> None:
     unstarted_daemon.start(CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=2G")
-    ids = {each["id"] for each in doctor(unstarted_daemon)["findings"]}
-    assert "memory-limit-without-effect" in ids
+    codes = {each["code"] for each in doctor(unstarted_daemon)["findings"]}
+    assert "memory_limit_without_effect" in codes
 
 
 def _page(exporter: Exporter, path: str) -> str:

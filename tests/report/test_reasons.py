@@ -262,7 +262,7 @@ def test_values_that_contain_braces_are_shown_as_they_are() -> None:
 
 
 def test_one_scale_orders_all_problems() -> None:
-    assert [each.rank for each in Severity] == [0, 1, 2, 3]
+    assert [each.rank for each in Severity] == [0, 1, 2, 3, 4]
 
 
 def test_advice_is_for_collectors_that_exist() -> None:

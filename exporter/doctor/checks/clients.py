@@ -2,12 +2,10 @@
 
 import posixpath
 from collections.abc import Iterator
+from functools import partial
 
 from exporter.collectors.proc import INITIAL_PID_NAMESPACE
-from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts, cuda_processes
-from exporter.doctor.finding import (
-    Occurrence,
-    Severity,
+from exporter.doctor.check import (
     check,
     gpu_label,
     process_label,
@@ -15,99 +13,65 @@ from exporter.doctor.finding import (
     shown,
     without_private_tmp,
 )
+from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts, cuda_processes
 from exporter.model.daemon import Daemon
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse.protocol3 import PROTOCOL
-from exporter.report.problem import NodeProblem
+from exporter.report.finding import Finding
+from exporter.report.problem import NodeProblem, Severity
+from exporter.report.problems import Situation
 from exporter.state.devices import serving_daemon
 
 _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
 
 
-@check(Severity.ERROR, *_NEEDS)
-def pipe_directory_differs(facts: Facts) -> Iterator[Occurrence]:
-    """A CUDA process uses another pipe directory than its GPU's daemon. It bypasses MPS.
-
-    Restart the process with the daemon's CUDA_MPS_PIPE_DIRECTORY.
-    """
+@check(NodeProblem.PROCESS_BYPASSING, *_NEEDS)
+def process_bypassing(facts: Facts) -> Iterator[Finding]:
+    """A CUDA process bypasses MPS, for one of several reasons."""
     for daemon, each, process, gpu in bypassing(facts):
-        if _is_hidden(daemon, each, process) or _reaches(daemon, each, process):
-            continue
-        default = "" if process.variable(PIPE_DIRECTORY) is not None else " (the default)"
-        yield Occurrence(
-            (process_label(process),),
-            detail=f"It uses {shown(process.pipe_directory)}{default}. The daemon of {gpu} has "
-            f"{shown(each.process.pipe_directory)}.",
-            fix=f"Set it in the {_place_of_variables(process)}.",
-            commands=(f"{PIPE_DIRECTORY}={quoted(daemon.pipe_directory)}",),
+        path, its_daemon = process.pipe_directory, f"the daemon of {gpu}"
+        reaches, hidden = _reaches(daemon, each, process), _is_hidden(daemon, each, process)
+        finding = partial(
+            Finding,
+            NodeProblem.PROCESS_BYPASSING,
+            values={"gpu": gpu.removeprefix("GPU ")},
+            places=(process_label(process),),
         )
-
-
-@check(Severity.ERROR, *_NEEDS, doc="docs/start.md")
-def private_tmp(facts: Facts) -> Iterator[Occurrence]:
-    """A CUDA process has a private /tmp without the daemon's directory. It bypasses MPS.
-
-    Move the daemon to /run, or set PrivateTmp=no. To move it, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it
-    and its clients.
-    """
-    for daemon, each, process, gpu in bypassing(facts):
-        path = process.pipe_directory
-        if _is_hidden(daemon, each, process) and path.startswith(TEMPORARY) and process.container is None:
-            unit = "" if process.unit is None else f", {shown(process.unit)}"
-            yield Occurrence(
-                (f"{process_label(process)}{unit}",),
-                detail=f"The daemon of {gpu} is in {shown(path)}.",
+        if not hidden and not reaches:
+            default = "" if process.variable(PIPE_DIRECTORY) is not None else " (the default)"
+            yield finding(
+                details=f"They use {shown(path)}{default}, {its_daemon} has {shown(each.process.pipe_directory)}.",
+                advice=f"Set it in the {_place_of_variables(process)}.",
+                commands=(f"{PIPE_DIRECTORY}={quoted(daemon.pipe_directory)}",),
+            )
+        elif hidden and path.startswith(TEMPORARY) and process.container is None:
+            yield finding(
+                details=f"They have a private /tmp without the directory of {its_daemon}, {shown(path)}.",
+                situation=Situation.PRIVATE_TMP,
                 commands=(without_private_tmp(process.unit),) if process.unit else (),
             )
-
-
-@check(Severity.ERROR, *_NEEDS)
-def container_without_directory(facts: Facts) -> Iterator[Occurrence]:
-    """A container does not have the daemon's pipe directory. Its CUDA process bypasses MPS.
-
-    Mount the pipe directory and /dev/shm into the container.
-    """
-    for daemon, each, process, gpu in bypassing(facts):
-        path = process.pipe_directory
-        if not _is_hidden(daemon, each, process) or (path.startswith(TEMPORARY) and process.container is None):
-            continue
-        directory = quoted(path)
-        yield Occurrence(
-            (f"{process_label(process)}, container {shown(process.container or 'unknown')[:12]}",),
-            detail=f"There, {shown(path)} is not the directory of the daemon of {gpu}, or is missing.",
-            commands=(f"docker run --ipc=host -v {directory}:{directory} -e {PIPE_DIRECTORY}={directory} IMAGE",),
-        )
-
-
-@check(NodeProblem.PROCESS_BYPASSING, *_NEEDS)
-def process_bypassing(facts: Facts) -> Iterator[Occurrence]:
-    """A CUDA process can reach the daemon, but bypasses MPS."""
-    for daemon, each, process, gpu in bypassing(facts):
-        if _reaches(daemon, each, process) and not _of_other_user(each, process):
-            yield Occurrence(
-                (process_label(process),),
-                detail=f"On {gpu}, a process has the daemon's directory: it started while no daemon ran.",
-                fix="To make such a process fail instead, set the compute mode to EXCLUSIVE_PROCESS.",
+        elif hidden:
+            directory = quoted(path)
+            yield finding(
+                details=f"In their container, {shown(path)} is not the directory of {its_daemon}, or is missing.",
+                situation=Situation.CONTAINER_WITHOUT_DIRECTORY,
+                commands=(f"docker run --ipc=host -v {directory}:{directory} -e {PIPE_DIRECTORY}={directory} IMAGE",),
             )
-
-
-@check(Severity.ERROR, *_NEEDS)
-def daemon_of_another_user(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon serves only its own user, not that of a CUDA process. The process bypasses MPS.
-
-    Run the daemon as root, if several users share the GPU.
-    """
-    for _, each, process, gpu in bypassing(facts):
         if _of_other_user(each, process):
-            yield Occurrence(
-                (process_label(process),),
-                detail=f"The daemon of {gpu} runs as UID {each.process.uid}.",
+            yield finding(
+                details=f"{its_daemon[0].upper()}{its_daemon[1:]} serves only its own user, UID {each.process.uid}.",
+                situation=Situation.DAEMON_OF_ANOTHER_USER,
                 commands=("systemctl enable --now nvidia-cuda-mps",),
+            )
+        elif reaches:
+            yield finding(
+                details="They have the daemon's directory: they started while no daemon ran.",
+                advice="To make such a process fail instead, set the compute mode to EXCLUSIVE_PROCESS.",
             )
 
 
 @check(Severity.WARNING, *_NEEDS)
-def shared_memory_differs(facts: Facts) -> Iterator[Occurrence]:
+def shared_memory_differs(facts: Facts) -> Iterator[Finding]:
     """A CUDA process has another /dev/shm than its daemon. It hangs when it connects, or is refused.
 
     Share the IPC namespace, or mount the daemon's /dev/shm. In a pod, set hostIPC: true.
@@ -116,12 +80,14 @@ def shared_memory_differs(facts: Facts) -> Iterator[Occurrence]:
         memories = each.process.shared_memory, process.shared_memory
         connected = process.pid in facts.node.daemons[each.name].clients
         if None not in memories and memories[0] != memories[1] and not connected:
-            yield Occurrence((process_label(process),), commands=("docker run --ipc=host IMAGE",))
+            yield shared_memory_differs.finding(process_label(process), commands=("docker run --ipc=host IMAGE",))
 
 
 @check(Severity.WARNING, *_NEEDS)
-def pid_namespace_differs(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon does not see the PID of a client. Its container does not contain the client's PID namespace.
+def pid_namespace_differs(facts: Facts) -> Iterator[Finding]:
+    """A daemon does not see the PID of a client, and can neither name nor end it.
+
+    The container of the daemon does not contain the client's PID namespace.
 
     Run the daemon in the host's PID namespace. In a pod, set hostPID: true. For NVIDIA's device plugin, set
     mps.enableHostPID.
@@ -129,14 +95,13 @@ def pid_namespace_differs(facts: Facts) -> Iterator[Occurrence]:
     for each, process in _connecting(facts):
         own = each.process.pid_namespaces[:1]
         if own and process.pid_namespaces and own[0] not in process.pid_namespaces:
-            yield Occurrence(
-                (f"{process_label(process)}, of {shown(each.name)}",),
-                detail="The daemon can neither name nor end such a client.",
+            yield pid_namespace_differs.finding(
+                f"{process_label(process)}, of {shown(each.name)}",
             )
 
 
-@check(Severity.ADVICE, Area.DAEMONS, Area.PROCESSES, Area.RIGHTS)
-def exporter_pid_namespace(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.INFO, Area.DAEMONS, Area.PROCESSES, Area.RIGHTS)
+def exporter_pid_namespace(facts: Facts) -> Iterator[Finding]:
     """The exporter is not in the host's PID namespace. It knows no user, command or end of processes outside.
 
     Set hostPID: true in the pod. If all CUDA processes are in this container, and launches need not be counted,
@@ -149,11 +114,11 @@ def exporter_pid_namespace(facts: Facts) -> Iterator[Occurrence]:
     hidden = tuple(shown(name) for name in facts.directories if facts.hidden(name))
     details = [f"Unknown processes on GPUs: {unknown}."] if unknown else []
     details += ["Whether a daemon runs is unknown."] if hidden else []
-    yield Occurrence(
-        hidden,
-        detail=" ".join(details),
+    yield exporter_pid_namespace.finding(
+        *hidden,
+        details=" ".join(details),
         commands=("docker run --pid=host IMAGE",),
-        severity=Severity.WARNING if details else None,
+        rated=Severity.WARNING if details else None,
     )
 
 

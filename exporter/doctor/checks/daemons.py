@@ -2,32 +2,30 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, unread_logs
-from exporter.doctor.finding import (
+from exporter.doctor.check import (
     DROP_INS,
     RESTART_EXPORTER,
-    SEVERITIES,
     UNITS,
-    Occurrence,
-    Severity,
     as_user,
     check,
     config_line,
     daemon_label,
-    error_text,
     gpu_label,
     quoted,
     shown,
     without_private_tmp,
 )
+from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, unread_logs
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.printable import is_service_name
 from exporter.policy import policy_of
+from exporter.report.finding import Finding
 from exporter.report.findings import FULL_RATIO, findings
-from exporter.report.problem import NodeProblem
+from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import DaemonProblem, Situation
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import DOCTOR
@@ -63,15 +61,15 @@ _OWN_CHECKS = (
     NodeProblem.PROCESS_BYPASSING,
     DaemonProblem.SERVER_CRASH_LOOP,
     NodeProblem.LOG_NOT_FOLLOWED,
-    NodeProblem.GPU_UNREADABLE,
+    NodeProblem.NVML_UNUSABLE,
     NodeProblem.EXPORTER_CANNOT_COLLECT,
 )
 """Problems in `status` that checks explain in more detail."""
 
 
 @check(Severity.WARNING, Area.PROGRAMS, Area.GPUS, Area.DAEMONS, Area.DIRECTORIES, Area.LOGS)
-def reported_by_status(facts: Facts) -> Iterator[Occurrence]:
-    """The node has a problem that `status` reports, such as a daemon that does not run or does not answer.
+def reported_by_status(facts: Facts) -> Iterator[Finding]:
+    """The node has a problem that `status` reports. It is in the catalogue.
 
     Do what `status` recommends.
     """
@@ -82,51 +80,38 @@ def reported_by_status(facts: Facts) -> Iterator[Occurrence]:
         own_check |= finding.problem is DaemonProblem.DAEMON_NOT_QUERIED and not usable
         if own_check or (finding.daemon is not None and facts.hidden(finding.daemon)):
             continue
-        commands = (*finding.commands, *(command for step in finding.steps for command in step.commands))
-        yield Occurrence(
-            () if finding.daemon is None else (shown(finding.daemon),),
-            detail=f"{finding.text}. {finding.definition.meaning}",
-            fix=" ".join((finding.remedy, *(step.text for step in finding.steps))),
-            commands=tuple(command for command in commands if command != DOCTOR),
-            severity=SEVERITIES[finding.severity],
-            problem=finding.problem,
-        )
+        yield replace(finding, commands=tuple(command for command in finding.commands if command != DOCTOR))
 
 
-@check(Severity.ERROR)
-def mps_program_unusable(facts: Facts) -> Iterator[Occurrence]:
-    """A program of MPS was not found, or fails.
+@check(Severity.CRITICAL)
+def mps_program_unusable(facts: Facts) -> Iterator[Finding]:
+    """A program of MPS was not found, or fails. The exporter cannot query a daemon, or a daemon cannot start a server.
 
     Install the driver's programs, or add their directory to PATH. In a container, set
     NVIDIA_DRIVER_CAPABILITIES=compute,utility.
     """
     programs = facts.programs
     if programs.control is None:
-        yield Occurrence(
-            (shown(facts.config.constants.control_executable),),
-            detail="The exporter cannot query a daemon.",
+        yield mps_program_unusable.finding(
+            details=f"{shown(facts.config.constants.control_executable)} is not in PATH.",
             commands=("PATH=$PATH:/opt/nvidia/bin cuda-mps-exporter doctor",),
         )
         return
     if programs.problem is not None:
-        yield Occurrence(
-            (shown(programs.control),),
-            detail=f"The exporter cannot query a daemon. {error_text(programs.problem)}",
-            commands=("nvidia-cuda-mps-control -v",),
-        )
+        details = f"{shown(programs.control)}: {shown(programs.problem)}"
+        yield mps_program_unusable.finding(details=details, commands=("nvidia-cuda-mps-control -v",))
     if programs.server is None:
-        yield Occurrence(
-            (shown(programs.control),),
-            detail="nvidia-cuda-mps-server is neither in PATH nor in the directory of nvidia-cuda-mps-control. A "
-            "daemon that is started here cannot start a server, and its clients get error 805.",
-            fix="Ignore this if all daemons run in containers.",
-            severity=Severity.WARNING,
+        yield mps_program_unusable.finding(
+            details="nvidia-cuda-mps-server is neither in PATH nor beside nvidia-cuda-mps-control. Clients of a daemon "
+            "that is started here get error 805.",
+            advice="Ignore this if all daemons run in containers.",
+            rated=Severity.WARNING,
         )
 
 
 @check(Severity.WARNING, Area.PROGRAMS, Area.GPUS)
-def version_mismatch(facts: Facts) -> Iterator[Occurrence]:
-    """nvidia-cuda-mps-control and the driver have different CUDA versions.
+def version_mismatch(facts: Facts) -> Iterator[Finding]:
+    """nvidia-cuda-mps-control and the driver have different CUDA versions. Each driver comes with its own program.
 
     Remove the other programs, or put the driver's directory first in PATH.
     """
@@ -136,49 +121,52 @@ def version_mismatch(facts: Facts) -> Iterator[Occurrence]:
     program = f"{int(found[1])}.{int(found[2])}"
     drivers = {gpu.reading.cuda_version for gpu in facts.node.gpus.values() if gpu.reading.cuda_version is not None}
     for driver in sorted(drivers - {program}):
-        yield Occurrence(
-            (shown(facts.programs.control or ""),),
-            detail=f"The program has CUDA {program}, the driver {shown(driver)}.",
+        yield version_mismatch.finding(
+            shown(facts.programs.control or ""),
+            details=f"The program has CUDA {program}, the driver {shown(driver)}.",
             commands=("type -a nvidia-cuda-mps-control", "nvidia-smi"),
         )
 
 
 @check(Severity.WARNING, Area.DAEMONS)
-def daemon_outdated(facts: Facts) -> Iterator[Occurrence]:
+def daemon_outdated(facts: Facts) -> Iterator[Finding]:
     """The program file of a running daemon was replaced. Usually, the driver was upgraded. The next server may fail.
 
     Restart the daemon when its clients can end.
     """
     for _, each in facts.running():
         if each.outdated:
-            yield Occurrence((daemon_label(each),))
+            yield daemon_outdated.finding(daemon_label(each))
 
 
 @check(Severity.WARNING, Area.DAEMONS)
-def no_daemon(facts: Facts) -> Iterator[Occurrence]:
-    """No control daemon runs, and none is expected.
+def no_daemon(facts: Facts) -> Iterator[Finding]:
+    """No control daemon runs, and none is expected. CUDA processes run without MPS.
 
     Start a daemon. Enable its unit or name it in the configuration: then an alert reports its absence.
     """
     known = facts.node.daemons.values()
     if not facts.daemons and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
-        yield Occurrence(commands=("systemctl enable --now nvidia-cuda-mps", _START))
+        yield no_daemon.finding(commands=("systemctl enable --now nvidia-cuda-mps", _START))
 
 
 @check(DaemonProblem.SERVER_CRASH_LOOP, Area.DAEMONS, Area.LOGS, Area.GPUS, Area.DIRECTORIES)
-def servers_exit_early(facts: Facts) -> Iterator[Occurrence]:
-    """Servers exit before they are ready. Clients get error 805."""
+def servers_exit_early(facts: Facts) -> Iterator[Finding]:
+    """Servers exit before they are ready."""
     for daemon, each in facts.running():
         failed = daemon.connections.failed_starts
         if failed.reported and failed.last_exit_at is not None:
             causes = list(_causes_of_early_exits(facts, daemon)) or ["Other findings of this report may be the cause"]
             ago = duration_text(max(0.0, facts.node.at - failed.last_exit_at))
             logs = " ".join(quoted(_log_path(daemon, each, file)) for file in daemon.log.sizes)
-            yield Occurrence(
-                (daemon_label(each),),
-                detail=f"By its log, {failed_starts_text(failed)}. That was {ago} ago. {'. '.join(causes)}.",
+            yield Finding(
+                DaemonProblem.SERVER_CRASH_LOOP,
+                daemon=daemon.name,
+                values={"failed": failed_starts_text(failed)},
+                places=(daemon_label(each),),
+                details=f"The last exit was {ago} ago. {'. '.join(causes)}.",
                 commands=(*([f"tail -n 30 {logs}"] if logs else []), "dmesg | grep -i -e NVRM -e Xid"),
-                severity=None if in_crash_loop(daemon, facts.node.at) else Severity.WARNING,
+                rated=None if in_crash_loop(daemon, facts.node.at) else Severity.WARNING,
             )
 
 
@@ -202,8 +190,8 @@ def _log_path(daemon: Daemon, each: DaemonFacts, file: str) -> str:
     return f"{root}{daemon.log_directory}/{file}"
 
 
-@check(Severity.ADVICE, Area.DAEMONS, Area.UNITS, doc="docs/configuration.md")
-def daemon_not_expected(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.INFO, Area.DAEMONS, Area.UNITS, page="docs/configuration.md")
+def daemon_not_expected(facts: Facts) -> Iterator[Finding]:
     """A running daemon is not expected. The configuration and its unit do not declare it. No alert reports its end.
 
     Enable its unit, or name it in the configuration. A job's own daemon needs nothing.
@@ -211,44 +199,44 @@ def daemon_not_expected(facts: Facts) -> Iterator[Occurrence]:
     for daemon, each in facts.running():
         in_container = daemon.name != daemon.pipe_directory
         if daemon.discovered and not daemon.declared.expected and not in_container:
-            yield Occurrence(
-                (daemon_label(each),), commands=("[[daemons]]", config_line("pipe_directory", daemon.pipe_directory))
+            yield daemon_not_expected.finding(
+                daemon_label(each),
+                commands=("[[daemons]]", config_line("pipe_directory", daemon.pipe_directory)),
             )
 
 
-@check(Severity.ADVICE, Area.DAEMONS)
-def few_open_files(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.INFO, Area.DAEMONS)
+def few_open_files(facts: Facts) -> Iterator[Finding]:
     """A daemon and its servers may open only few files. A server with many clients fails.
 
     Set LimitNOFILE=16384 in the daemon's unit, and restart it.
     """
     for _, each in facts.running():
         if each.open_files is not None and each.open_files < ENOUGH_OPEN_FILES:
-            yield Occurrence(
-                (daemon_label(each),),
-                detail=f"The limit is {each.open_files}. NVIDIA recommends {ENOUGH_OPEN_FILES}.",
+            yield few_open_files.finding(
+                daemon_label(each),
+                details=f"The limit is {each.open_files}. NVIDIA recommends {ENOUGH_OPEN_FILES}.",
                 commands=(f"prlimit --nofile={ENOUGH_OPEN_FILES} --pid {each.process.pid}",),
             )
 
 
-@check(Severity.ERROR, Area.UNITS, doc="docs/start.md")
-def unit_not_there(facts: Facts) -> Iterator[Occurrence]:
-    """The configuration names an unknown unit. The watchdog cannot restart the daemon.
+@check(Severity.CRITICAL, Area.UNITS)
+def unit_not_there(facts: Facts) -> Iterator[Finding]:
+    """The configuration names an unknown unit. The watchdog cannot restart the daemon, or detect that it was stopped.
 
     Install the unit, or correct its name.
     """
     for configured in facts.config.daemons:
         if configured.unit is not None and facts.private_tmp is not None and configured.unit not in facts.private_tmp:
-            yield Occurrence(
-                (f"{shown(configured.name)}: {shown(configured.unit)}",),
-                detail="It is also unknown whether an operator stopped the daemon.",
+            yield unit_not_there.finding(
+                f"{shown(configured.name)}: {shown(configured.unit)}",
                 commands=("systemctl list-unit-files 'nvidia*'",),
             )
 
 
-@check(Severity.ERROR, Area.UNITS, doc="docs/start.md")
-def unit_private_tmp(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon is in /tmp, and its unit or that of the exporter has a private /tmp.
+@check(Severity.CRITICAL, Area.UNITS)
+def unit_private_tmp(facts: Facts) -> Iterator[Finding]:
+    """A daemon is in /tmp, and its unit or that of the exporter has a private /tmp. They see different directories.
 
     Set PrivateTmp=no, or move the daemon to /run. To move it, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it
     and its clients.
@@ -258,21 +246,21 @@ def unit_private_tmp(facts: Facts) -> Iterator[Occurrence]:
     for daemon in in_tmp:
         unit = daemon.runtime.unit or daemon.declared.unit
         if unit is not None and private.get(unit):
-            yield Occurrence(
-                (f"{shown(unit)}: {shown(daemon.pipe_directory)}",),
-                detail="Other CUDA processes do not find the daemon, and bypass MPS.",
+            yield unit_private_tmp.finding(
+                f"{shown(unit)}: {shown(daemon.pipe_directory)}",
+                details="Other CUDA processes do not find the daemon, and bypass MPS.",
                 commands=(without_private_tmp(unit),),
             )
     if in_tmp and private.get(EXPORTER):
-        yield Occurrence(
-            tuple(shown(daemon.name) for daemon in in_tmp),
-            detail="The exporter finds the daemon only while the daemon runs, and only with CAP_SYS_PTRACE.",
+        yield unit_private_tmp.finding(
+            *(shown(daemon.name) for daemon in in_tmp),
+            details="The exporter finds the daemon only while the daemon runs, and only with CAP_SYS_PTRACE.",
             commands=(without_private_tmp(EXPORTER),),
         )
 
 
-@check(Severity.ERROR, Area.DAEMONS)
-def two_daemons(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.CRITICAL, Area.DAEMONS)
+def two_daemons(facts: Facts) -> Iterator[Finding]:
     """Several control daemons run in one pipe directory. Clients reach the last one, the others only occupy GPUs.
 
     End all daemons but the one in the pid file. Let a single unit start it.
@@ -280,11 +268,11 @@ def two_daemons(facts: Facts) -> Iterator[Occurrence]:
     for name in dict.fromkeys(each.name for each in facts.daemons):
         running = facts.daemons_of(name)
         if len(running) > 1:
-            yield Occurrence(tuple(map(daemon_label, running)), commands=("pgrep -a -f nvidia-cuda-mps-control",))
+            yield two_daemons.finding(*map(daemon_label, running), commands=("pgrep -a -f nvidia-cuda-mps-control",))
 
 
-@check(Severity.ERROR, Area.DIRECTORIES, Area.DAEMONS)
-def directory_closed(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.CRITICAL, Area.DIRECTORIES, Area.DAEMONS)
+def directory_closed(facts: Facts) -> Iterator[Finding]:
     """Other users' servers cannot open a daemon's sockets, and exit. Their clients get error 805.
 
     Let other users enter the directory, but not write to it. For a unit, set RuntimeDirectoryMode=0755.
@@ -292,50 +280,53 @@ def directory_closed(facts: Facts) -> Iterator[Occurrence]:
     for name, directory in facts.directories.items():
         as_root = any(each.process.uid in (0, None) for each in facts.daemons_of(name))
         if directory.closed is not None and as_root:
-            yield Occurrence(
-                (shown(name),),
-                detail=f"Only the owner can enter {shown(directory.closed)}.",
+            yield directory_closed.finding(
+                shown(name),
+                details=f"Only the owner can enter {shown(directory.closed)}.",
                 commands=(f"chmod o+x {quoted(directory.closed)}",),
             )
 
 
-@check(Severity.WARNING, Area.DIRECTORIES, Area.DAEMONS, doc="docs/security.md")
-def directory_writable(facts: Facts) -> Iterator[Occurrence]:
-    """Other users can replace a daemon's sockets, or write its pid file.
+@check(Severity.WARNING, Area.DIRECTORIES, Area.DAEMONS, page="docs/security.md")
+def directory_writable(facts: Facts) -> Iterator[Finding]:
+    """Other users can write to a daemon's pipe directory or pid file. They can replace its sockets or its PID.
 
     Let only the daemon's user write to them. The daemon creates a new pid file at each start (ExecStartPost=).
     """
     for name, directory in facts.directories.items():
         if directory.writable:
-            yield Occurrence(
-                (shown(name),),
-                detail=f"They can write to {shown(directory.path)}, and receive what clients send.",
+            yield directory_writable.finding(
+                shown(name),
+                details=f"They can write to {shown(directory.path)}, and receive what clients send.",
                 commands=(f"chmod go-w {quoted(directory.path)}",),
             )
         mode = directory.pid_file_mode
         if mode is not None and mode & _WRITABLE_BY_OTHERS and facts.daemons_of(name):
-            yield Occurrence(
-                (shown(directory.pid_file),),
-                detail=f"The daemon creates its pid file with mode {mode:04o}. If another PID is in it, no command "
+            yield directory_writable.finding(
+                shown(directory.pid_file),
+                details=f"The daemon creates its pid file with mode {mode:04o}. If another PID is in it, no command "
                 "reaches the daemon. The exporter ignores the file if it already knows the daemon.",
                 commands=(as_user(_user(facts, name), f"chmod go-w {quoted(directory.pid_file)}"),),
-                severity=Severity.ADVICE,
+                rated=Severity.INFO,
             )
 
 
-@check(DaemonProblem.PID_FILE_WRONG, Area.DIRECTORIES, Area.DAEMONS, doc="docs/security.md")
-def pid_file_wrong(facts: Facts) -> Iterator[Occurrence]:
+@check(DaemonProblem.PID_FILE_WRONG, Area.DIRECTORIES, Area.DAEMONS)
+def pid_file_wrong(facts: Facts) -> Iterator[Finding]:
     """A pid file names another process than the running daemon."""
     for name, directory in facts.directories.items():
         running = facts.daemons_of(name)
         if len(running) == 1 and not directory.problem and directory.pid != running[0].own_pid:
-            yield Occurrence(
-                (shown(directory.pid_file),), commands=(f"echo {running[0].own_pid} > {quoted(directory.pid_file)}",)
+            yield Finding(
+                DaemonProblem.PID_FILE_WRONG,
+                daemon=name,
+                places=(shown(directory.pid_file),),
+                commands=(f"echo {running[0].own_pid} > {quoted(directory.pid_file)}",),
             )
 
 
-@check(Severity.WARNING, Area.DIRECTORIES, Area.DAEMONS, doc="docs/security.md")
-def log_fifo_open(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.WARNING, Area.DIRECTORIES, Area.DAEMONS, page="docs/security.md")
+def log_fifo_open(facts: Facts) -> Iterator[Finding]:
     """Any user can change and block a daemon's logs. The daemon creates their fifo with write access for all users.
 
     Restrict the fifo to the daemon's user. All clients and servers still work. The daemon creates a new fifo at
@@ -346,10 +337,10 @@ def log_fifo_open(facts: Facts) -> Iterator[Occurrence]:
         running = facts.daemons_of(name)
         if mode is not None and mode & _OPEN_TO_OTHERS and directory.closed is None and running:
             shared = all(each.for_all_users for each in running)
-            yield Occurrence(
-                (shown(directory.log_fifo),),
-                detail=f"Its mode is {mode:04o}.",
-                fix="" if shared else _OTHER_SERVERS_LOG_NOTHING,
+            yield log_fifo_open.finding(
+                shown(directory.log_fifo),
+                details=f"Its mode is {mode:04o}.",
+                advice="" if shared else _OTHER_SERVERS_LOG_NOTHING,
                 commands=(
                     as_user(_user(facts, name), f"chmod 0600 {quoted(directory.log_fifo)}"),
                     *_install_drop_in(facts, name),
@@ -371,29 +362,33 @@ def _install_drop_in(facts: Facts, name: str) -> tuple[str, ...]:
     return f"install -Dm 644 -t {quoted(f'/etc/systemd/system/{unit}.d')} {source}", "systemctl daemon-reload"
 
 
-@check(NodeProblem.LOG_NOT_FOLLOWED, Area.LOGS, Area.DAEMONS, Area.RIGHTS, doc="docs/security.md")
-def log_not_followed(facts: Facts) -> Iterator[Occurrence]:
+@check(NodeProblem.LOG_NOT_FOLLOWED, Area.LOGS, Area.DAEMONS, Area.RIGHTS)
+def log_not_followed(facts: Facts) -> Iterator[Finding]:
     """The exporter cannot read a running daemon's log."""
     for daemon, each in facts.running():
         if daemon.runtime.journal is not None and not facts.exporter.reads_journal:
-            yield Occurrence(
-                (daemon_label(each),),
-                detail="Its log is in the journal.",
-                fix="Install the drop-in `journal.conf`. Or let the unit append to stdout.log in the log directory.",
+            yield Finding(
+                NodeProblem.LOG_NOT_FOLLOWED,
+                daemon=daemon.name,
+                values={"problem": "it is in the journal"},
+                places=(daemon_label(each),),
+                advice="Install the drop-in `journal.conf`. Or let the unit append to stdout.log in the log directory.",
                 commands=(f"{DROP_INS}/journal.conf", RESTART_EXPORTER),
             )
         for problem in unread_logs(daemon) if not daemon.runtime.log_is_lost else ():
             path = problem.parameters.get("subject") or ""
-            yield Occurrence(
-                (shown(path) or daemon_label(each),),
-                detail=error_text(reason_text(problem, CollectorName.LOGS)),
-                fix="Let it enter the log directory (mode 0755), and check `log_directory` in the configuration.",
+            yield Finding(
+                NodeProblem.LOG_NOT_FOLLOWED,
+                daemon=daemon.name,
+                values={"problem": reason_text(problem, CollectorName.LOGS)},
+                places=(shown(path) or daemon_label(each),),
+                advice="Let it enter the log directory (mode 0755), and check `log_directory` in the configuration.",
                 commands=(f"ls -ld {quoted(path.rpartition('/')[0])} {quoted(path)}",) if path.startswith("/") else (),
             )
 
 
-@check(Severity.WARNING, Area.DAEMONS, doc="docs/configuration.md")
-def log_directory_differs(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.WARNING, Area.DAEMONS, page="docs/configuration.md")
+def log_directory_differs(facts: Facts) -> Iterator[Finding]:
     """The configuration names a wrong log directory. If the daemon dies, its last log lines are not found.
 
     Write the daemon's log directory into the configuration.
@@ -405,16 +400,20 @@ def log_directory_differs(facts: Facts) -> Iterator[Occurrence]:
             if actual is None or (logs is not None and logs == facts.configured_logs.get(configured.name)):
                 continue  # The same directory can have several paths.
             if actual.rstrip("/") != named and each.process.container is None:
-                yield Occurrence(
-                    (shown(configured.name),),
-                    detail=f"The configuration names {shown(named)}, the daemon uses {shown(actual)}.",
+                yield log_directory_differs.finding(
+                    shown(configured.name),
+                    details=f"The configuration names {shown(named)}, the daemon uses {shown(actual)}.",
                     commands=(config_line("log_directory", actual),),
                 )
 
 
-@check(Severity.WARNING, Area.LOGS, fix=NodeProblem.LOG_GROWING.definition.remedy, doc="docs/start.md")
-def log_not_rotated(facts: Facts) -> Iterator[Occurrence]:
-    """A log is large, or was rotated by renaming it. Each command to the daemon adds five lines."""
+@check(Severity.WARNING, Area.LOGS, page=NodeProblem.LOG_GROWING.definition.page)
+def log_not_rotated(facts: Facts) -> Iterator[Finding]:
+    """A log is large, or was rotated by renaming it. Each command to the daemon adds five lines.
+
+    Set up logrotate with copytruncate: the daemon never opens its log again, and continues to write into a renamed
+    file.
+    """
     for daemon, each in facts.running():
         for file, size in daemon.log.sizes.items():
             # The paths of a daemon in a container are those of its root.
@@ -422,15 +421,15 @@ def log_not_rotated(facts: Facts) -> Iterator[Occurrence]:
             rotated = tuple(f"{original}{suffix}" for suffix in _SUFFIXES)
             renamed = [] if original in each.written else [path for path in each.written if path.startswith(rotated)]
             if renamed:
-                yield Occurrence(
-                    (shown(path),),
-                    detail=f"The daemon writes to {shown(renamed[0])} until it is restarted. If that is compressed or "
+                yield log_not_rotated.finding(
+                    shown(path),
+                    details=f"The daemon writes to {shown(renamed[0])} until it is restarted. If that is compressed or "
                     "removed, lines are lost.",
                     commands=(_INSTALL_LOGROTATE,),
                 )
             if size >= LARGE_BYTES:
-                yield Occurrence(
-                    (shown(path),),
-                    detail=f"Its size is {size >> 20} MiB.",
+                yield log_not_rotated.finding(
+                    shown(path),
+                    details=f"Its size is {size >> 20} MiB.",
                     commands=(_INSTALL_LOGROTATE, f"truncate -s 0 {quoted(path)}"),
                 )

@@ -3,48 +3,48 @@
 from collections.abc import Iterator
 
 from exporter.config.settings import Attribution, DaemonConfig
-from exporter.doctor.facts import Area, ExporterProcess, Facts
-from exporter.doctor.finding import (
+from exporter.doctor.check import (
     AS_ROOT,
     ATTRIBUTION_AS_ROOT,
     DROP_INS,
     RESTART_EXPORTER,
     UNITS,
-    Occurrence,
-    Severity,
     check,
     error_text,
     quoted,
     shown,
 )
+from exporter.doctor.facts import Area, ExporterProcess, Facts
 from exporter.model.settings import Mode
 from exporter.parse.proc import Capability
+from exporter.report.finding import Finding
+from exporter.report.problem import Severity
 
 _UNIT = f"install -Dm 644 -t /etc/systemd/system {UNITS}/cuda-mps-exporter.service"
 
 
-@check(Severity.ERROR, doc="docs/configuration.md")
-def configuration_unusable(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.CRITICAL, page="docs/configuration.md")
+def configuration_unusable(facts: Facts) -> Iterator[Finding]:
     """A flag, a variable, the configuration file or the web config file is invalid. The exporter does not start.
 
     Correct it, and check it with `serve --config.check`.
     """
     if facts.config_problem is not None:
-        yield Occurrence(
-            detail=f"The error is: {shown(facts.config_problem)}. The other checks ignore the configuration.",
+        yield configuration_unusable.finding(
+            details=f"The error is: {shown(facts.config_problem)}. The other checks ignore the configuration.",
             commands=("cuda-mps-exporter serve --config.check",),
         )
     if facts.web_problem is not None:
         file = str(facts.config.web_config_file)
-        yield Occurrence(
-            (shown(file),),
-            detail=error_text(facts.web_problem),
+        yield configuration_unusable.finding(
+            shown(file),
+            details=error_text(facts.web_problem),
             commands=(f"cuda-mps-exporter serve --config.check --web.config.file={quoted(file)}",),
         )
 
 
-@check(Severity.WARNING, Area.RIGHTS, doc="docs/security.md")
-def history_not_writable(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.WARNING, Area.RIGHTS, page="docs/security.md")
+def history_not_writable(facts: Facts) -> Iterator[Finding]:
     """The exporter cannot write to its state directory. A restart loses incidents and the watchdog's state.
 
     Make the service's user its owner, as the unit does (StateDirectory=).
@@ -52,17 +52,17 @@ def history_not_writable(facts: Facts) -> Iterator[Occurrence]:
     exporter = facts.exporter
     if exporter.state_problem is not None:
         directory = quoted(exporter.state_directory)
-        yield Occurrence(
-            (shown(exporter.state_directory),),
-            detail=f"For {exporter.label}: {shown(exporter.state_problem)}.",
+        yield history_not_writable.finding(
+            shown(exporter.state_directory),
+            details=f"For {exporter.label}: {shown(exporter.state_problem)}.",
             commands=(f"chown -R cuda-mps-exporter: {directory} && chmod 0700 {directory}",),
-            severity=None if exporter.is_service else Severity.ADVICE,
+            rated=None if exporter.is_service else Severity.INFO,
         )
 
 
-@check(Severity.ERROR, doc="docs/watchdog.md")
-def acts_without_restart(facts: Facts) -> Iterator[Occurrence]:
-    """The watchdog may act, but has no unit or command to restart a daemon.
+@check(Severity.CRITICAL, page="docs/watchdog.md")
+def acts_without_restart(facts: Facts) -> Iterator[Finding]:
+    """The watchdog may act, but has no unit or command to restart a daemon. A daemon that ends stays down.
 
     Set `unit` or `restart_command` in the daemon's [[daemons]].
     """
@@ -70,7 +70,7 @@ def acts_without_restart(facts: Facts) -> Iterator[Occurrence]:
         daemon = facts.node.daemons.get(configured.name)
         unit = configured.unit or (None if daemon is None else daemon.declared.unit)
         if _acts(configured, facts) and unit is None and not configured.restart_command:
-            yield Occurrence((shown(configured.name),), commands=('unit = "nvidia-cuda-mps.service"',))
+            yield acts_without_restart.finding(shown(configured.name), commands=('unit = "nvidia-cuda-mps.service"',))
 
 
 def _acts(configured: DaemonConfig, facts: Facts) -> bool:
@@ -81,9 +81,9 @@ def _lacks(exporter: ExporterProcess, missing: str) -> str:
     return f"{exporter.label[:1].upper()}{exporter.label[1:]} (UID {exporter.uid}) lacks {missing}."
 
 
-@check(Severity.WARNING, Area.RIGHTS, doc="docs/security.md")
-def exporter_rights(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter lacks a capability, or has one too many.
+@check(Severity.WARNING, Area.RIGHTS, page="docs/security.md")
+def exporter_rights(facts: Facts) -> Iterator[Finding]:
+    """The exporter does not have the rights that it needs. It lacks a capability, or has one too many.
 
     Give it the rights of the delivered unit and its drop-ins, and no others.
     """
@@ -91,20 +91,20 @@ def exporter_rights(facts: Facts) -> Iterator[Occurrence]:
     others = [each for each in facts.daemons if each.process.uid != exporter.uid]
     missing = exporter.lacks(Capability.SYS_PTRACE)
     if missing and (others or not facts.daemons):
-        yield Occurrence(
-            tuple(shown(each.name) for each in others),
-            detail="It assumes that daemons serve all GPUs, and misses those in containers. Paths of programs and exit "
-            f"statuses are also unknown. {_lacks(exporter, missing)}",
+        yield exporter_rights.finding(
+            *(shown(each.name) for each in others),
+            details="It assumes that daemons serve all GPUs, and misses those in containers. "
+            f"Paths of programs and exit statuses are also unknown. {_lacks(exporter, missing)}",
             commands=(_UNIT, RESTART_EXPORTER) if exporter.is_service else AS_ROOT,
         )
     acting = tuple(shown(each.name) for each in facts.config.daemons if _acts(each, facts))
     missing = exporter.lacks(Capability.KILL, Capability.SETUID, Capability.SETGID)
     if missing and (acting or facts.config.watchdog is Mode.ACT):
-        yield Occurrence(
-            acting,
-            detail="The watchdog may act, but cannot end hung daemons or run commands as their users. "
+        yield exporter_rights.finding(
+            *acting,
+            details="The watchdog may act, but cannot end hung daemons or run commands as their users. "
             + _lacks(exporter, missing),
-            fix="Install the drop-in `act.conf` and the polkit rule. They allow restarts of units.",
+            advice="Install the drop-in `act.conf` and the polkit rule. They allow restarts of units.",
             commands=(
                 f"{DROP_INS}/act.conf",
                 f"install -Dm 644 -t /etc/polkit-1/rules.d {UNITS}/50-cuda-mps-exporter.rules",
@@ -113,42 +113,44 @@ def exporter_rights(facts: Facts) -> Iterator[Occurrence]:
             ),
         )
     if exporter.uid != 0 and not exporter.lacks(Capability.DAC_OVERRIDE):
-        yield Occurrence(
-            detail="It has CAP_DAC_OVERRIDE, but is not root. Daemons of other users refuse its queries (measured, "
+        yield exporter_rights.finding(
+            details="It has CAP_DAC_OVERRIDE, but is not root. Daemons of other users refuse its queries (measured, "
             "R580).",
             commands=("systemctl edit cuda-mps-exporter  # AmbientCapabilities=CAP_SYS_PTRACE",),
-            severity=Severity.ERROR,
+            rated=Severity.CRITICAL,
         )
 
 
-@check(Severity.ADVICE, Area.RIGHTS, doc="docs/security.md")
-def kernel_log_closed(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.INFO, Area.RIGHTS, page="docs/security.md")
+def kernel_log_closed(facts: Facts) -> Iterator[Finding]:
     """The exporter cannot read the kernel log. It misses some Xids, and no faulting address names a client.
 
     Install the drop-in `kernel-log.conf` (CAP_SYSLOG).
     """
     if facts.exporter.kernel_log is not None:
-        yield Occurrence(
-            detail=f"For {facts.exporter.label}: {shown(facts.exporter.kernel_log)}.",
+        yield kernel_log_closed.finding(
+            details=f"For {facts.exporter.label}: {shown(facts.exporter.kernel_log)}.",
             commands=(f"{DROP_INS}/kernel-log.conf", RESTART_EXPORTER),
         )
 
 
-@check(Severity.WARNING, doc="docs/security.md")
-def not_examined(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.UNKNOWN, page="docs/security.md")
+def not_examined(facts: Facts) -> Iterator[Finding]:
     """An area was not fully examined. Mistakes in it are unknown.
 
     Run doctor as root.
     """
     for each in facts.not_examined:
         if not each.reported:
-            yield Occurrence(
-                detail=f"The area is {each.area}: {shown(each.reason)}.", fix=each.fix, commands=each.commands
+            yield not_examined.finding(
+                details=f"The area is {each.area}: {shown(each.reason)}.",
+                advice=each.fix,
+                commands=each.commands,
             )
 
 
-@check(Severity.WARNING, Area.LAUNCHES, Area.RIGHTS, doc="docs/security.md")
-def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.WARNING, Area.LAUNCHES, Area.RIGHTS, page="docs/security.md")
+def launches_not_counted(facts: Facts) -> Iterator[Finding]:
     """With `attribution=bpf`, launches cannot be counted. SM time is not attributed to these clients.
 
     Make it possible, or set --attribution=off.
@@ -158,22 +160,22 @@ def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
     missing = exporter.lacks(Capability.SYS_ADMIN) and exporter.lacks(Capability.BPF, Capability.PERFMON)
     if facts.config.attribution is Attribution.BPF and missing:
         is_service = facts.exporter.is_service
-        yield Occurrence(
-            detail=_lacks(facts.exporter, missing),
-            fix="Install the drop-in `bpf.conf`, or run doctor as root.",
+        yield launches_not_counted.finding(
+            details=_lacks(facts.exporter, missing),
+            advice="Install the drop-in `bpf.conf`, or run doctor as root.",
             commands=(f"{DROP_INS}/bpf.conf", RESTART_EXPORTER) if is_service else ATTRIBUTION_AS_ROOT,
         )
     elif probes is not None and probes.refused is not None:
-        yield Occurrence(
-            detail=f"The kernel refuses the BPF programs. {error_text(probes.refused)}",
-            fix="Use Linux with BPF and uprobes, without confidentiality lockdown, on x86-64 or arm64. In a container, "
-            "check the seccomp profile.",
+        yield launches_not_counted.finding(
+            details=f"The kernel refuses the BPF programs. {error_text(probes.refused)}",
+            advice="Use Linux with BPF and uprobes, without confidentiality lockdown, on x86-64 or arm64. "
+            "In a container, check the seccomp profile.",
             commands=("cat /sys/kernel/security/lockdown", "uname -rm"),
         )
     if probes is not None and not probes.libraries and not probes.problems:
-        yield Occurrence(
-            detail="No libcuda.so.1 is in the directories of the distribution or in a CUDA process.",
-            fix="Install the driver's libraries. In a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
+        yield launches_not_counted.finding(
+            details="No libcuda.so.1 is in the directories of the distribution or in a CUDA process.",
+            advice="Install the driver's libraries. In a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
         )
     for problem in probes.problems if probes is not None else ():
-        yield Occurrence((shown(problem),), fix="Restart processes with a replaced library.")
+        yield launches_not_counted.finding(shown(problem), advice="Restart processes with a replaced library.")

@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 
-from exporter.doctor.facts import Area, Facts, ProcessFacts
-from exporter.doctor.finding import (
-    Occurrence,
-    Severity,
+from exporter.doctor.check import (
     check,
     daemon_label,
-    error_text,
     gpu_label,
     nvml_problem,
     process_label,
     shown,
 )
+from exporter.doctor.facts import Area, Facts, ProcessFacts
 from exporter.model.gpu import Gpu
 from exporter.model.node import CollectorName
 from exporter.model.reason import ReasonCode
@@ -24,65 +21,46 @@ from exporter.parse.mps_variables import (
     parse_percentage,
     visible_device_entries,
 )
-from exporter.report.problem import NodeProblem
+from exporter.report.finding import Finding
+from exporter.report.problem import NodeProblem, Severity
 from exporter.report.reasons import reason_text
 from exporter.state.devices import device_count, gpus_by_ordinal, is_from_volta, serves_gpu, serving_daemon
-from exporter.state.gpus import LOST
 from exporter.state.limits import BEFORE_VOLTA
 
+_DRIVER_COMMANDS = "modprobe nvidia", "nvidia-smi", "ldconfig -p | grep libnvidia-ml"
+_NVML_COMMANDS = {
+    ReasonCode.DRIVER_MISMATCH: (
+        "cuda-mps-exporter pause",
+        "fuser -v /dev/nvidia*",
+        "modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia",
+    ),
+    ReasonCode.PACKAGE_CONFLICT: ("pip uninstall pynvml", "pip install --force-reinstall nvidia-ml-py"),
+    ReasonCode.CONTAINER_WITHOUT_GPUS: (),
+}
 
-@check(Severity.ERROR, Area.GPUS)
-def nvml_unusable(facts: Facts) -> Iterator[Occurrence]:
-    """NVML does not work, or finds no GPU. The exporter cannot read the GPUs.
 
-    Repair the installation of the driver. In a container, provide its libraries and devices (--gpus all, or
-    NVIDIA_VISIBLE_DEVICES).
+@check(NodeProblem.NVML_UNUSABLE, Area.GPUS)
+def nvml_unusable(facts: Facts) -> Iterator[Finding]:
+    """NVML does not work. If only one GPU is lost, the driver works, and `status` reports the GPU."""
+    problem = nvml_problem(facts)
+    if problem is not None and problem.code is not ReasonCode.GPU_LOST and not facts.node.gpus:
+        values = {"problem": reason_text(problem, CollectorName.NVML)}
+        commands = _NVML_COMMANDS.get(problem.code, _DRIVER_COMMANDS)
+        yield Finding(NodeProblem.NVML_UNUSABLE, values=values, commands=commands)
+
+
+@check(Severity.WARNING, Area.GPUS)
+def no_gpu(facts: Facts) -> Iterator[Finding]:
+    """The driver works, but finds no GPU. No CUDA process can run.
+
+    Look for the reason in the kernel log. In a container, provide the devices (--gpus all, or NVIDIA_VISIBLE_DEVICES).
     """
-    source, problem = facts.node.sources.get(CollectorName.NVML), nvml_problem(facts)
-    match None if problem is None else problem.code:
-        case None:
-            if source is not None and not facts.node.gpus:
-                yield Occurrence(
-                    detail="The driver works, but finds no GPU. The kernel log may have the reason.",
-                    commands=("nvidia-smi -L", "dmesg | grep -i NVRM"),
-                    severity=Severity.WARNING,
-                )
-        case ReasonCode.DRIVER_MISMATCH:
-            yield Occurrence(
-                detail="The driver was upgraded, but the old kernel module is still loaded. No CUDA process or MPS "
-                "server can start.",
-                fix="Reboot. Or end all processes that use the GPUs, and reload the modules. The exporter releases "
-                "them on `cuda-mps-exporter pause`.",
-                commands=("fuser -v /dev/nvidia*", "modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia"),
-            )
-        case ReasonCode.PACKAGE_CONFLICT:
-            yield Occurrence(
-                detail="The Python package pynvml hides the module of nvidia-ml-py.",
-                fix="Uninstall pynvml, and install nvidia-ml-py again. Then restart the exporter.",
-                commands=("pip uninstall pynvml", "pip install --force-reinstall nvidia-ml-py"),
-            )
-        case ReasonCode.GPU_LOST:
-            return  # The driver works, and `status` reports the GPU.
-        case _ if problem is not None and not facts.node.gpus:
-            on_host = problem.code is not ReasonCode.CONTAINER_WITHOUT_GPUS
-            commands = ("modprobe nvidia", "nvidia-smi", "ldconfig -p | grep libnvidia-ml") if on_host else ()
-            yield Occurrence(detail=error_text(reason_text(problem, CollectorName.NVML)), commands=commands)
+    if CollectorName.NVML in facts.node.sources and nvml_problem(facts) is None and not facts.node.gpus:
+        yield no_gpu.finding(commands=("nvidia-smi -L", "dmesg | grep -i NVRM"))
 
 
-@check(NodeProblem.GPU_UNREADABLE, Area.GPUS)
-def gpu_unreadable(facts: Facts) -> Iterator[Occurrence]:
-    """NVML returns an error for a GPU."""
-    for gpu in facts.node.gpus.values():
-        if gpu.reading.problem is not None and gpu.reading.problem.code not in LOST:
-            yield Occurrence(
-                (gpu_label(gpu),),
-                detail=error_text(reason_text(gpu.reading.problem, CollectorName.NVML)),
-                commands=("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid"),
-            )
-
-
-@check(Severity.ADVICE, Area.GPUS)
-def compute_mode(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.INFO, Area.GPUS)
+def compute_mode(facts: Facts) -> Iterator[Finding]:
     """The compute mode of a GPU does not suit MPS. EXCLUSIVE_PROCESS admits the MPS server, and through it clients.
 
     Set EXCLUSIVE_PROCESS before the daemon starts. A reboot resets it.
@@ -91,42 +69,43 @@ def compute_mode(facts: Facts) -> Iterator[Occurrence]:
     for gpu in facts.node.gpus.values():
         commands = (f"nvidia-smi -i {gpu.reading.index or 0} -c EXCLUSIVE_PROCESS",)
         if gpu.reading.compute_mode == "prohibited":
-            yield Occurrence(
-                (gpu_label(gpu),),
-                detail="It is PROHIBITED: no process can use CUDA, with MPS or without.",
+            yield compute_mode.finding(
+                gpu_label(gpu),
+                details="It is PROHIBITED: no process can use CUDA, with MPS or without.",
                 commands=commands,
-                severity=Severity.ERROR,
+                rated=Severity.CRITICAL,
             )
         elif gpu.reading.compute_mode == "default" and gpu.reading.gpu in served:
             count = len(gpu.bypassing)
-            yield Occurrence(
-                (gpu_label(gpu),),
-                detail="It is Default: a process that does not find the daemon silently bypasses MPS."
+            yield compute_mode.finding(
+                gpu_label(gpu),
+                details="It is Default: a process that does not find the daemon silently bypasses MPS."
                 + (f" Bypassing processes now: {count}." if count else ""),
-                fix="Then such a process gets an error. Ignore this if other processes must use the GPU without MPS.",
+                advice="Then such a process gets an error. Ignore this if processes must use the GPU without MPS.",
                 commands=commands,
-                severity=Severity.WARNING if count else None,
+                rated=Severity.WARNING if count else None,
             )
 
 
 @check(Severity.WARNING, Area.GPUS)
-def mig(facts: Facts) -> Iterator[Occurrence]:
-    """A GPU with MPS has MIG enabled, but its daemon names no instance. CUDA uses one, and it is unknown which.
+def mig(facts: Facts) -> Iterator[Finding]:
+    """A GPU with MPS has MIG enabled, but its daemon names no instance.
+
+    CUDA uses one, and it is unknown which. The memory of its clients is unknown, too.
 
     Give each daemon its own instance (CUDA_VISIBLE_DEVICES=MIG-…) and directories. Or disable MIG, to share the
     whole GPU.
     """
     for gpu in _served(facts):
         if gpu.reading.mig_mode:
-            yield Occurrence(
-                (gpu_label(gpu),),
-                detail="A daemon serves one instance. Its clients' memory is unknown.",
+            yield mig.finding(
+                gpu_label(gpu),
                 commands=("nvidia-smi -L", f"nvidia-smi -i {gpu.reading.index or 0} -mig 0"),
             )
 
 
 @check(Severity.WARNING, Area.GPUS)
-def pre_volta(facts: Facts) -> Iterator[Occurrence]:
+def pre_volta(facts: Facts) -> Iterator[Finding]:
     """A GPU with MPS is older than Volta. It has no limits or memory isolation, and any fault ends the server.
 
     Share it only among trusted processes. If its servers do not start, as in containers of Kubernetes, share it
@@ -135,24 +114,25 @@ def pre_volta(facts: Facts) -> Iterator[Occurrence]:
     for gpu in _served(facts):
         if is_from_volta(gpu.reading) is False:
             capability = shown(gpu.reading.compute_capability or "")
-            yield Occurrence(
-                (gpu_label(gpu),), detail=f"Its compute capability is {capability}. It admits {BEFORE_VOLTA} clients."
+            yield pre_volta.finding(
+                gpu_label(gpu),
+                details=f"Its compute capability is {capability}. It admits {BEFORE_VOLTA} clients.",
             )
 
 
-@check(Severity.ADVICE, Area.GPUS)
-def persistence_off(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.INFO, Area.GPUS)
+def persistence_off(facts: Facts) -> Iterator[Finding]:
     """Persistence mode is off. An idle GPU loses its compute mode, and the next client waits until it is up.
 
     Enable nvidia-persistenced.
     """
     for gpu in _served(facts):
         if gpu.reading.persistence_mode is False:
-            yield Occurrence((gpu_label(gpu),), commands=("systemctl enable --now nvidia-persistenced",))
+            yield persistence_off.finding(gpu_label(gpu), commands=("systemctl enable --now nvidia-persistenced",))
 
 
 @check(Severity.WARNING, Area.GPUS, Area.DAEMONS)
-def gpu_of_two_daemons(facts: Facts) -> Iterator[Occurrence]:
+def gpu_of_two_daemons(facts: Facts) -> Iterator[Finding]:
     """Several daemons serve one GPU. Their clients share it by time slices.
 
     Give each daemon its own GPUs, or stop all but one.
@@ -165,13 +145,14 @@ def gpu_of_two_daemons(facts: Facts) -> Iterator[Occurrence]:
         ]
         names = tuple(dict.fromkeys(running))
         if len(names) > 1:
-            yield Occurrence(
-                names, detail=f"The GPU is {gpu_label(gpu)}. In EXCLUSIVE_PROCESS, the second server cannot start."
+            yield gpu_of_two_daemons.finding(
+                *names,
+                details=f"The GPU is {gpu_label(gpu)}. In EXCLUSIVE_PROCESS, the second server cannot start.",
             )
 
 
 @check(Severity.WARNING, Area.GPUS, Area.DAEMONS, Area.PROCESSES)
-def visible_devices_wrong(facts: Facts) -> Iterator[Occurrence]:
+def visible_devices_wrong(facts: Facts) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES names a GPU that a daemon or a client does not have. CUDA ignores the rest of the list.
 
     Name GPUs by UUID, or remove the variable, and restart the process.
@@ -180,20 +161,20 @@ def visible_devices_wrong(facts: Facts) -> Iterator[Occurrence]:
     for daemon, each in facts.running():
         unknown = _unknown_device(each.process, listed)
         if unknown is not None:
-            yield Occurrence(
-                (daemon_label(each),),
-                detail=f"The daemon's entry is {unknown}. NVML lists no such GPU.",
-                fix="If the GPU was there before, see the kernel log.",
+            yield visible_devices_wrong.finding(
+                daemon_label(each),
+                details=f"The daemon's entry is {unknown}. NVML lists no such GPU.",
+                advice="If the GPU was there before, see the kernel log.",
                 commands=("nvidia-smi -L",),
-                severity=Severity.ERROR,
+                rated=Severity.CRITICAL,
             )
         ordinals = {uuid: ordinal for ordinal, uuid in gpus_by_ordinal(facts.node, daemon).items()}
         for process in facts.clients_of(daemon):
             unknown = _unknown_device(process, ordinals)
             if unknown is not None:
-                yield Occurrence(
-                    (f"{process_label(process)}, of {shown(daemon.name)}",),
-                    detail=f"The client's entry is {unknown}. The daemon has {len(ordinals)} GPUs, from 0 on.",
+                yield visible_devices_wrong.finding(
+                    f"{process_label(process)}, of {shown(daemon.name)}",
+                    details=f"The client's entry is {unknown}. The daemon has {len(ordinals)} GPUs, from 0 on.",
                     commands=("nvidia-smi -L",),
                 )
 
@@ -209,8 +190,8 @@ def _unknown_device(process: ProcessFacts, ordinals: Mapping[str, int | None]) -
     return None
 
 
-@check(Severity.ERROR, Area.DAEMONS, Area.PROCESSES, doc="docs/watchdog.md")
-def thread_percentage_wrong(facts: Facts) -> Iterator[Occurrence]:
+@check(Severity.CRITICAL, Area.DAEMONS, Area.PROCESSES, page="docs/watchdog.md")
+def thread_percentage_wrong(facts: Facts) -> Iterator[Finding]:
     """A thread percentage is not a number above 0 and up to 100. MPS ignores it.
 
     Write a number without a percent sign, and restart the process.
@@ -220,12 +201,15 @@ def thread_percentage_wrong(facts: Facts) -> Iterator[Occurrence]:
     for user, process in users:
         text = process.variable(ACTIVE_THREAD_PERCENTAGE)
         if text is not None and parse_percentage(text) is None:
-            yield Occurrence((user,), detail=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}.")
+            yield thread_percentage_wrong.finding(
+                user,
+                details=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}.",
+            )
 
 
-@check(Severity.ERROR, Area.GPUS, Area.DAEMONS, Area.PROCESSES, doc="docs/watchdog.md")
-def memory_limit_without_effect(facts: Facts) -> Iterator[Occurrence]:
-    """A memory limit does not limit a client, and MPS reports no error.
+@check(Severity.CRITICAL, Area.GPUS, Area.DAEMONS, Area.PROCESSES, page="docs/watchdog.md")
+def memory_limit_without_effect(facts: Facts) -> Iterator[Finding]:
+    """A memory limit does not limit a client. MPS reports no error.
 
     Give each device of a client its share, in G or M. Name devices by the daemon's own ordinals. They start at 0,
     whatever its CUDA_VISIBLE_DEVICES is.
@@ -234,11 +218,11 @@ def memory_limit_without_effect(facts: Facts) -> Iterator[Occurrence]:
     # a client has no limit at all (published by NVIDIA for driver 615.71).
     for each in facts.daemons:
         if each.process.variable(PINNED_MEMORY_LIMIT) is not None:
-            yield Occurrence(
-                (daemon_label(each),),
-                detail=f"{PINNED_MEMORY_LIMIT} has no effect in the environment of a daemon.",
-                fix="Set the limit by command after each start, or let the watchdog do so (`pinned_memory_limits`).",
-                severity=Severity.WARNING,
+            yield memory_limit_without_effect.finding(
+                daemon_label(each),
+                details=f"{PINNED_MEMORY_LIMIT} has no effect in the environment of a daemon.",
+                advice="Set the limit by command after each start, or let the watchdog do so (`pinned_memory_limits`).",
+                rated=Severity.WARNING,
             )
     for daemon in facts.node.daemons.values():
         ordinals = {uuid: ordinal for ordinal, uuid in gpus_by_ordinal(facts.node, daemon).items()}
@@ -249,9 +233,9 @@ def memory_limit_without_effect(facts: Facts) -> Iterator[Occurrence]:
             limits = parse_memory_limits(process.variable(PINNED_MEMORY_LIMIT) or "")
             wrong = list(_wrong_limits(limits, ordinals, devices))
             if wrong:
-                yield Occurrence(
-                    (process_label(process),),
-                    detail=f"In {PINNED_MEMORY_LIMIT}, {' '.join(wrong)}",
+                yield memory_limit_without_effect.finding(
+                    process_label(process),
+                    details=f"In {PINNED_MEMORY_LIMIT}, {' '.join(wrong)}",
                     commands=(f"{PINNED_MEMORY_LIMIT}=0=2G,1=512M",),
                 )
 
