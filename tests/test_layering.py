@@ -77,7 +77,7 @@ PACKAGES: Mapping[str, str] = {
     "app": "actions clock collectors config libcuda_probes model parse report state usage",
     "one_shot": "app clock collectors config model parse recording reducer state",
     "doctor": "__version__ clock collectors config errors libcuda_probes model parse policy report state"
-    " status_client web",
+    " status_client view web",
     "demo": "clock collectors config dry_run errors model recording reducer report watchdog",
     "commands": "actions app clock collectors config demo doctor dry_run errors history log loop metrics"
     " model one_shot policy recording reducer remote_client report service status_client store"

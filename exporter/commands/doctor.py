@@ -40,7 +40,7 @@ def doctor(arguments: Namespace, constants: Constants | None = None) -> int:
     config, problem = nearest_config(arguments, os.environ, constants=constants)
     log.configure(config.log_level, config.log_format, sys.stderr)
     path = os.environ.get("PATH", os.defpath)
-    with progress(sys.stderr, "Examining the node …"):
+    with progress(sys.stderr, "Examining the node ..."):
         facts = gather(config, path, SystemClock(), collect=collect_once, config_problem=problem)
     report, terminal = examine(facts), Terminal(sys.stdout, os.environ)
     if arguments.json:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from inspect import cleandoc
 
 from exporter.doctor.facts import Area, DaemonFacts, Facts, ProcessFacts
-from exporter.model.gpu import Gpu
 from exporter.model.node import CollectorName
 from exporter.model.reason import Reason
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.report.finding import Finding
 from exporter.report.problem import Definition, Problem, Severity
-from exporter.report.text import display_name, process_text, short_gpu
+from exporter.report.text import process_text
 
 Find = Callable[[Facts], Iterator[Finding]]
 
@@ -95,12 +94,6 @@ def daemon_label(daemon: DaemonFacts) -> str:
     return f"{shown(daemon.name)}: {process_label(daemon.process)}"
 
 
-def gpu_label(gpu: Gpu) -> str:
-    """Return a GPU as `GPU 0 (GPU-1efa3f60, NVIDIA H200)`."""
-    names = ", ".join(each for each in (short_gpu(gpu.reading.gpu), display_name(gpu.reading.name)) if each)
-    return f"GPU ({names})" if gpu.reading.index is None else f"GPU {gpu.reading.index} ({names})"
-
-
 def nvml_problem(facts: Facts) -> Reason | None:
     """Return why NVML does not work, if so."""
     source = facts.node.sources.get(CollectorName.NVML)
@@ -110,11 +103,6 @@ def nvml_problem(facts: Facts) -> Reason | None:
 def shown(text: str) -> str:
     """Return the printable form of a text from the node, such as a path or an error."""
     return printable(text, LONGEST_PROBLEM)
-
-
-def error_text(problem: str) -> str:
-    """Return a sentence with the text of an error."""
-    return f"The error is: {shown(problem).rstrip('.')}."
 
 
 def quoted(text: str) -> str:

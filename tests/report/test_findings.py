@@ -246,6 +246,24 @@ def test_a_paused_exporter_has_one_finding_for_the_gpus() -> None:
     assert found.commands == ("cuda-mps-exporter resume",)
 
 
+def test_a_missing_driver_is_the_first_critical_finding_of_a_node_that_expects_mps() -> None:
+    """If a server runs, only the exporter lacks the library."""
+    dead, missing = daemon_dead(), look(problem=failure("no", ReasonCode.LIBRARY_MISSING), at=AT + 11)
+    probes = look(source="libcuda_probes", problem=failure("no libcuda"), at=AT + 11)
+    codes = [(found.problem, found.severity) for found in found_in(reduced(missing, probes, start=dead).node)]
+    assert codes[:2] == [(NodeProblem.NVML_UNUSABLE, CRITICAL), (DaemonProblem.DAEMON_DEAD, CRITICAL)]
+    assert (NodeProblem.EXPORTER_CANNOT_COLLECT, WARNING) in codes
+
+    served = found_in(reduced(missing, probes, start=idle()).node)
+    assert {found.problem for found in served} == {NodeProblem.EXPORTER_CANNOT_COLLECT}
+    assert ["nvml" in found.text for found in served] == [True, False]
+    mismatch = look(problem=failure("no", ReasonCode.DRIVER_MISMATCH), at=AT + 11)
+    assert found_in(reduced(mismatch, start=idle()).node)[0].problem is NodeProblem.NVML_UNUSABLE
+    unexpected = replace(dead.daemons[DAEMON], declared=replace(dead.daemons[DAEMON].declared, expected=False))
+    nowhere = reduced(missing, start=replace(dead, daemons={DAEMON: unexpected})).node
+    assert NodeProblem.NVML_UNUSABLE not in {found.problem for found in found_in(nowhere)}
+
+
 def test_doctor_command_has_the_attribution_option() -> None:
     """The service has the option from its unit's environment, which a shell lacks."""
     (found,) = found_in(

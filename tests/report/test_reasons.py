@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.doctor.checks import CHECKS
 from exporter.model.node import CollectorName, CollectorState
 from exporter.model.reason import (
     LOG_BLOCKED,
@@ -237,7 +238,7 @@ def test_no_other_table_has_texts_for_conditions_or_states() -> None:
 
 
 def test_texts_are_short_sentences(subtests: pytest.Subtests) -> None:
-    for each in PROBLEMS:
+    for each in (*PROBLEMS, *CHECKS):
         problem = each.definition
         with subtests.test(code=each.code):
             assert re.fullmatch(r"[^.]+", re.sub(r"\d\.\d", "", problem.summary)), "one line, without a full stop"
@@ -254,6 +255,12 @@ def test_texts_are_short_sentences(subtests: pytest.Subtests) -> None:
             for since in (None, 0.0):
                 finding = Finding(each, at=10.0, since=since)
                 assert "{" not in finding.text + finding.remedy, "it can be shown without values"
+
+
+def test_no_check_of_doctor_defines_a_problem_again() -> None:
+    """One code names one problem."""
+    codes = {problem.code: problem.definition for problem in PROBLEMS}
+    assert all(codes.get(check.code, check.definition) is check.definition for check in CHECKS)
 
 
 def test_values_that_contain_braces_are_shown_as_they_are() -> None:

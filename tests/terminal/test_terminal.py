@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from exporter.report.text import error, line_of, shell_command
-from exporter.terminal import Terminal
+from exporter.terminal import PROGRESS_SECONDS, Terminal, progress
+from tests.eventually import eventually
 from tests.terminal.pseudo_terminal import Pseudo
 
 XTERM = {"TERM": "xterm"}
@@ -68,3 +69,26 @@ def test_a_closed_terminal_is_a_broken_pipe() -> None:
         os.close(person)
         with pytest.raises(BrokenPipeError):
             terminal.show([line_of("fault")])
+
+
+def test_shows_progress_until_the_work_is_done(pty: Pseudo) -> None:
+    screen = ""
+
+    def shows_the_text() -> None:
+        nonlocal screen
+        screen += pty.seen()
+        assert screen == "Working"
+
+    with progress(pty.program, "Working", after=0.01):
+        eventually(shows_the_text)
+    assert pty.seen() == "\r       \r"
+
+
+def test_shows_no_progress_of_quick_work_or_without_a_terminal(pty: Pseudo) -> None:
+    with progress(pty.program, "Working", after=PROGRESS_SECONDS * 1000):
+        pass
+    assert "Working" not in pty.seen()
+    file = io.StringIO()
+    with progress(file, "Working", after=0):
+        pass
+    assert file.getvalue() == ""

@@ -5,22 +5,17 @@ from collections.abc import Iterator
 from functools import partial
 
 from exporter.collectors.proc import INITIAL_PID_NAMESPACE
-from exporter.doctor.check import (
-    check,
-    gpu_label,
-    process_label,
-    quoted,
-    shown,
-    without_private_tmp,
-)
+from exporter.doctor.check import check, process_label, quoted, shown, without_private_tmp
 from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts, cuda_processes
 from exporter.model.daemon import Daemon
 from exporter.model.settings import PIPE_DIRECTORY
+from exporter.parse.printable import printable
 from exporter.parse.protocol3 import PROTOCOL
 from exporter.report.finding import Finding
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import Situation
 from exporter.state.devices import serving_daemon
+from exporter.view import gpu_name
 
 _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
 
@@ -29,37 +24,35 @@ _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
 def process_bypassing(facts: Facts) -> Iterator[Finding]:
     """A CUDA process bypasses MPS, for one of several reasons."""
     for daemon, each, process, gpu in bypassing(facts):
-        path, its_daemon = process.pipe_directory, f"the daemon of {gpu}"
-        reaches, hidden = _reaches(daemon, each, process), _is_hidden(daemon, each, process)
-        finding = partial(
-            Finding,
-            NodeProblem.PROCESS_BYPASSING,
-            values={"gpu": gpu.removeprefix("GPU ")},
-            places=(process_label(process),),
+        path, reaches, hidden = (
+            process.pipe_directory,
+            _reaches(daemon, each, process),
+            _is_hidden(daemon, each, process),
         )
+        finding = partial(Finding, NodeProblem.PROCESS_BYPASSING, values={"gpu": gpu}, places=(process_label(process),))
         if not hidden and not reaches:
             default = "" if process.variable(PIPE_DIRECTORY) is not None else " (the default)"
             yield finding(
-                details=f"They use {shown(path)}{default}, {its_daemon} has {shown(each.process.pipe_directory)}.",
+                details=f"They use {shown(path)}{default}, the daemon has {shown(each.process.pipe_directory)}.",
                 advice=f"Set it in the {_place_of_variables(process)}.",
                 commands=(f"{PIPE_DIRECTORY}={quoted(daemon.pipe_directory)}",),
             )
         elif hidden and path.startswith(TEMPORARY) and process.container is None:
             yield finding(
-                details=f"They have a private /tmp without the directory of {its_daemon}, {shown(path)}.",
+                details=f"They have a private /tmp without the daemon's directory, {shown(path)}.",
                 situation=Situation.PRIVATE_TMP,
                 commands=(without_private_tmp(process.unit),) if process.unit else (),
             )
         elif hidden:
             directory = quoted(path)
             yield finding(
-                details=f"In their container, {shown(path)} is not the directory of {its_daemon}, or is missing.",
+                details=f"In their container, {shown(path)} is not the daemon's directory, or is missing.",
                 situation=Situation.CONTAINER_WITHOUT_DIRECTORY,
                 commands=(f"docker run --ipc=host -v {directory}:{directory} -e {PIPE_DIRECTORY}={directory} IMAGE",),
             )
         if _of_other_user(each, process):
             yield finding(
-                details=f"{its_daemon[0].upper()}{its_daemon[1:]} serves only its own user, UID {each.process.uid}.",
+                details=f"The daemon serves only its own user, UID {each.process.uid}.",
                 situation=Situation.DAEMON_OF_ANOTHER_USER,
                 commands=("systemctl enable --now nvidia-cuda-mps",),
             )
@@ -95,9 +88,7 @@ def pid_namespace_differs(facts: Facts) -> Iterator[Finding]:
     for each, process in _connecting(facts):
         own = each.process.pid_namespaces[:1]
         if own and process.pid_namespaces and own[0] not in process.pid_namespaces:
-            yield pid_namespace_differs.finding(
-                f"{process_label(process)}, of {shown(each.name)}",
-            )
+            yield pid_namespace_differs.finding(f"{process_label(process)}, of {shown(each.name)}")
 
 
 @check(Severity.INFO, Area.DAEMONS, Area.PROCESSES, Area.RIGHTS)
@@ -123,7 +114,7 @@ def exporter_pid_namespace(facts: Facts) -> Iterator[Finding]:
 
 
 def bypassing(facts: Facts) -> Iterator[tuple[Daemon, DaemonFacts, ProcessFacts, str]]:
-    """Yield the bypassing processes of known environment, with the daemon of the GPU and the GPU's label."""
+    """Yield the bypassing processes of known environment, with the daemon of the GPU and the GPU's name."""
     for gpu in facts.node.gpus.values():
         daemon = serving_daemon(facts.node, gpu.reading)
         running = facts.daemons_of(daemon.name) if daemon is not None else ()
@@ -132,7 +123,7 @@ def bypassing(facts: Facts) -> Iterator[tuple[Daemon, DaemonFacts, ProcessFacts,
         for pid in gpu.bypassing:
             process = facts.processes.get(pid)
             if process is not None and process.variables is not None:
-                yield daemon, running[0], process, gpu_label(gpu)
+                yield daemon, running[0], process, printable(gpu_name(facts.node, gpu.reading.gpu))
 
 
 def _connecting(facts: Facts) -> Iterator[tuple[DaemonFacts, ProcessFacts]]:

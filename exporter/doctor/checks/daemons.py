@@ -12,7 +12,6 @@ from exporter.doctor.check import (
     check,
     config_line,
     daemon_label,
-    gpu_label,
     quoted,
     shown,
     without_private_tmp,
@@ -28,7 +27,7 @@ from exporter.report.findings import FULL_RATIO, findings
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import DaemonProblem, Situation
 from exporter.report.reasons import reason_text
-from exporter.report.remedy import DOCTOR
+from exporter.report.remedy import DOCTOR, gpu_text
 from exporter.report.text import duration_text, failed_starts_text, mebibytes
 from exporter.state.devices import serves_gpu
 from exporter.state.servers import in_crash_loop
@@ -174,7 +173,7 @@ def _causes_of_early_exits(facts: Facts, daemon: Daemon) -> Iterator[str]:
     """Yield what prevents a server from starting, and is no mistake without that."""
     own = {*daemon.clients, *daemon.servers}
     for gpu in facts.node.gpus.values():
-        reading, label = gpu.reading, gpu_label(gpu)
+        reading, label = gpu.reading, gpu_text(facts.node, gpu.reading.gpu)
         if serves_gpu(facts.node, daemon, reading):
             others = [process.pid for process in reading.compute_processes or () if process.pid not in own]
             used, total = reading.memory_used_bytes, reading.memory_total_bytes
@@ -200,8 +199,7 @@ def daemon_not_expected(facts: Facts) -> Iterator[Finding]:
         in_container = daemon.name != daemon.pipe_directory
         if daemon.discovered and not daemon.declared.expected and not in_container:
             yield daemon_not_expected.finding(
-                daemon_label(each),
-                commands=("[[daemons]]", config_line("pipe_directory", daemon.pipe_directory)),
+                daemon_label(each), commands=("[[daemons]]", config_line("pipe_directory", daemon.pipe_directory))
             )
 
 
@@ -229,14 +227,13 @@ def unit_not_there(facts: Facts) -> Iterator[Finding]:
     for configured in facts.config.daemons:
         if configured.unit is not None and facts.private_tmp is not None and configured.unit not in facts.private_tmp:
             yield unit_not_there.finding(
-                f"{shown(configured.name)}: {shown(configured.unit)}",
-                commands=("systemctl list-unit-files 'nvidia*'",),
+                f"{shown(configured.name)}: {shown(configured.unit)}", commands=("systemctl list-unit-files 'nvidia*'",)
             )
 
 
 @check(Severity.CRITICAL, Area.UNITS)
 def unit_private_tmp(facts: Facts) -> Iterator[Finding]:
-    """A daemon is in /tmp, and its unit or that of the exporter has a private /tmp. They see different directories.
+    """A daemon is in /tmp, and its unit or that of the exporter has a private /tmp. It is not the /tmp of others.
 
     Set PrivateTmp=no, or move the daemon to /run. To move it, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it
     and its clients.
@@ -339,7 +336,7 @@ def log_fifo_open(facts: Facts) -> Iterator[Finding]:
             shared = all(each.for_all_users for each in running)
             yield log_fifo_open.finding(
                 shown(directory.log_fifo),
-                details=f"Its mode is {mode:04o}.",
+                details=f"The mode of the fifo is {mode:04o}.",
                 advice="" if shared else _OTHER_SERVERS_LOG_NOTHING,
                 commands=(
                     as_user(_user(facts, name), f"chmod 0600 {quoted(directory.log_fifo)}"),

@@ -3,17 +3,7 @@
 from collections.abc import Iterator
 
 from exporter.config.settings import Attribution, DaemonConfig
-from exporter.doctor.check import (
-    AS_ROOT,
-    ATTRIBUTION_AS_ROOT,
-    DROP_INS,
-    RESTART_EXPORTER,
-    UNITS,
-    check,
-    error_text,
-    quoted,
-    shown,
-)
+from exporter.doctor.check import AS_ROOT, ATTRIBUTION_AS_ROOT, DROP_INS, RESTART_EXPORTER, UNITS, check, quoted, shown
 from exporter.doctor.facts import Area, ExporterProcess, Facts
 from exporter.model.settings import Mode
 from exporter.parse.proc import Capability
@@ -31,14 +21,14 @@ def configuration_unusable(facts: Facts) -> Iterator[Finding]:
     """
     if facts.config_problem is not None:
         yield configuration_unusable.finding(
-            details=f"The error is: {shown(facts.config_problem)}. The other checks ignore the configuration.",
+            details=f"{shown(facts.config_problem)}. The other checks ignore the configuration.",
             commands=("cuda-mps-exporter serve --config.check",),
         )
     if facts.web_problem is not None:
         file = str(facts.config.web_config_file)
         yield configuration_unusable.finding(
             shown(file),
-            details=error_text(facts.web_problem),
+            details=shown(facts.web_problem),
             commands=(f"cuda-mps-exporter serve --config.check --web.config.file={quoted(file)}",),
         )
 
@@ -143,9 +133,7 @@ def not_examined(facts: Facts) -> Iterator[Finding]:
     for each in facts.not_examined:
         if not each.reported:
             yield not_examined.finding(
-                details=f"The area is {each.area}: {shown(each.reason)}.",
-                advice=each.fix,
-                commands=each.commands,
+                details=f"The area is {each.area}: {shown(each.reason)}.", advice=each.fix, commands=each.commands
             )
 
 
@@ -159,15 +147,14 @@ def launches_not_counted(facts: Facts) -> Iterator[Finding]:
     # CAP_SYS_ADMIN includes the other two.
     missing = exporter.lacks(Capability.SYS_ADMIN) and exporter.lacks(Capability.BPF, Capability.PERFMON)
     if facts.config.attribution is Attribution.BPF and missing:
-        is_service = facts.exporter.is_service
         yield launches_not_counted.finding(
-            details=_lacks(facts.exporter, missing),
+            details=_lacks(exporter, missing),
             advice="Install the drop-in `bpf.conf`, or run doctor as root.",
-            commands=(f"{DROP_INS}/bpf.conf", RESTART_EXPORTER) if is_service else ATTRIBUTION_AS_ROOT,
+            commands=(f"{DROP_INS}/bpf.conf", RESTART_EXPORTER) if exporter.is_service else ATTRIBUTION_AS_ROOT,
         )
     elif probes is not None and probes.refused is not None:
         yield launches_not_counted.finding(
-            details=f"The kernel refuses the BPF programs. {error_text(probes.refused)}",
+            details=f"The kernel refuses the BPF programs: {shown(probes.refused)}.",
             advice="Use Linux with BPF and uprobes, without confidentiality lockdown, on x86-64 or arm64. "
             "In a container, check the seccomp profile.",
             commands=("cat /sys/kernel/security/lockdown", "uname -rm"),

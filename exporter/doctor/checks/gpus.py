@@ -2,14 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from exporter.doctor.check import (
-    check,
-    daemon_label,
-    gpu_label,
-    nvml_problem,
-    process_label,
-    shown,
-)
+from exporter.doctor.check import check, daemon_label, nvml_problem, process_label, shown
 from exporter.doctor.facts import Area, Facts, ProcessFacts
 from exporter.model.gpu import Gpu
 from exporter.model.node import CollectorName
@@ -24,6 +17,7 @@ from exporter.parse.mps_variables import (
 from exporter.report.finding import Finding
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.reasons import reason_text
+from exporter.report.remedy import gpu_text
 from exporter.state.devices import device_count, gpus_by_ordinal, is_from_volta, serves_gpu, serving_daemon
 from exporter.state.limits import BEFORE_VOLTA
 
@@ -70,7 +64,7 @@ def compute_mode(facts: Facts) -> Iterator[Finding]:
         commands = (f"nvidia-smi -i {gpu.reading.index or 0} -c EXCLUSIVE_PROCESS",)
         if gpu.reading.compute_mode == "prohibited":
             yield compute_mode.finding(
-                gpu_label(gpu),
+                gpu_text(facts.node, gpu.reading.gpu),
                 details="It is PROHIBITED: no process can use CUDA, with MPS or without.",
                 commands=commands,
                 rated=Severity.CRITICAL,
@@ -78,7 +72,7 @@ def compute_mode(facts: Facts) -> Iterator[Finding]:
         elif gpu.reading.compute_mode == "default" and gpu.reading.gpu in served:
             count = len(gpu.bypassing)
             yield compute_mode.finding(
-                gpu_label(gpu),
+                gpu_text(facts.node, gpu.reading.gpu),
                 details="It is Default: a process that does not find the daemon silently bypasses MPS."
                 + (f" Bypassing processes now: {count}." if count else ""),
                 advice="Then such a process gets an error. Ignore this if processes must use the GPU without MPS.",
@@ -99,7 +93,7 @@ def mig(facts: Facts) -> Iterator[Finding]:
     for gpu in _served(facts):
         if gpu.reading.mig_mode:
             yield mig.finding(
-                gpu_label(gpu),
+                gpu_text(facts.node, gpu.reading.gpu),
                 commands=("nvidia-smi -L", f"nvidia-smi -i {gpu.reading.index or 0} -mig 0"),
             )
 
@@ -115,7 +109,7 @@ def pre_volta(facts: Facts) -> Iterator[Finding]:
         if is_from_volta(gpu.reading) is False:
             capability = shown(gpu.reading.compute_capability or "")
             yield pre_volta.finding(
-                gpu_label(gpu),
+                gpu_text(facts.node, gpu.reading.gpu),
                 details=f"Its compute capability is {capability}. It admits {BEFORE_VOLTA} clients.",
             )
 
@@ -128,7 +122,9 @@ def persistence_off(facts: Facts) -> Iterator[Finding]:
     """
     for gpu in _served(facts):
         if gpu.reading.persistence_mode is False:
-            yield persistence_off.finding(gpu_label(gpu), commands=("systemctl enable --now nvidia-persistenced",))
+            yield persistence_off.finding(
+                gpu_text(facts.node, gpu.reading.gpu), commands=("systemctl enable --now nvidia-persistenced",)
+            )
 
 
 @check(Severity.WARNING, Area.GPUS, Area.DAEMONS)
@@ -145,10 +141,8 @@ def gpu_of_two_daemons(facts: Facts) -> Iterator[Finding]:
         ]
         names = tuple(dict.fromkeys(running))
         if len(names) > 1:
-            yield gpu_of_two_daemons.finding(
-                *names,
-                details=f"The GPU is {gpu_label(gpu)}. In EXCLUSIVE_PROCESS, the second server cannot start.",
-            )
+            places = gpu_text(facts.node, gpu.reading.gpu), *names
+            yield gpu_of_two_daemons.finding(*places, details="In EXCLUSIVE_PROCESS, the second server cannot start.")
 
 
 @check(Severity.WARNING, Area.GPUS, Area.DAEMONS, Area.PROCESSES)
@@ -202,8 +196,7 @@ def thread_percentage_wrong(facts: Facts) -> Iterator[Finding]:
         text = process.variable(ACTIVE_THREAD_PERCENTAGE)
         if text is not None and parse_percentage(text) is None:
             yield thread_percentage_wrong.finding(
-                user,
-                details=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}.",
+                user, details=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}."
             )
 
 
