@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 def main(arguments: Sequence[str] | None = None, *, constants: "Constants | None" = None) -> int:
     """Run a command and return its exit code. Only tests pass `constants`.
 
-    0: success. 1: failure, or the node is not healthy. 2: wrong usage. For `doctor`, 1 is a warning and 2 an error.
+    0: success. 1: failure, or the node is not healthy. 2: wrong usage. For `doctor`, 1 is a warning and 2 critical.
     """
     _open_standard_streams()
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)

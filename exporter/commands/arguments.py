@@ -114,7 +114,7 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
             )
             add("file", metavar="FILE", nargs="?", help="Recording to read, or sample:NAME; -: standard input.")
         case "doctor":
-            more = "Exit code 0 for advice at most, 1 for a warning, 2 for an error. It changes nothing."
+            more = "Exit code 2 for a critical finding, 1 for a warning or unknown, else 0. It changes nothing."
             example = "--verbose"
             switch("--json", help="Print JSON.")
             switch("--verbose", help="List the checks that passed too.")

@@ -10,9 +10,8 @@ from exporter import log
 from exporter.clock import SystemClock
 from exporter.config.load import build_config
 from exporter.config.settings import Config, Constants
-from exporter.doctor.checks import examine
+from exporter.doctor.checks import examine, report_lines, report_object
 from exporter.doctor.gather import gather
-from exporter.doctor.report import report_lines, report_object
 from exporter.errors import ConfigError
 from exporter.one_shot import collect_once
 from exporter.terminal import Terminal, progress

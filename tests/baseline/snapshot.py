@@ -15,8 +15,7 @@ from typing import Any
 from exporter.config.settings import Config
 from exporter.demo.failures import FAILURES, PlannedFailure
 from exporter.demo.simulation import Simulation
-from exporter.doctor.checks import examine
-from exporter.doctor.report import report_lines, report_object
+from exporter.doctor.checks import examine, report_lines, report_object
 from exporter.dry_run import dry_run, policy_for
 from exporter.history import History
 from exporter.model.node import Node

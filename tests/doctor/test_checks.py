@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from exporter.config.settings import Attribution
-from exporter.doctor.checks import CHECKS, examine
+from exporter.doctor.checks import CHECKS, examine, report_lines
 from exporter.doctor.facts import Area, ExporterProcess, Facts, LibcudaProbesFacts, NotExamined, Programs
 from exporter.doctor.gather import not_examined
-from exporter.doctor.report import report_lines
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
 from exporter.model.observation import GpuProcess
 from exporter.model.reason import Reason, ReasonCode
@@ -197,7 +196,6 @@ MISTAKES: tuple[Mistake, ...] = (
     ("nvml_unusable", CRITICAL, "pynvml hides", lambda: without_nvml(ReasonCode.PACKAGE_CONFLICT)),
     ("no_gpu", WARNING, "", lambda: replace(healthy(), node=replace(healthy().node, gpus={}))),
     ("gpu_lost", CRITICAL, "is lost", lambda: with_gpu(healthy(), problem=LOST)),
-    ("gpu_lost", CRITICAL, "is lost", lambda: with_problem(healthy(), LOST.about("0"))),
     ("gpu_unreadable", CRITICAL, "Unknown Error", lambda: with_gpu(healthy(), problem=failure("Unknown Error"))),
     ("compute_mode", CRITICAL, "no process can use CUDA", lambda: with_gpu(healthy(), compute_mode="prohibited")),
     ("compute_mode", INFO, "silently bypasses MPS", lambda: with_gpu(healthy(), compute_mode="default")),
@@ -213,6 +211,7 @@ MISTAKES: tuple[Mistake, ...] = (
     ("no_daemon", WARNING, "", without_daemons),
     ("daemon_dead", CRITICAL, f"{DAEMON} has been down", ended),
     ("daemon_hung", CRITICAL, "not answer", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
+    ("daemon_unknown", UNKNOWN, "is not known yet", lambda: with_daemon(healthy(), state=None)),
     ("daemon_held", WARNING, "open session", lambda: with_daemon(healthy(), state=DaemonState.HELD)),
     ("clients_waiting", WARNING, "another user's clients", another_user_waits),
     ("log_not_followed", WARNING, "cannot read a log", log_to_a_pipe),
@@ -242,12 +241,6 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda: replace(in_tmp(), private_tmp={UNIT: False, "cuda-mps-exporter.service": True}),
     ),
     ("process_bypassing", WARNING, "(the default)", lambda: bypassing(variables={}, pipe=None)),
-    (
-        "process_bypassing",
-        WARNING,
-        "/run/old",
-        lambda: bypassing(variables={PIPE_DIRECTORY: "/run/old"}, pipe=OTHER_PIPE),
-    ),
     (
         "process_bypassing",
         WARNING,
@@ -364,8 +357,6 @@ def test_problems_of_status_have_its_codes_and_commands() -> None:
     (finding,) = found(ended())
     assert (finding.problem, finding.daemon) == (DaemonProblem.DAEMON_DEAD, DAEMON)
     assert finding.commands == (f"systemctl restart {UNIT}",)
-    (finding,) = found(with_daemon(healthy(), state=None))
-    assert (finding.problem, finding.severity) == (DaemonProblem.DAEMON_UNKNOWN, UNKNOWN)
 
 
 def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:
@@ -422,12 +413,6 @@ def test_names_the_usual_causes_of_servers_that_exit_early(subtests: pytest.Subt
             assert f"6 in a row, the last one for UID 1001: {WORDS}. The last exit was 30 s ago." in finding.text
             assert cause in finding.text
             assert finding.commands[0] == f"tail -n 30 {CONTROL_LOG}"
-
-
-def test_merges_equal_findings_of_several_processes() -> None:
-    processes = (process(pid, variables={}, pipe=None) for pid in (BYPASSING, BYPASSING + 1))
-    (finding,) = found(with_bypassing(healthy(), *processes))
-    assert [place.split()[1] for place in finding.places] == ["700", "701"]
 
 
 def test_the_worst_finding_comes_first_and_sets_the_exit_code() -> None:

@@ -186,12 +186,6 @@ def unshare_path(*kinds: str) -> str:
     return unshare
 
 
-def test_reports_a_bypassing_process_that_can_reach_the_daemon(node: Preflight, correct: Report) -> None:
-    with running(env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(node.mps.pipe_directory)}) as pid:
-        node.set_processes(Process(pid, in_mps_list=False))
-        assert new_findings(node, correct) == {"process_bypassing": "warning"}
-
-
 def test_reports_a_waiting_client_of_another_user(node: Preflight, correct: Report) -> None:
     own = {"CUDA_MPS_PIPE_DIRECTORY": str(node.mps.pipe_directory)}
     with client(node) as pid, running(env=os.environ | own, user=OTHER_USER, group=OTHER_USER) as other:

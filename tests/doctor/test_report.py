@@ -5,16 +5,14 @@ import shlex
 import tomllib
 
 from exporter.doctor.check import config_line, process_label, quoted, shown
-from exporter.doctor.checks import CHECKS, examine
+from exporter.doctor.checks import CHECKS, examine, report_lines, report_object
 from exporter.doctor.facts import Area, Facts, NotExamined, Programs
-from exporter.doctor.report import report_lines, report_object
 from exporter.model.node import Node
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.report.status_text import status_answer
 from exporter.report.text import text_of
 from tests.doctor.healthy import BYPASSING, DAEMON, directory, exporter_process, healthy, process, with_bypassing
 
-SERVICE = "the service (PID 900)"
 HOSTILE = "\x1b]0;owned\x07\n$(reboot) `id` '; rm -rf / #\u202e" + "x" * 5000
 
 
@@ -23,8 +21,11 @@ def report_text(facts: Facts, *, verbose: bool = False) -> str:
 
 
 def test_reports_what_was_examined() -> None:
-    assert report_text(healthy()).splitlines() == [
-        f"Examined: 1 GPU, 1 running daemon, 1 CUDA process, 1 log, 1 systemd unit, the rights of {SERVICE}.",
+    examined, *others = report_text(healthy()).splitlines()
+    assert examined.startswith(
+        "Examined: 1 GPU, 1 running daemon, 1 CUDA process, 1 log, 1 systemd unit, the rights of "
+    )
+    assert others == [
         f"{len(CHECKS)} checks found nothing wrong.",
         "0 critical, 0 warning, 0 unknown, 0 info.",
     ]

@@ -1,13 +1,18 @@
-"""The checks: one function for each mistake. `examine` runs all of them."""
+"""The checks: one function for each mistake. `examine` runs all of them, and reports what they find."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
-from exporter.doctor.check import Check
+from exporter import __version__
+from exporter.doctor.check import Check, shown
 from exporter.doctor.checks import clients, daemons, exporter, gpus
 from exporter.doctor.facts import Facts
-from exporter.doctor.report import Report
 from exporter.report.finding import Finding
+from exporter.report.finding_text import SEVERITY_STYLES, finding_lines
+from exporter.report.objects import _finding as finding_object
+from exporter.report.problem import Severity
+from exporter.report.text import Line, Piece, counted, line_of
 
 CHECKS: tuple[Check, ...] = tuple(
     value
@@ -16,6 +21,28 @@ CHECKS: tuple[Check, ...] = tuple(
     if isinstance(value, Check)
 )
 """In the order of their definitions, causes before what follows from them. So are the findings of one severity."""
+
+SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.UNKNOWN, Severity.INFO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The findings, worst first; the checks that found nothing; and those that lack facts."""
+
+    findings: tuple[Finding, ...]
+    ok: tuple[Check, ...] = ()
+    unknown: tuple[Check, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """2 if a finding is critical, 1 for a warning or what is unknown, else 0."""
+        worst = max((finding.severity.rank for finding in self.findings), default=0)
+        return 2 if worst == Severity.CRITICAL.rank else int(worst > Severity.INFO.rank)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of findings with each severity."""
+        return {each.value: sum(finding.severity is each for finding in self.findings) for each in SEVERITIES}
 
 
 def examine(facts: Facts) -> Report:
@@ -39,3 +66,41 @@ def _merged(findings: Iterator[Finding]) -> Iterator[Finding]:
     for first, *others in alike.values():
         places = (place for each in (first, *others) for place in each.places)
         yield replace(first, places=tuple(dict.fromkeys(places)))
+
+
+def report_object(report: Report, facts: Facts) -> dict[str, Any]:
+    """Return the report for `--json`."""
+    return {
+        "version": __version__,
+        "exit_code": report.exit_code,
+        "counts": report.counts,
+        "findings": [{**finding_object(each), "places": list(each.places)} for each in report.findings],
+        "ok": [check.code for check in report.ok],
+        "unknown": [check.code for check in report.unknown],
+        "not_examined": [{"area": str(each.area), "reason": shown(each.reason)} for each in facts.not_examined],
+    }
+
+
+def report_lines(report: Report, facts: Facts, *, verbose: bool = False) -> Iterator[Line]:
+    """Yield the lines of the report. With `verbose`, it lists the checks that found nothing, too."""
+    for finding in report.findings:
+        yield from finding_lines(finding, Piece(finding.severity, SEVERITY_STYLES[finding.severity]), ": ")
+        yield line_of()
+    if verbose:
+        for label, checks in (("Found nothing", report.ok), ("Unknown", report.unknown)):
+            yield line_of(f"{label}: {', '.join(check.code for check in checks) or 'no check'}.")
+    examined = (
+        counted(len(facts.node.gpus), "GPU"),
+        counted(len(facts.daemons), "running daemon"),
+        counted(len(facts.processes), "CUDA process", "CUDA processes"),
+        counted(sum(len(daemon.log.problems) for daemon, _ in facts.running()), "log"),
+        counted(len(facts.private_tmp or {}), "systemd unit"),
+        f"the rights of {facts.exporter.label}",
+    )
+    yield line_of(f"Examined: {', '.join(examined)}.")
+    yield line_of(f"{counted(len(report.ok), 'check')} found nothing wrong.")
+    if facts.not_examined:
+        areas = ", ".join(dict.fromkeys(each.area for each in facts.not_examined))
+        incomplete = counted(len(report.unknown), "check is incomplete", "checks are incomplete")
+        yield line_of(f"Not examined, or not in full: {areas}. {incomplete}.")
+    yield line_of(f"{', '.join(f'{count} {severity}' for severity, count in report.counts.items())}.")
