@@ -17,6 +17,11 @@ SEVERITY_STYLES = {
 }
 
 
+def severity_piece(severity: Severity) -> Piece:
+    """Return the name of a severity. Upper case also shows without colours."""
+    return Piece(severity.upper() if severity is Severity.CRITICAL else severity.value, SEVERITY_STYLES[severity])
+
+
 def finding_lines(finding: Finding, *heading: Piece | str, above: Collection[str] = ()) -> Iterator[Line]:
     """Yield the text behind a heading, the meaning, the places, the remedy, its commands and steps, and the page.
 

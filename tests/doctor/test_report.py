@@ -34,7 +34,7 @@ def test_reports_what_was_examined() -> None:
 def test_a_finding_shows_problem_place_fix_and_commands() -> None:
     facts = healthy(directories={DAEMON: directory(closed="/run")})
     assert report_text(facts).splitlines()[:5] == [
-        "critical: Other users' servers cannot open a daemon's sockets, and exit. Only the owner can enter /run",
+        "CRITICAL: Other users' servers cannot open a daemon's sockets, and exit. Only the owner can enter /run",
         "  Their clients get error 805.",
         "  - /run/nvidia-mps",
         "  Let other users enter the directory, but not write to it. For a unit, set RuntimeDirectoryMode=0755.",

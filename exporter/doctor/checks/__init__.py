@@ -8,11 +8,12 @@ from exporter import __version__
 from exporter.doctor.check import Check, shown
 from exporter.doctor.checks import clients, daemons, exporter, gpus
 from exporter.doctor.facts import Facts
+from exporter.parse.printable import printable_value
 from exporter.report.finding import Finding
-from exporter.report.finding_text import SEVERITY_STYLES, finding_lines
+from exporter.report.finding_text import finding_lines, severity_piece
 from exporter.report.objects import _finding as finding_object
 from exporter.report.problem import Severity
-from exporter.report.text import Line, Piece, counted, line_of
+from exporter.report.text import Line, counted, line_of
 
 CHECKS: tuple[Check, ...] = tuple(
     value
@@ -74,7 +75,7 @@ def report_object(report: Report, facts: Facts) -> dict[str, Any]:
         "version": __version__,
         "exit_code": report.exit_code,
         "counts": report.counts,
-        "findings": [{**finding_object(each), "places": list(each.places)} for each in report.findings],
+        "findings": printable_value([{**finding_object(each), "places": each.places} for each in report.findings]),
         "ok": [check.code for check in report.ok],
         "unknown": [check.code for check in report.unknown],
         "not_examined": [{"area": str(each.area), "reason": shown(each.reason)} for each in facts.not_examined],
@@ -84,7 +85,7 @@ def report_object(report: Report, facts: Facts) -> dict[str, Any]:
 def report_lines(report: Report, facts: Facts, *, verbose: bool = False) -> Iterator[Line]:
     """Yield the lines of the report. With `verbose`, it lists the checks that found nothing, too."""
     for finding in report.findings:
-        yield from finding_lines(finding, Piece(finding.severity, SEVERITY_STYLES[finding.severity]), ": ")
+        yield from finding_lines(finding, severity_piece(finding.severity), ": ")
         yield line_of()
     if verbose:
         for label, checks in (("Found nothing", report.ok), ("Unknown", report.unknown)):
