@@ -78,11 +78,6 @@ UNITS = "/opt/cuda-mps-exporter/share/cuda-mps-exporter/systemd"
 DROP_INS = f"install -Dm 644 -t /etc/systemd/system/cuda-mps-exporter.service.d {UNITS}/cuda-mps-exporter.service.d"
 
 
-def as_user(uid: int | None, command: str) -> str:
-    """Return a command that changes a user's own file. As root it would follow a link that the user puts there."""
-    return command if uid in (0, None) else f"sudo -u '#{uid}' {command}"
-
-
 def process_label(process: ProcessFacts) -> str:
     """Return a process as `PID 5120 (python3 of carol)`."""
     user = process.user or ("" if process.uid is None else f"UID {process.uid}")

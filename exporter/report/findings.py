@@ -62,7 +62,7 @@ FULL_RATIO, LARGE_RATIO = 0.95, 0.5
 _DOCTOR_FOR: Mapping[str, str] = {CollectorName.LIBCUDA_PROBES: f"{DOCTOR} --attribution=bpf"}
 """The service has this option from its unit; a command in a shell needs it too."""
 
-_NO_DRIVER = {ReasonCode.DRIVER_NOT_LOADED, ReasonCode.DRIVER_MISMATCH, ReasonCode.LIBRARY_MISSING}
+_NO_DRIVER = {ReasonCode.DRIVER_NOT_LOADED, ReasonCode.LIBRARY_MISSING}
 
 _SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.STATE_LOST)
 """The watchdog restarts nothing until an operator runs `resume`, and no GPU is quarantined."""
@@ -299,11 +299,10 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
 
 
 def _lacks_driver(node: Node) -> bool:
-    """Return whether the node expects MPS, and has no driver. If a server runs, only the exporter lacks the library."""
+    """Return whether the node expects MPS, but no server can start. If one runs, its driver is or was there."""
     codes = {problem.code for problem in _problems(node, CollectorName.NVML)}
-    if any(View(node).servers()):
-        codes.discard(ReasonCode.LIBRARY_MISSING)
-    return bool(codes & _NO_DRIVER) and any(daemon.declared.expected for daemon in node.daemons.values())
+    no_driver = ReasonCode.DRIVER_MISMATCH in codes or (codes & _NO_DRIVER and not any(View(node).servers()))
+    return bool(no_driver) and any(daemon.declared.expected for daemon in node.daemons.values())
 
 
 def _contradicted_logs(node: Node, at: float) -> Iterable[Finding]:

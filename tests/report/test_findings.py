@@ -247,7 +247,7 @@ def test_a_paused_exporter_has_one_finding_for_the_gpus() -> None:
 
 
 def test_a_missing_driver_is_the_first_critical_finding_of_a_node_that_expects_mps() -> None:
-    """If a server runs, only the exporter lacks the library."""
+    """If a server runs, there is a driver. After an upgrade of the driver, no other server can start."""
     dead, missing = daemon_dead(), look(problem=failure("no", ReasonCode.LIBRARY_MISSING), at=AT + 11)
     probes = look(source="libcuda_probes", problem=failure("no libcuda"), at=AT + 11)
     codes = [(found.problem, found.severity) for found in found_in(reduced(missing, probes, start=dead).node)]

@@ -8,7 +8,6 @@ from exporter.doctor.check import (
     DROP_INS,
     RESTART_EXPORTER,
     UNITS,
-    as_user,
     check,
     config_line,
     daemon_label,
@@ -303,7 +302,7 @@ def directory_writable(facts: Facts) -> Iterator[Finding]:
                 shown(directory.pid_file),
                 details=f"The daemon creates its pid file with mode {mode:04o}. If another PID is in it, no command "
                 "reaches the daemon. The exporter ignores the file if it already knows the daemon.",
-                commands=(as_user(_user(facts, name), f"chmod go-w {quoted(directory.pid_file)}"),),
+                commands=(_as_owner(facts, name, f"chmod go-w {quoted(directory.pid_file)}"),),
                 rated=Severity.INFO,
             )
 
@@ -339,14 +338,16 @@ def log_fifo_open(facts: Facts) -> Iterator[Finding]:
                 details=f"The mode of the fifo is {mode:04o}.",
                 advice="" if shared else _OTHER_SERVERS_LOG_NOTHING,
                 commands=(
-                    as_user(_user(facts, name), f"chmod 0600 {quoted(directory.log_fifo)}"),
+                    _as_owner(facts, name, f"chmod 0600 {quoted(directory.log_fifo)}"),
                     *_install_drop_in(facts, name),
                 ),
             )
 
 
-def _user(facts: Facts, name: str) -> int | None:
-    return next((each.process.uid for each in facts.daemons_of(name)), None)
+def _as_owner(facts: Facts, name: str, command: str) -> str:
+    """Return a command that changes the daemon's own file. As root it would follow a link that the user puts there."""
+    uid = next((each.process.uid for each in facts.daemons_of(name)), None)
+    return command if uid in (0, None) else f"sudo -u '#{uid}' {command}"
 
 
 def _install_drop_in(facts: Facts, name: str) -> tuple[str, ...]:
