@@ -5,6 +5,7 @@ from dashboards.board import Row
 from dashboards.links import to_node
 from dashboards.panel import Column, lines, table
 from dashboards.query import GPU, WITH_INDEX, Query
+from exporter.usage.capacity import Bound
 
 _EACH = "GPU {{index}} {{instance}}"
 _FIT = "cuda_mps_gpu_clients_fit"
@@ -24,9 +25,9 @@ SHARING = Row(
         table(
             "How many more fit",
             "How many more clients like the present ones would fit on each GPU: the smallest of the bounds by "
-            "memory, SM time and client slots. Without a bound for memory or for client slots, it is unknown. "
-            "Without a bound for SM time, it is the smaller of the other two.",
-            (_LEAST, *(f'max by ({GPU}) ({_FIT}{{gpus, bound="{bound}"}})' for bound in ("memory", "sm", "slots"))),
+            "memory, SM time and client slots, or 0 if another client would only slow down the others (contention). "
+            "Without a bound for memory or for client slots, it is unknown. The other two may be absent.",
+            (_LEAST, *(f'max by ({GPU}) ({_FIT}{{gpus, bound="{bound}"}})' for bound in Bound)),
             {
                 "instance": Column("Node", link=to_node()),
                 "gpu": "GPU",
@@ -34,6 +35,7 @@ SHARING = Row(
                 "Value #B": Column("by memory", looks.COUNT),
                 "Value #C": Column("by SM time", looks.COUNT),
                 "Value #D": Column("by client slots", looks.COUNT),
+                "Value #E": Column("by contention", looks.COUNT),
             },
             sort=("More clients", False),
             width=12,

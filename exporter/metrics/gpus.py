@@ -344,13 +344,16 @@ CONTENTION = group(
         "cuda_mps_workload_contention_seconds_total", ("gpu", *_WORKLOAD), _contention(lambda used: used.lost_us)
     ).help(
         "Time that the workload's processes lost to neighbours on the GPU, at least: on a quiet GPU, their work would "
-        "have ended so much earlier."
+        "have ended so much earlier. Counted while the probes are attached (`cuda_mps_client_watched_ratio`)."
     ),
     Series(
         "cuda_mps_workload_contention_caused_seconds_total",
         ("gpu", *_WORKLOAD),
         _contention(lambda used: used.caused_us),
-    ).help("Time that others lost to the workload, in proportion to its use of the resource for which they waited."),
+    ).help(
+        "Time that other processes lost to those of the workload, in proportion to what these used of the resource for "
+        "which they waited."
+    ),
 )
 
 CAPACITY = group(

@@ -26,7 +26,7 @@ def starved_clients(node: Node, at: float) -> Iterable[Finding]:
     """Yield one problem for all starved clients of a GPU, with the one that is slowed down most."""
     by_gpu = {uuid: found for uuid, state in node.contention.items() if (found := starved(state, at))}
     sharing = gpu_sharing(node) if by_gpu else {}
-    for uuid in by_gpu.keys() & sharing.keys():
+    for uuid in filter(by_gpu.__contains__, sharing):
         slowed = {each.client.pid: each.slowdown for each in sharing[uuid].clients if each.slowdown is not None}
         pids = sorted(by_gpu[uuid].keys() & slowed.keys(), key=lambda pid: -slowed[pid].ratio)
         if pids:

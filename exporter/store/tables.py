@@ -27,6 +27,9 @@ MAX_ROWS = 100_000
 MAX_WATCHDOG_STATES = 256
 """Four times as many daemons as can be configured."""
 
+LEAST_PACE = 1e-9
+"""Less is no count of launches, spans and widths, nor a time, of a pace. Such values are divided by each other."""
+
 SCHEMA = """
 CREATE TABLE incidents (id TEXT PRIMARY KEY, at REAL NOT NULL, daemon TEXT, expected INTEGER, open INTEGER, json TEXT);
 CREATE TABLE events (
@@ -97,7 +100,9 @@ class UsageRow:
         """Raise ValueError if an amount is not a number of 0 or more, or a pace is not one."""
         if int(self.memory_byte_ms) < 0 or (self.used is not None and min(astuple(self.used)) < 0):
             raise ValueError("an amount is negative")
-        if any(len(pace) != len(Pace._fields) or min(pace) < 0 or not pace[0] for pace in self.paces.values()):
+        if any(
+            len(pace) != len(Pace._fields) or min(pace[:4]) < LEAST_PACE or pace[4] < 0 for pace in self.paces.values()
+        ):
             raise ValueError("a pace is invalid")
 
 

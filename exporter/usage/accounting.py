@@ -29,8 +29,9 @@ PRECISION = 1 << 40
 MAX_ACCOUNTS = 1024
 """Most workloads that have accounts on a node."""
 
-MAX_COMMANDS = 8
-"""Of so many commands of a workload, the pace on a quiet GPU is remembered."""
+MAX_COMMANDS, MAX_COMMAND_LENGTH = 8, 64
+"""Of so many commands of a workload, the last ones, the pace on a quiet GPU is remembered. A process chooses its own:
+longer ones could fill the state file."""
 
 REPLACEABLE_SECONDS = 3600.0
 """If there are MAX_ACCOUNTS, a new workload replaces one that has used nothing for so long."""
@@ -113,9 +114,11 @@ def remember_pace(
     """Remember the pace of a workload's process on a quiet GPU, if the workload has an account."""
     usage = totals.gpus.get(gpu)
     known = {} if usage is None else usage.paces.get(account, {})
-    if usage is None or account not in totals.last_used_at or (command not in known and len(known) >= MAX_COMMANDS):
+    is_new = known.get(command) != pace and len(command) <= MAX_COMMAND_LENGTH
+    if usage is None or account not in totals.last_used_at or not is_new:
         return totals
-    return _with_gpu(totals, gpu, replace(usage, paces={**usage.paces, account: {**known, command: pace}}))
+    others = [(name, each) for name, each in known.items() if name != command][1 - MAX_COMMANDS :]
+    return _with_gpu(totals, gpu, replace(usage, paces={**usage.paces, account: {**dict(others), command: pace}}))
 
 
 def post_memory(totals: UsageTotals, gpu: GpuUuid, held: Mapping[Account, int], *, at: float) -> UsageTotals:

@@ -60,6 +60,9 @@ CONTRADICTION = 0.5
 Two in a row replace it; one does if the baseline has at most FEW_WINDOWS."""
 FEW_WINDOWS = 2
 
+REFUTED = math.exp(-CONTRADICTION)
+"""Neighbours make no client faster: BOUND_WINDOWS with a latency below this fraction of it refute a baseline."""
+
 EARLIER_WEIGHT = 0.98
 """The weight of all earlier windows of a baseline when another one is added."""
 
@@ -122,7 +125,7 @@ def contended(
                 totals = remember_pace(totals, uuid, account_of(node, pid), process.command, pace)
         node = replace(node, usage_totals=totals)
         if not 0 <= splits[-1].at - state.examined_at < EXAMINED_SECONDS:
-            state = _with_starved(state, splits)
+            state = _with_starved(state, splits[-1].at)
     return replace(node, contention={**node.contention, uuid: state})
 
 
@@ -155,9 +158,11 @@ def _with_lost_time(
     """Return the state after the last window, and the microseconds that were lost and caused in it, by account.
 
     Those who use the resource cause the loss in proportion. With a lower bound of the slowdown, the time is one too.
+    What no client is known to have used is unattributed, as in `_parts` of usage/attribution.py.
     """
     window = state.windows[-1]
-    parts = _use(split, window).parts
+    parts = _use(split, window).parts if split.measured or not split.unknown else {}
+    hidden = max(0.0, split.sm - sum(share.sm for share in split.estimates.values()))
     ahead_ns = {pid: time for pid, time in state.ahead_ns.items() if pid in state.baselines}
     losses: dict[int, int] = {}
     for pid, pace in window.paces.items():
@@ -168,7 +173,7 @@ def _with_lost_time(
             losses[pid] = int(max(0.0, excess) / 1000)
     keys = {pid: _key(node, pid, split) for pid in losses.keys() | parts.keys()}
     lost, weights = Counter[UsageKey](), defaultdict[UsageKey, float](float)
-    total, each = sum(parts.values()), 0.0
+    total, each = sum(parts.values()) + hidden, 0.0
     for pid, microseconds in losses.items():
         lost[keys[pid]] += microseconds
         own = parts.get(pid, 0.0)
@@ -177,6 +182,7 @@ def _with_lost_time(
             weights[keys[pid]] -= own * microseconds / (total - own)
         else:
             weights[UNATTRIBUTED] += microseconds
+    weights[UNATTRIBUTED] += each * hidden
     for pid, part in parts.items():
         weights[keys[pid]] += each * part
     caused = apportioned(lost.total(), {key: round(PRECISION * weight) for key, weight in weights.items()})
@@ -189,12 +195,12 @@ def _key(node: Node, pid: int, split: Split) -> UsageKey:
     return UNATTRIBUTED if account is SharedAccount.UNATTRIBUTED else (account, method)
 
 
-def _with_starved(state: GpuContention, splits: Sequence[Split]) -> GpuContention:
-    at = splits[-1].at
-    slowed = [pid for pid, each in slowdowns(state, splits).items() if is_clearly_slowed(each, STARVED_RATIO)]
-    return replace(
-        state, starved_since={pid: min(state.starved_since.get(pid, at), at) for pid in slowed}, examined_at=at
-    )
+def _with_starved(state: GpuContention, at: float) -> GpuContention:
+    """Examine which clients are slowed down. After a longer gap it is unknown whether they were all the time."""
+    earlier = state.starved_since if abs(at - state.examined_at) < MINUTE_SECONDS else {}
+    # Without the splits no causes are sought, which takes most of the time.
+    slowed = [pid for pid, each in slowdowns(state, ()).items() if is_clearly_slowed(each, STARVED_RATIO)]
+    return replace(state, starved_since={pid: min(earlier.get(pid, at), at) for pid in slowed}, examined_at=at)
 
 
 def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
@@ -242,16 +248,17 @@ def with_window(
         if not pace.widths or not pace.launches or pace.spans < LEAST_SPANS:
             continue
         known, earlier = baselines.get(pid), (remembered or {}).get(pid)
-        if earlier is not None and _is_same(earlier, pace):
-            known = baselines[pid] = Baseline(pace=earlier, variance=REMEMBERED_ERROR**2)
+        if earlier is not None and _is_same(earlier, pace) and (known is None or earlier.latency < known.pace.latency):
+            known = baselines[pid] = Baseline(pace=earlier, variance=REMEMBERED_ERROR**2, neighbours=ALMOST_QUIET)
         if pid in quiet & state.quiet:
             neighbours = max(0.0, split.sm - _used(split, pid))
             found, count = _learned(known, pace, neighbours, state.contradictions.get(pid, 0))
             baselines[pid], contradictions[pid] = found, count
-        elif known is None or known.is_bound:
+        elif known is None or known.is_bound or _is_refuted(known, pace):
             own = [each.paces[pid] for each in windows[-BOUND_WINDOWS:] if pid in each.paces]
             some = _sum(own)
-            if len(own) == BOUND_WINDOWS and (known is None or some.latency < known.pace.latency):
+            most = math.inf if known is None else known.pace.latency * (1.0 if known.is_bound else REFUTED)
+            if len(own) == BOUND_WINDOWS and some.latency < most:
                 baselines[pid] = Baseline(pace=some, windows=BOUND_WINDOWS, is_bound=True)
     return replace(
         state, windows=windows, baselines=baselines, traffic=traffic, quiet=quiet, contradictions=contradictions
@@ -396,6 +403,10 @@ def _learned(known: Baseline | None, pace: Pace, neighbours: float, contradictio
         neighbours=(1 - weight) * known.neighbours + weight * neighbours,
     )
     return learned, 0
+
+
+def _is_refuted(known: Baseline, pace: Pace) -> bool:
+    return pace.latency < REFUTED * known.pace.latency and _is_same(known.pace, pace)
 
 
 def _deviation(baseline: Baseline) -> float:

@@ -64,7 +64,7 @@ def test_any_totals_are_read_as_written(batches: list[list[tuple[object, ...]]])
                 totals = post_memory(totals, gpu, {account: amount}, at=at)  # type: ignore[arg-type,dict-item]
                 lost = {(account, method): min(amount, 2**58)}
                 totals = post_contention(totals, gpu, lost, lost, at=at)  # type: ignore[arg-type]
-                totals = remember_pace(totals, gpu, account, str(method), (1.0, 2.0, 3.5, 0.0, 1e9))  # type: ignore[arg-type]
+                totals = remember_pace(totals, gpu, account, str(method), (1.0, 2.0, 3.5, 1e9, 0.0))  # type: ignore[arg-type]
             assert tables.save(connection, tables.usage_rows(before, totals), ()) == []
             before = totals
         stored = tables.load(connection, AT, 1, 1)
@@ -115,6 +115,9 @@ def test_skips_an_unreadable_account(state_file: StateFile, tmp_path: Path, subt
         f'{{{account}, "used": {{"lost_us": -1}}}}',
         f'{{{account}, "paces": {{"a": [1, 2]}}}}',
         f'{{{account}, "paces": {{"a": [0, 1, 1, 1, 1]}}}}',
+        f'{{{account}, "paces": {{"a": [1, 0, 1, 1, 1]}}}}',
+        f'{{{account}, "paces": {{"a": [9e18, 1e-300, 1, 1, 1]}}}}',
+        f'{{{account}, "paces": {{"a": [1, 1, 1, 0, 1]}}}}',
         f'{{{account}, "paces": {{"a": [1, 1, 1, -1, 1]}}}}',
         f'{{{account}, "paces": {{"a": [1, 1, 1, NaN, 1]}}}}',
         f'{{{account}, "method": "guess"}}',

@@ -9,8 +9,9 @@ from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.launches import WorkReading
 from exporter.model.usage import GpuAttribution, LaunchRate, SharedAccount, Split, UsageTotals, WorkDelta
 from exporter.model.values import replace
+from exporter.reducer import reduce
 from exporter.report.contention import starved_clients
-from exporter.usage.accounting import MAX_COMMANDS, close_idle_accounts, post_time, remember_pace
+from exporter.usage.accounting import MAX_COMMAND_LENGTH, MAX_COMMANDS, close_idle_accounts, post_time, remember_pace
 from exporter.usage.contention import EXAMINED_SECONDS, STARVED_SECONDS, contended, slowdowns, starved
 from exporter.usage.last_minute import combined, with_window
 from exporter.usage.launch_history import with_reading
@@ -20,6 +21,8 @@ from tests.usage.test_contention import ALONE, SLOWED, STREAMING, work
 SMALL, HEAVY = 600, 601
 OWNERS = {SMALL: "alice", HEAVY: "bob"}
 NOBODY = frozenset[int]()
+STARVED = work(10, 970, gap_ms=20)
+"""A span takes 97 ms instead of 3 ms."""
 
 
 class Gpu:
@@ -98,6 +101,34 @@ def test_nobody_known_caused_a_loss_if_the_use_of_the_resource_is_unknown() -> N
     assert list(gpu.lost(caused=True)) == [SharedAccount.UNATTRIBUTED]
 
 
+def test_what_no_client_is_known_to_have_used_caused_its_part_of_the_loss(subtests: pytest.Subtests) -> None:
+    """The known shares are 2 % of alice and 3 % of bob."""
+    for name, dram, unknown, measured, part in (
+        ("most SM time is hidden", 0.1, NOBODY, True, 0.03 / 0.93),
+        ("bandwidth that hidden SM time may have used", 0.9, NOBODY, True, 0.0),
+        ("an unknown client without GPM", None, frozenset({602}), False, 0.0),
+    ):
+        with subtests.test(name):
+            gpu = Gpu().quiet()
+            gpu.at += 1
+            split = Split(
+                at=gpu.at,
+                seconds=1.0,
+                sm=0.95 if measured else 0.05,
+                shares={SMALL: flight(0.02), HEAVY: flight(0.03)},
+                dram=dram,
+                unattributed=0.9 if measured else 0.0,
+                unknown=unknown,
+                measured=measured,
+            )
+            node = replace(gpu.node, attribution={GPU: GpuAttribution(windows=(split,))})
+            rate = LaunchRate(seconds=1.0, deltas={SMALL: STARVED, HEAVY: work(100, 100)})
+            gpu.node = contended(node, GPU, rate, frozenset(OWNERS), NOBODY)
+            lost, caused = gpu.lost(), gpu.lost(caused=True)
+            assert caused.get("bob", 0.0) == pytest.approx(part * lost["alice"], rel=1e-3)
+            assert caused[SharedAccount.UNATTRIBUTED] == pytest.approx((1 - part) * lost["alice"], rel=1e-3)
+
+
 def test_a_client_is_starved_after_ten_minutes_and_reported_with_the_cause() -> None:
     gpu = Gpu().quiet().crowded(count=int(STARVED_SECONDS))
     assert not gpu.starved()
@@ -112,6 +143,20 @@ def test_a_client_is_starved_after_ten_minutes_and_reported_with_the_cause() -> 
     assert finding.text.startswith(f"{name}: {cause}")
 
 
+def test_reports_starved_clients_in_the_order_of_the_gpus() -> None:
+    gpu, gpus = Gpu().quiet().crowded(STARVED, count=700), [f"GPU-{index}" for index in range(8)]
+    node = gpu.node
+    for index, uuid in enumerate(gpus):
+        node, _ = reduce(node, gpu_reading(tuple(OWNERS), gpu=uuid, index=index, at=gpu.at))
+    node = replace(
+        node,
+        contention=dict.fromkeys(gpus, gpu.node.contention[GPU]),
+        attribution=dict.fromkeys(gpus, gpu.node.attribution[GPU]),
+    )
+    node = with_reading(node, WorkReading(at=gpu.at, boot_ns=1, seconds=1.0, watched=tuple(OWNERS)))
+    assert [finding.gpu for finding in starved_clients(node, gpu.at)] == gpus
+
+
 def test_a_client_is_not_starved_if_the_neighbour_pauses_or_it_has_less_to_do(subtests: pytest.Subtests) -> None:
     for name, clients in {
         "neighbour pauses": {SMALL: ALONE},
@@ -122,6 +167,16 @@ def test_a_client_is_not_starved_if_the_neighbour_pauses_or_it_has_less_to_do(su
         with subtests.test(name):
             gpu = Gpu().quiet().crowded(count=500).second(clients, count=120).crowded(count=150)
             assert not gpu.starved()
+
+
+def test_a_client_was_not_starved_in_a_gap(subtests: pytest.Subtests) -> None:
+    """The probes were detached, the GPU was not read, or the clock was set."""
+    for seconds in (3600, -3600):
+        with subtests.test(seconds=seconds):
+            gpu = Gpu().quiet().crowded(STARVED, count=100)
+            gpu.at += seconds
+            assert not gpu.crowded(STARVED, count=int(STARVED_SECONDS) - 20).starved()
+            assert gpu.crowded(STARVED, count=40).starved()
 
 
 def test_nothing_is_known_to_be_starved_without_recent_windows() -> None:
@@ -152,10 +207,30 @@ def test_two_quiet_windows_replace_a_remembered_baseline() -> None:
     assert slowdowns(gpu.node.contention[GPU], gpu.node.attribution[GPU].windows)[SMALL].ratio > 1.5
 
 
+def test_little_use_by_others_corrects_a_remembered_baseline() -> None:
+    """They use 10 % of the SMs: the GPU is quiet, but could be quieter."""
+    totals = remember_pace(Gpu().node.usage_totals, GPU, owner("alice"), "alice", Pace(1000, 100, 1e5, 45e7, 6e8))
+    gpu = Gpu(totals).second({SMALL: ALONE, HEAVY: work(10, 20)}, count=20, sm=0.12, dram=0.1)
+    assert gpu.node.contention[GPU].baselines[SMALL].pace.latency == pytest.approx(3e5, rel=0.05)
+
+
+def test_a_client_that_is_faster_beside_neighbours_refutes_its_baseline(subtests: pytest.Subtests) -> None:
+    remembered = remember_pace(Gpu().node.usage_totals, GPU, owner("alice"), "alice", Pace(1000, 100, 1e5, 7e9, 6e8))
+    for name, gpu in {
+        "remembered": Gpu(remembered),
+        "learned": Gpu().second({SMALL: work(100, 700)}, count=12, dram=0.01),
+    }.items():
+        with subtests.test(name):
+            gpu.crowded(work(100, 200, gap_ms=200), count=80)
+            found = slowdowns(gpu.node.contention[GPU], gpu.node.attribution[GPU].windows)[SMALL]
+            assert (found.ratio, found.is_bound) == (pytest.approx(1.0), True)
+
+
 def test_what_is_remembered_is_bounded_and_ends_with_the_account() -> None:
     totals = Gpu().node.usage_totals
     for number in range(2 * MAX_COMMANDS):
         totals = remember_pace(totals, GPU, owner("alice"), f"command {number}", Pace(1, 1, 1, 1, 1))
-    assert len(totals.gpus[GPU].paces[owner("alice")]) == MAX_COMMANDS
+    assert list(totals.gpus[GPU].paces[owner("alice")]) == [f"command {MAX_COMMANDS + n}" for n in range(MAX_COMMANDS)]
+    assert remember_pace(totals, GPU, owner("alice"), "a" * (MAX_COMMAND_LENGTH + 1), Pace(1, 1, 1, 1, 1)) is totals
     assert remember_pace(totals, GPU, owner("nobody"), "a", Pace(1, 1, 1, 1, 1)) is totals
     assert not close_idle_accounts(totals, AT + 1e6).gpus[GPU].paces
