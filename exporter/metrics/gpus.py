@@ -205,13 +205,13 @@ def _workload(account: Account) -> Labels:
 
 
 def _contention(of: Callable[[Usage], int]) -> Callable[[View], Samples]:
-    """Read what the workloads lost to each other, or cost each other; nothing of workloads without any."""
+    """Read what the workloads lost to each other, or cost each other, if probes counted their launches."""
     return lambda view: summed(
         (
             ((gpu, *_workload(account)), of(used))
             for gpu, usage in view.gpu_usage()
-            for (account, _), used in usage.by_account.items()
-            if account is not SharedAccount.CLOSED and of(used)
+            for (account, method), used in usage.by_account.items()
+            if account is not SharedAccount.CLOSED and (of(used) or method in (Method.FLIGHT, Method.LAUNCHES))
         ),
         SM_PARTS,
     )
@@ -344,7 +344,7 @@ CONTENTION = group(
         "cuda_mps_workload_contention_seconds_total", ("gpu", *_WORKLOAD), _contention(lambda used: used.lost_us)
     ).help(
         "Time that the workload's processes lost to neighbours on the GPU, at least: on a quiet GPU, their work would "
-        "have ended so much earlier. Counted while the probes are attached (`cuda_mps_client_watched_ratio`)."
+        "have ended so much earlier."
     ),
     Series(
         "cuda_mps_workload_contention_caused_seconds_total",

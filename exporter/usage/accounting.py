@@ -102,10 +102,12 @@ def post_contention(
     totals: UsageTotals, gpu: GpuUuid, lost: Mapping[UsageKey, int], caused: Mapping[UsageKey, int], *, at: float
 ) -> UsageTotals:
     """Post the time that clients lost to their neighbours, and who caused it, in microseconds of a client."""
-    totals, losers = _with_accounts(totals, lost, at)
-    usage = _with_use(totals, gpu, {key: Usage(lost_us=us) for key, us in losers.items()})
-    totals, causes = _with_accounts(_with_gpu(totals, gpu, usage), caused, at)
-    return _with_gpu(totals, gpu, _with_use(totals, gpu, {key: Usage(caused_us=us) for key, us in causes.items()}))
+    used: dict[UsageKey, Usage] = {}
+    for key in {**lost, **caused}:
+        totals, account = _with_account(totals, key[0], at)
+        amount = Usage(lost_us=lost.get(key, 0), caused_us=caused.get(key, 0))
+        used[account, key[1]] = used.get((account, key[1]), Usage()) + amount
+    return _with_gpu(totals, gpu, _with_use(totals, gpu, used))
 
 
 def remember_pace(

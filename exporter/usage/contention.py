@@ -163,12 +163,15 @@ def _with_lost_time(
     window = state.windows[-1]
     parts = _use(split, window).parts if split.measured or not split.unknown else {}
     hidden = max(0.0, split.sm - sum(share.sm for share in split.estimates.values()))
+    before = [each.at for each in state.windows[-2:-1] if each.at < window.at]
+    # The time while the probes were detached is taken to be like that while they were attached.
+    scale = max(1.0, (window.at - before[0]) / window.seconds) if before else 1.0
     ahead_ns = {pid: time for pid, time in state.ahead_ns.items() if pid in state.baselines}
     losses: dict[int, int] = {}
     for pid, pace in window.paces.items():
         baseline = state.baselines.get(pid)
         if baseline is not None and pid not in window.undisturbed and _is_same(baseline.pace, pace):
-            excess = _lost(baseline, pace) - ahead_ns.get(pid, 0.0)
+            excess = scale * _lost(baseline, pace) - ahead_ns.get(pid, 0.0)
             ahead_ns[pid] = min(max(0.0, -excess), MOST_AHEAD_NS)
             losses[pid] = int(max(0.0, excess) / 1000)
     keys = {pid: _key(node, pid, split) for pid in losses.keys() | parts.keys()}

@@ -77,6 +77,15 @@ def test_lost_time_is_what_the_work_took_beyond_that_on_a_quiet_gpu() -> None:
     assert gpu.lost(caused=True) == {"bob": pytest.approx(5.5, rel=0.01)}
 
 
+def test_time_is_lost_while_the_probes_pause_as_before() -> None:
+    """They count for one second in ten."""
+    gpu = Gpu().quiet()
+    for _ in range(6):
+        gpu.at += 9
+        gpu.crowded()
+    assert gpu.lost() == {"alice": pytest.approx(33, rel=0.01)}
+
+
 def test_noise_loses_no_time_in_the_long_run() -> None:
     gpu = Gpu().quiet(count=40)
     for _ in range(50):
