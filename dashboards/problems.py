@@ -55,7 +55,7 @@ SHOWN_PROBLEMS = (
     ),
     ShownProblem(DaemonProblem.DAEMON_HUNG, 'cuda_mps_daemon_state{node, state="unresponsive"} == 1'),
     ShownProblem(DaemonProblem.SERVER_FAULT, 'cuda_mps_server_state{node, state="fault"} == 1'),
-    ShownProblem(DaemonProblem.SERVER_CRASH_LOOP, 'cuda_mps_watchdog_diagnosis{node, diagnosis="crash_loop"} == 1'),
+    ShownProblem(DaemonProblem.SERVER_CRASH_LOOP, "cuda_mps_server_crash_loop{node} == 1"),
     ShownProblem(DaemonProblem.CIRCUIT_OPEN, 'cuda_mps_watchdog_state{node, state="circuit_open"} == 1'),
     ShownProblem(DaemonProblem.QUARANTINED, 'cuda_mps_watchdog_state{node, state="quarantined"} == 1'),
     ShownProblem(DaemonProblem.WATCHDOG_BLOCKED, "cuda_mps_watchdog_blocked{node} == 1"),
@@ -72,7 +72,7 @@ SHOWN_PROBLEMS = (
     ),
     ShownProblem(
         NodeProblem.LIMITS_DRIFTED,
-        "cuda_mps_server_limits_drifted{node} == 1 or cuda_mps_daemon_limits_drifted{node} == 1",
+        "cuda_mps_server_limits_drifted{node} == 1",
     ),
     ShownProblem(NodeProblem.EXPORTER_CANNOT_COLLECT, "cuda_mps_exporter_source_up{node} == 0"),
     ShownProblem(NodeProblem.LOG_NOT_FOLLOWED, "cuda_mps_exporter_log_followed{node} == 0"),

@@ -104,8 +104,13 @@ class Alertmanager(_Server):
 
     def inhibited(self, labels: Mapping[str, str]) -> bool:
         """Whether an alert, which it must know, is kept from being sent by another."""
-        matchers = [f'{name}="{value}"' for name, value in labels.items()]
-        query = urllib.parse.urlencode([("filter", each) for each in matchers])
-        found: Sequence[Any] = json.loads(self._read(f"/api/v2/alerts?{query}"))
+        found = self.alerts(*(f'{name}="{value}"' for name, value in labels.items()))
         assert len(found) == 1, found
-        return bool(found[0]["status"]["inhibitedBy"])
+        ((_, inhibited),) = found
+        return inhibited
+
+    def alerts(self, *matchers: str) -> Sequence[tuple[Mapping[str, str], bool]]:
+        """The labels of the alerts that match, and whether each is kept from being sent by another."""
+        query = urllib.parse.urlencode([("filter", each) for each in matchers])
+        found = json.loads(self._read(f"/api/v2/alerts?{query}"))
+        return [(each["labels"], bool(each["status"]["inhibitedBy"])) for each in found]

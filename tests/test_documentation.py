@@ -61,7 +61,7 @@ def expressions() -> Iterator[tuple[str, str]]:
     for path in RULES:
         for group in yaml.safe_load(path.read_text())["groups"]:
             for rule in group["rules"]:
-                yield f"{path.name}: {rule['alert']} {rule['labels']['severity']}", rule["expr"]
+                yield f"{path.name}: {rule.get('alert', rule.get('record'))} {rule.get('labels')}", rule["expr"]
     for path in PAGES:
         found = re.findall(r"^```promql\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
         for number, text in enumerate(found, start=1):

@@ -56,23 +56,15 @@ LIMITS = Row(
         ),
         timeline(
             "Limits of servers",
-            "Whether the limits are as configured, or as they were before the daemon was restarted.",
+            "Whether the limits are as configured, or as they were before the daemon was restarted. Without a number: "
+            "the limits of the next server.",
             Query(max_by("cuda_mps_server_limits_drifted", SERVER), "{{server}} of {{daemon}} {{instance}}"),
             DRIFTED,
-            width=8,
-        ),
-        timeline(
-            "Default limits of daemons",
-            "Whether the limits of the next server are as configured, or as they were before the daemon was restarted.",
-            Query(max_by("cuda_mps_daemon_limits_drifted", DAEMON), "{{daemon}} {{instance}}"),
-            DRIFTED,
-            width=8,
         ),
         bars(
             "Clients without the limits",
             "Clients that connected to a server before its limits were set. The limits do not apply to them.",
             Query(increase("cuda_mps_clients_before_limits_total", DAEMON), "{{daemon}} {{instance}}"),
-            width=8,
             height=6,
         ),
     ),

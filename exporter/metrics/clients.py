@@ -22,6 +22,7 @@ from exporter.parse.printable import printable
 from exporter.state.failure_domains import failure_domains
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import cgroup_of, pod_of, workload_of
+from exporter.state.servers import in_crash_loop
 from exporter.usage.launch_history import launch_counts, watched_ratio
 from exporter.usage.sampling import memory_by_workload
 from exporter.view import View
@@ -274,4 +275,7 @@ FAULTS = group(
     DAEMON.value("cuda_mps_server_crash_loops_total", lambda each: each.totals.crash_loops).help(
         "Times that servers of the daemon began to exit repeatedly before they were ready."
     ),
+    DAEMON.of(lambda view, each: in_crash_loop(each, view.node.at))
+    .value("cuda_mps_server_crash_loop", bool)
+    .help("Whether servers of the daemon exit repeatedly before they are ready."),
 )

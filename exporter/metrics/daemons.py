@@ -147,17 +147,20 @@ def _as_ratio(percentage: float | None) -> float | None:
     return None if percentage is None else percentage / 100
 
 
-def _drifted(view: View, daemon: Daemon, server: int | None) -> bool | None:
-    """Return whether a limit of a server has drifted, or, without `server`, one of the next server.
+def _drifted(view: View) -> Samples:
+    """Return which servers' limits have drifted. Those of the next server are without `server`.
 
-    None if none has drifted for certain, and not all are known.
+    A server is absent if none of its limits has drifted for certain, and not all are known.
     """
-    watch = view.node.watches.get(daemon.name)
-    if watch is None or watch.wanted_limits is None or not daemon.answers:
-        return None
-    checks = check_limits(daemon, watch.wanted_limits, view.node.at)
-    worst = max((each.status for each in checks if each.server == server), default=LimitStatus.UNKNOWN)
-    return None if worst is LimitStatus.UNKNOWN else worst is LimitStatus.DRIFTED
+    for daemon in view.daemons():
+        watch = view.node.watches.get(daemon.name)
+        if watch is None or watch.wanted_limits is None or not daemon.answers:
+            continue
+        checks = check_limits(daemon, watch.wanted_limits, view.node.at)
+        for server in (None, *(shown.pid for owner, shown in view.servers() if owner is daemon)):
+            worst = max((each.status for each in checks if each.server == server), default=LimitStatus.UNKNOWN)
+            if worst is not LimitStatus.UNKNOWN:
+                yield (daemon.name, "" if server is None else str(server)), worst is LimitStatus.DRIFTED
 
 
 LIMITS = group(
@@ -181,12 +184,9 @@ LIMITS = group(
     DAEMON.of(lambda view, each: memory_limits_by_gpu(view.node, each, each.default_limits.pinned_memory))
     .values("cuda_mps_daemon_default_pinned_memory_limit_bytes", "gpu", dict)
     .help("GPU memory that each client of the next server may allocate. Absent without a limit."),
-    _SERVER.of(lambda view, each: _drifted(view, each[0], each[1].pid))
-    .value("cuda_mps_server_limits_drifted", bool)
-    .help("Whether a limit of the server differs from the configured or remembered one."),
-    DAEMON.of(lambda view, each: _drifted(view, each, None))
-    .value("cuda_mps_daemon_limits_drifted", bool)
-    .help("Whether a limit of the next server differs from the configured or remembered one."),
+    Series("cuda_mps_server_limits_drifted", ("daemon", "server"), _drifted).help(
+        "Whether a limit of the server differs from the configured or remembered one. Without server: the next one's."
+    ),
     _WATCH.value("cuda_mps_clients_before_limits_total", lambda each: each.bypassed).help(
         "Clients that connected before the limits of their server were in force. The limits do not apply to them."
     ),

@@ -17,6 +17,7 @@ from exporter.model.observation import GpuReading
 from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount, Usage
 from exporter.parse.resources import claim_uid
 from exporter.state.bypassing import sharing_mode
+from exporter.state.devices import serving_daemon
 from exporter.state.processes import workload_of
 from exporter.state.xids import WELL_KNOWN
 from exporter.usage.allocation import AllocatedShares, claim_names
@@ -57,6 +58,13 @@ def _driver(view: View) -> Rows:
     readings = [each for _, each in _READING.items(view) if each.driver_version is not None]
     last = max(readings, key=lambda reading: reading.at, default=None)
     return [] if last is None else [(last.driver_version, last.cuda_version)]
+
+
+def _bypassing_counts(view: View) -> Samples:
+    for labels, gpu in _GPU.items(view):
+        if gpu.bypassing_known:
+            daemon = serving_daemon(view.node, gpu.reading)
+            yield ("" if daemon is None else daemon.name, *labels), len(gpu.bypassing)
 
 
 def _bypassing(view: View) -> Rows:
@@ -131,8 +139,8 @@ GPUS = group(
             None if each.reading.energy_millijoules is None or each.energy is None else each.energy.total / 1000
         ),
     ).help("Energy that the GPU has used at least since the driver was loaded."),
-    _GPU.value("cuda_mps_bypassing_processes", lambda each: len(each.bypassing) if each.bypassing_known else None).help(
-        "CUDA processes that bypass MPS on a GPU that a known daemon serves or should serve."
+    Series("cuda_mps_bypassing_processes", ("daemon", "gpu"), _bypassing_counts).help(
+        "CUDA processes that bypass MPS on a GPU that the daemon (the first of several) serves or should serve."
     ),
     info(
         "cuda_mps_bypassing_process_info",

@@ -25,7 +25,6 @@ class Rule:
     severity: str
     expr: str
     holds_for: str
-    keeps_firing_for: str
     annotations: Mapping[str, str]
 
     @property
@@ -42,16 +41,10 @@ def read(path: Path) -> Any:
 def rules() -> Sequence[Rule]:
     """All alerting rules."""
     return [
-        Rule(
-            each["alert"],
-            each["labels"]["severity"],
-            each["expr"],
-            each.get("for", ""),
-            each.get("keep_firing_for", ""),
-            each["annotations"],
-        )
+        Rule(each["alert"], each["labels"]["severity"], each["expr"], each.get("for", ""), each["annotations"])
         for group in read(RULES)["groups"]
         for each in group["rules"]
+        if "alert" in each
     ]
 
 

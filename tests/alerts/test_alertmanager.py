@@ -2,14 +2,16 @@
 
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.alerts.files import ALERTMANAGER, SCENARIOS, read, rules
+from tests.alerts.files import ALERTMANAGER, RULES, SCENARIOS, read, rules
 from tests.eventually import eventually
 from tests.prometheus import Alertmanager
 from tests.tools import needed
@@ -112,14 +114,94 @@ def test_sends_one_message_for_a_failure(alertmanager: Alertmanager, failure: st
     texts: dict[str, None] = {}
     for moment in moments():
         if moment.failure == failure:
-            alone = eventually(lambda moment=moment: only_notification(alertmanager, moment))  # type: ignore[misc]
+            alone = eventually(lambda moment=moment: only_notification(alertmanager, moment.firing))  # type: ignore[misc]
             assert alone["severity"] == min(each["severity"] for each in moment.firing), "the gravest"
             texts[alone["alertname"]] = None
     assert list(texts) == EXPECTED[failure]
 
 
-def only_notification(alertmanager: Alertmanager, moment: Moment) -> Labels:
-    texts = [each for each in moment.firing if not alertmanager.inhibited(each)]
+PAIRS = tuple(combinations_with_replacement([each for each in EXPECTED if each not in ("14", "15", "16")], 2))
+"""Pairs of failures of two daemons: all but those of the exporter."""
+
+
+@pytest.mark.systems
+def test_two_failures_of_two_daemons_are_two_messages(alertmanager: Alertmanager) -> None:
+    """No failure of a daemon or its GPU hides one of another daemon and GPU, at any time of both."""
+    sides: list[Sequence[Labels]] = []
+    for first, second in PAIRS:
+        of_first, of_second = ([each.firing for each in moments() if each.failure == name] for name in (first, second))
+        for one, other in product(of_first, of_second):
+            node = {"instance": f"pair-{len(sides)}:10677"}
+            sides += [[labels | node for labels in one], [of_another_daemon(labels) | node for labels in other]]
+    assert len(sides) > 2 * len(PAIRS)
+    for labels in (labels for side in sides for labels in side):
+        alertmanager.send(labels)
+
+    def each_has_one_message() -> None:
+        sent = [labels for labels, inhibited in alertmanager.alerts('instance=~"pair-.+"') if not inhibited]
+        assert [side for side in sides if sum(labels in sent for labels in side) != 1] == []
+
+    eventually(each_has_one_message)
+
+
+def of_another_daemon(labels: Labels) -> Labels:
+    """Return an alert's labels with another daemon, server, GPU and workload."""
+    return {
+        name: f"{value}-other" if name in ("daemon", "server", "gpu", "workload") else value
+        for name, value in labels.items()
+    }
+
+
+@pytest.mark.systems
+def test_the_rules_report_two_failures_of_two_daemons(tmp_path: Path) -> None:
+    """The alerts of each are those that it has alone."""
+    groups = {group["name"].partition(". ")[0]: group for group in read(SCENARIOS)["tests"]}
+    series: list[Labels] = []
+    checks: list[Mapping[str, Any]] = []
+    for pair in PAIRS:
+        node = f'instance="{"-".join(pair)}"'
+        one, other = (groups[each] for each in pair)
+        series += of_both(one["input_series"], other["input_series"], node)
+        checks += checks_alone(one, f'{node}, daemon!~".+-other", gpu!~".+-other"', node)
+        checks += checks_alone(other, f'{node}, daemon!="/tmp/nvidia-mps", gpu!="GPU-1efa3f60"', node, renamed)
+    test = {"interval": "30s", "input_series": series, "promql_expr_test": checks}
+    file = tmp_path / "pairs.test.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
+    done = subprocess.run([needed("promtool"), "test", "rules", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[:5000]
+
+
+INSTANCE = re.compile(r'instance="[^"]+"')
+
+
+def renamed(text: str) -> str:
+    """Name another daemon, server, GPU and workload in a series."""
+    return re.sub(r'((?:daemon|server|gpu|workload)="[^"]+)', r"\1-other", text)
+
+
+def of_both(one: Sequence[Labels], other: Sequence[Labels], node: str) -> list[Labels]:
+    """Return the series of two daemons of a node. One of the node is that of the failure that changes it."""
+    series = {each["series"]: each["values"] for each in one}
+    for each in other:
+        name = renamed(each["series"])
+        if name != each["series"] or re.fullmatch(r"\S+", series.get(name, "")):
+            series[name] = each["values"]
+    return [{"series": INSTANCE.sub(node, name), "values": values} for name, values in series.items()]
+
+
+def checks_alone(
+    group: Mapping[str, Any], matchers: str, node: str, named: Callable[[str], str] = str
+) -> Iterator[Mapping[str, Any]]:
+    """Expect of one of two failures the alerts that it has alone."""
+    for check in group["promql_expr_test"]:
+        labels = (INSTANCE.sub(node, named(each["labels"])) for each in check["exp_samples"])
+        expression = f'ALERTS{{alertstate="firing", {matchers}}}'
+        samples = [{"labels": each, "value": 1} for each in labels]
+        yield {"expr": expression, "eval_time": check["eval_time"], "exp_samples": samples}
+
+
+def only_notification(alertmanager: Alertmanager, firing: Sequence[Labels]) -> Labels:
+    texts = [each for each in firing if not alertmanager.inhibited(each)]
     assert len(texts) == 1, texts
     return texts[0]
 
@@ -136,16 +218,18 @@ def test_notifies_separately_for_other_nodes_and_clusters(alertmanager: Alertman
 
 
 @pytest.mark.systems
-def test_hardware_xid_hides_no_fault_and_no_other_gpu(alertmanager: Alertmanager) -> None:
+def test_a_broken_gpu_hides_no_fault_and_no_other_gpu(alertmanager: Alertmanager) -> None:
     labels = {"job": "cuda-mps-exporter", "instance": "xids:10677", "severity": "warning"}
     xid = {**labels, "alertname": "CudaMpsHardwareXid", "gpu": "GPU-0"}
     sent = [xid | {"gpu": "GPU-1"}, {**labels, "alertname": "CudaMpsFault", "daemon": "/run/other"}]
     of_lost = xid | {"severity": "critical", "gpu": "GPU-2"}
     lost = of_lost | {"alertname": "CudaMpsGpuLost"}
-    for each in (xid | {"severity": "critical"}, xid, of_lost, lost, *sent):
+    quarantined = lost | {"alertname": "CudaMpsQuarantined", "daemon": "/run/one"}
+    for each in (xid | {"severity": "critical"}, xid, of_lost, lost, quarantined, *sent):
         alertmanager.send(each)
     eventually(lambda: is_inhibited(alertmanager, xid))
     eventually(lambda: is_inhibited(alertmanager, of_lost))
+    eventually(lambda: is_inhibited(alertmanager, lost))
     assert [alertmanager.inhibited(each) for each in sent] == [False, False]
 
 

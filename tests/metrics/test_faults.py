@@ -6,12 +6,13 @@ import pytest
 
 from exporter.incidents.incidents import REMEMBERED_SECONDS
 from exporter.metrics.catalogue import NodeCollector
-from exporter.model.daemon import RECOVERY_SECONDS, RecoveryTimes
+from exporter.model.daemon import RECOVERY_SECONDS, FailedStarts, RecoveryTimes
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import FaultKind, IncidentEnd, RecoveryDelay
 from exporter.model.node import Node
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.state import processes
+from exporter.state.servers import LOOP_END_SECONDS
 from exporter.view import View
 from tests.builders import (
     AT,
@@ -60,6 +61,7 @@ def test_counters_are_0_before_the_first_fault() -> None:
         "cuda_mps_fault_affected_clients_total",
         "cuda_mps_client_faults_contained_total",
         "cuda_mps_server_crash_loops_total",
+        "cuda_mps_server_crash_loop",
     ):
         assert by(idle(), name, "daemon") == {DAEMON: 0}
     assert by(idle(), BLOCKING, "server", daemon=DAEMON) == {str(SERVER): 0}
@@ -74,6 +76,14 @@ def test_shows_the_counters_of_the_daemon() -> None:
     assert value(present, "cuda_mps_fault_affected_clients_total") == 5
     assert value(present, "cuda_mps_client_faults_contained_total") == 3
     assert value(present, "cuda_mps_server_crash_loops_total") == 1
+
+
+def test_shows_a_crash_loop_until_it_ends() -> None:
+    failed = FailedStarts(count=3, last_exit_at=AT, reported=True)
+    connections = replace(idle().daemons[DAEMON].connections, failed_starts=failed)
+    begun = replace(idle(), at=AT, daemons={DAEMON: replace(idle().daemons[DAEMON], connections=connections)})
+    assert value(begun, "cuda_mps_server_crash_loop") == 1
+    assert value(replace(begun, at=AT + LOOP_END_SECONDS + 1), "cuda_mps_server_crash_loop") == 0
 
 
 def test_shows_a_fault_when_the_log_reports_it() -> None:

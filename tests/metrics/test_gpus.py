@@ -8,6 +8,7 @@ from exporter.model.observation import GpuReading
 from tests.builders import (
     AT,
     CLIENT,
+    DAEMON,
     GPU,
     OTHER_GPU,
     SENSORS,
@@ -94,7 +95,7 @@ def test_names_at_most_128_processes_that_bypass_mps() -> None:
     readings += [gpu_reading([CLIENT], beside=pids, at=AT + second) for second in (11, 21)]
     present = reduced(*at_work(CLIENT), *known, *readings, start=node()).node
     found = samples(present, "cuda_mps_bypassing_process_info")
-    assert value(present, "cuda_mps_bypassing_processes", gpu=GPU) == 200
+    assert value(present, "cuda_mps_bypassing_processes", gpu=GPU, daemon=DAEMON) == 200
     assert len(found) == MAX_BYPASSING == 128
     (first,) = [each.labels for each in found if each.labels["pid"] == "900"]
     assert (first["user"], first["gpu"], first["workload_kind"]) == ("eve", GPU, "user")

@@ -89,7 +89,7 @@ CASES = {
 }
 DOWN = "an exporter that is down"
 TWO_DAEMONS = (f"{AT}:daemon-restarts", "14s:server-full:2s")
-"""Failures of two daemons of one node, the second two seconds (which stand for a minute) after the first."""
+"""Failures of two daemons of one node, the second two seconds (which stand for 40 s) after the first."""
 
 Failures = tuple[str, ...]
 TOGETHER: Sequence[Failures] = (
