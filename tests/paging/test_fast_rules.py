@@ -56,7 +56,7 @@ def test_alertmanager_differs_from_the_example_in_receivers_and_intervals() -> N
     short = fast_rules.alertmanager({"pager": "http://pager", "tickets": "http://tickets"})
     assert short["inhibit_rules"] == installed["inhibit_rules"]
     assert short["route"]["group_by"] == installed["route"]["group_by"]
-    assert (short["route"]["group_wait"], short["route"]["group_interval"]) == ("1000ms", "3000ms")
+    assert (short["route"]["group_wait"], short["route"]["group_interval"]) == ("1000ms", "1000ms")
     assert [each["matchers"] for each in short["route"]["routes"]] == [
         each["matchers"] for each in installed["route"]["routes"]
     ]
