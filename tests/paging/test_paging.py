@@ -98,8 +98,8 @@ TOGETHER: Sequence[Failures] = (
     ("nvml-fails", "contained-fault", "unknown-line"),
 )
 """The other failures of the demo. Those of one node begin at one time, and affect different daemons."""
-UNSCALED = {"daemon-keeps-dying"}
-"""The watchdog's backoff is not shortened, so promtool tests it (alerts/tests/daemons.test.yml)."""
+UNSCALED = {"daemon-keeps-dying", "noisy-neighbour"}
+"""The watchdog's backoff and averages of a minute are not shortened, so promtool tests these (alerts/tests)."""
 ENDING = tuple(name for name, case in CASES.items() if case.ends)
 
 
