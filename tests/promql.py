@@ -7,7 +7,9 @@ from exporter.metrics.catalogue import CATALOGUE
 
 OF_PROMETHEUS = {"job", "instance"}
 COUNTERS = {family.name for family in CATALOGUE if family.kind is CounterMetricFamily}
-LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | {"up": OF_PROMETHEUS}
+LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | dict.fromkeys(
+    ("up", "process_start_time_seconds"), OF_PROMETHEUS
+)
 LABELS |= {
     "kube_pod_info": {"uid", "namespace", "pod", "node"},
     "DCGM_FI_DEV_POWER_USAGE": {"gpu", "UUID", "Hostname", "instance"},

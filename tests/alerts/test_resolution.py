@@ -44,6 +44,10 @@ def counter(increase: float = 1) -> Value:
     return lambda begun, ended: increase if begun >= 0 else 0
 
 
+def since_end(time: float) -> Value:
+    return lambda begun, ended: time if ended >= 0 else 1
+
+
 def since(begin: float) -> Value:
     return lambda begun, ended: begin if begun >= 0 else None
 
@@ -217,11 +221,13 @@ class Nodes:
         """Add the nodes of a failure: one for each scrape interval and delay."""
         begin = self._end - failure.lasts
         name = f"{re.sub('[^A-Za-z]', '', failure.alert)}-{failure.lasts:.0f}-{len(self.series)}"
+        restart = since_end(self._end + OUTAGE_SECONDS - STEP)
+        process = {"process_start_time_seconds{}": restart} if self._outage else {}
         for interval, delay in SCRAPES:
             instance = f"{name}-{interval}-{delay}"
             of_failure = failure.series(begin, self._end)
             down = state(1, 0) if failure.alert == "CudaMpsExporterDown" else always(1)
-            for series, value in {**of_failure, "up{}": down}.items():
+            for series, value in {**of_failure, **process, "up{}": down}.items():
                 values = (
                     self._value(series, value, begin, at, interval, delay) for at in range(0, self.until + 1, STEP)
                 )
@@ -250,7 +256,8 @@ class Nodes:
         """Return what a scrape at this time stores. A series that a scrape no longer has is stale."""
         if (at - delay) % interval:
             return "_"
-        if self._outage and self._end <= at < self._end + OUTAGE_SECONDS:
+        after = at - self._end - OUTAGE_SECONDS
+        if self._outage and (-OUTAGE_SECONDS <= after < 0 or (interval == 15 and 60 <= after < 75)):
             return "0" if series.startswith("up") else "stale"
         found = value(at - begin, at - self._end)
         return "stale" if found is None else f"{found:.0f}"
@@ -279,7 +286,7 @@ def test_fires_and_is_resolved_within_two_minutes(tmp_path: Path, end: int, *, l
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_critical_alert_goes_on_without_data_and_is_resolved_with_them(tmp_path: Path, end: int) -> None:
-    """The exporter cannot be scraped for three minutes, in which the failure ends."""
+    """The exporter restarts in three minutes, in which the failure ends. Later, a single scrape fails."""
     nodes = Nodes(end, outage=True)
     for failure in KEPT:
         nodes.add(failure)
