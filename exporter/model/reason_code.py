@@ -117,6 +117,11 @@ class ReasonCode(StrEnum):
         "[server {server} hangs, which may pass: it is ended after {seconds} s|it hangs, which may pass: it is"
         " restarted after {seconds} s at the earliest]",
     )
+    HANG_OBSERVED = (
+        auto(),
+        "[server {server} hangs, which may pass: it will not be ended (observe mode)|it hangs, which may pass: it will"
+        " not be restarted (observe mode)]",
+    )
     PROCESS_CONTINUED = auto(), "its process was suspended and continues: the exporter first checks that it answers"
     HANG_UNCONFIRMED = auto(), "it does not answer, and no second indication shows that it hangs"
     PROCESS_UNKNOWN = auto(), "its process is not known, so it cannot be ended"

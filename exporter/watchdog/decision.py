@@ -91,7 +91,7 @@ def _end_hung_server(context: Context, found: Diagnosis, remedy: ReasonCode) -> 
     if AllowedAction.END_HUNG_SERVER not in context.thresholds.allow or process is None:
         return Wait(reason=Reason(remedy, server=found.server))
     if context.at - found.since < after:
-        return Wait(reason=Reason(ReasonCode.HANG_TOO_RECENT, server=found.server, seconds=after))
+        return restart.recent_hang(context, after, server=found.server)
     if process not in context.watch.children:
         return Wait(reason=Reason(ReasonCode.SERVER_PARENT_UNKNOWN, server=found.server, state=found.condition))
     if found.condition is Condition.SERVER_UNRESPONSIVE and len(context.watch.children) > 1:

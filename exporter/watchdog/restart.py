@@ -230,7 +230,7 @@ def restart_hung(context: Context, since: float) -> Decision:
     """
     after = context.thresholds.hung_after
     if context.at - since < after or context.daemon.state is not DaemonState.UNRESPONSIVE:
-        return Wait(reason=Reason(ReasonCode.HANG_TOO_RECENT, seconds=after))
+        return _obstacle(context) or recent_hang(context, after)
     state = processes.state_of_daemon(context.node, context.daemon)
     asked_at = context.daemon.commands.unanswered_at
     if state is not None and asked_at is not None and not processes.is_suspended(state) and state.at > asked_at:
@@ -239,6 +239,13 @@ def restart_hung(context: Context, since: float) -> Decision:
     if not hang_detection.is_established(context.node, context.daemon, context.at):
         return Wait(reason=Reason(ReasonCode.HANG_UNCONFIRMED))
     return restart_running(context, ActionReason.HUNG, since)
+
+
+def recent_hang(context: Context, after: float, *, server: int | None = None) -> Wait:
+    """Wait for a hang of the daemon, or of a server, to pass: for `after` seconds if the watchdog may act then."""
+    if context.mode is Mode.OBSERVE:
+        return Wait(reason=Reason(ReasonCode.HANG_OBSERVED, server=server))
+    return Wait(reason=Reason(ReasonCode.HANG_TOO_RECENT, server=server, seconds=after))
 
 
 def restart_running(context: Context, reason: ActionReason, since: float) -> Decision:
