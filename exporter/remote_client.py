@@ -1,4 +1,4 @@
-"""The client of an exporter on another node, for `--url`: the answers of its service socket over HTTP.
+"""The client of an exporter on another node, for `--url`: its JSON API.
 
 Credentials come from files: a password from ~/.netrc, a client certificate from `--cert`. The answer is untrusted.
 """
@@ -12,18 +12,19 @@ import os
 import ssl
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from exporter.collectors.thread import BoundedCalls
 from exporter.errors import ConfigError, ServiceError
-from exporter.parse.printable import LONGEST_PROBLEM, printable, printable_lines
+from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.status_client import MAX_ANSWER_BYTES, SERVICE_SECONDS, Answer
 
-PATH = "/api/v1/commands/"
+PATH = "/api/v1/"
 
 _SERVER = "cuda-mps-exporter/"
 _OTHER_NAME = (62, 64)
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+_STATED = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY)
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 _NEEDS_CERTIFICATE = "if the server requires a client certificate, name its file with --cert"
 
@@ -42,13 +43,16 @@ class RemoteExporter:
             raise ConfigError("--cert: a client certificate needs --url https://…")
 
     def query(self, command: str, **arguments: Any) -> Answer:
-        """Return the answer to a command; ServiceError if there is none, with what to do."""
-        given = {
-            name: str(value).lower() if isinstance(value, bool) else value
-            for name, value in arguments.items()
-            if value is not None
-        }
-        target = f"{self._parts.path.rstrip('/')}{PATH}{command}?{urlencode(given)}"
+        """Return the answer to a command as the service socket does; ServiceError if there is none, with what to do."""
+        name, given = arguments.get("id"), {}
+        if name is None:
+            given = {key: str(value).lower() if value is True else value for key, value in arguments.items() if value}
+        page = command if name is None else f"{command}/{quote(name, safe='')}"
+        query = f"?{urlencode(given)}" if given else ""
+        data = self._data(f"{self._parts.path.rstrip('/')}{PATH}{page}{query}")
+        return {command: data if name is None else [data]}
+
+    def _data(self, target: str) -> Any:
         # A timeout of the connection begins again with each byte, and looking up a name has none.
         received = BoundedCalls(self._timeout).call(target, lambda: self._get(target), None)
         if received is None:
@@ -60,10 +64,9 @@ class RemoteExporter:
             envelope = None
         if status != HTTPStatus.OK:
             raise self._error(self._refusal(status, server, envelope))
-        answer = envelope.get("data") if isinstance(envelope, dict) else None
-        if not isinstance(answer, dict):
+        if not isinstance(envelope, dict) or not isinstance(envelope.get("data"), dict | list):
             raise self._error("another service answers there; check host and port (default port: 10677)")
-        return {key: printable_lines(value) if isinstance(value, str) else value for key, value in answer.items()}
+        return envelope["data"]
 
     def _get(self, target: str) -> tuple[int, str, bytes]:
         host, port = self._parts.hostname or "", self._parts.port
@@ -113,7 +116,7 @@ class RemoteExporter:
                 "this exporter shows names of users and workloads only to local or authenticated visitors; set up"
                 " passwords or client certificates there (--web.config.file), or run this command on that node"
             )
-        if isinstance(stated, str) and status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
+        if isinstance(stated, str) and status in _STATED:
             return stated
         if server.startswith(_SERVER) and status == HTTPStatus.NOT_FOUND:
             return f"version {printable(server.removeprefix(_SERVER))} does not support --url; update it"

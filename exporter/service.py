@@ -1,6 +1,7 @@
 """The service: the loop, the web server, the service socket, systemd notification and signals."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -29,23 +30,31 @@ from exporter.metrics.catalogue import NAMESPACE, Made, NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.daemon import NamedBy
 from exporter.model.event import Event
+from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, Paused, Resumed
+from exporter.model.values import plain, replace
 from exporter.model.watchdog import WatchdogState
-from exporter.parse.printable import printable
-from exporter.report import objects, remedy, status_text
+from exporter.parse.printable import printable, printable_value
+from exporter.report import remedy
+from exporter.report.document import StatusDocument
+from exporter.report.incident_document import IncidentStatus
 from exporter.report.incident_filter import IncidentFilter
-from exporter.report.remedy import Address, address_of
-from exporter.report.status_view import StatusInput
+from exporter.report.incident_status import MOST_LISTED, incident_status
+from exporter.report.node_status import StatusInput, status_document, summary_line
+from exporter.report.remedy import address_of
 from exporter.service_socket import Commands, ServiceSocket
 from exporter.view import View
-from exporter.web.api import Api
+from exporter.web.api import Api, encode_within
 from exporter.web.pages import Site, runbook_routes
 from exporter.web.server import WebServer, activated_listeners
 from exporter.web.web_config import WebSecurity
 
 HEALTHY_SECONDS = 30.0
 """The main loop runs at least once a second. If it has not run for this long, it has stopped."""
+
+MOST_BYTES = 1 << 24
+"""Size limit of the JSON of all incidents. An incident with many clients has about 100 KB."""
 
 PAUSE_SECONDS = 15.0
 """How long `pause` waits until a call into the driver returns."""
@@ -195,7 +204,7 @@ class Service:
         if self._driver is None:
             return contextlib.nullcontext()
         commands: Commands = {
-            "status": self.status,
+            "status": self._status,
             "incidents": self._incidents,
             "metrics": self._metrics,
             "pause": self._pause,
@@ -219,26 +228,45 @@ class Service:
             self._watchdog.stop()
         return not stops
 
-    def status(self, **options: Any) -> Mapping[str, Any]:
-        """Answer the command `status`."""
-        return self._stalled_problem() or status_text.status_answer(self.loop.node, self._watchdog.policy, **options)
+    def status_document(self) -> StatusDocument | str:
+        """Return the status of the node, or that it is out of date."""
+        return self._stalled_problem() or status_document(replace(self._status_input(), at=self.loop.node.at))
 
-    def _incidents(self, *, as_json: bool, width: int | None = None, **wanted: Any) -> Mapping[str, Any]:
-        return self._stalled_problem() or objects.incidents_answer(
-            self._history.incidents,
-            IncidentFilter(**wanted),
-            as_json=as_json,
-            now=self._clock.now(),
-            address_of=self._address_of,
-            width=width,
-            simulated=self.loop.node.simulated,
+    def _status(self) -> Mapping[str, Any]:
+        document = self.status_document()
+        return {"problem": document} if isinstance(document, str) else {"status": printable_value(plain(document))}
+
+    def _incidents(self, clients: int = MOST_LISTED, **wanted: Any) -> Mapping[str, Any]:
+        problem = self._stalled_problem()
+        if problem is not None:
+            return {"problem": problem}
+        found = IncidentFilter(**wanted).apply(self._history.incidents)
+        objects = (plain(self._incident(each, clients)) for each in found)
+        return {"incidents": [json.loads(each) for each in encode_within(objects, MOST_BYTES)]}
+
+    def _incident(self, incident: Incident, clients: int) -> IncidentStatus:
+        node, now = self.loop.node, self._clock.now()
+        address = address_of(node, incident.daemon, self._watchdog.policy)
+        return incident_status(incident, now, address, simulated=node.simulated, clients=clients)
+
+    def _status_input(self) -> StatusInput:
+        return StatusInput(
+            node=self.loop.node,
+            at=self._clock.now(),
+            host=os.uname().nodename,
+            incidents=self._history.incidents,
+            events=self._history.timeline,
+            samples=self._history.samples,
+            policy=self._watchdog.policy,
+            stalled_seconds=self._stalled_seconds(),
         )
 
     def _metrics(self) -> Mapping[str, Any]:
         text = self._exposition.text_of(NAMESPACE)
         if text is None:
             return {"problem": "the first collection is not complete; try again"}
-        return self._stalled_problem() or {"metrics": text}
+        problem = self._stalled_problem()
+        return {"metrics": text} if problem is None else {"problem": problem}
 
     def _pause(self) -> Mapping[str, Any]:
         """Close the driver, so that its modules can be unloaded and GPUs can be reset."""
@@ -272,49 +300,27 @@ class Service:
         self._log.info("resumed", daemon=daemon)
         return remedy.resume_daemon_answer(daemon, watch)
 
-    def _stalled_problem(self) -> Mapping[str, Any] | None:
-        """Return the answer to each query if the main loop has stopped."""
+    def _stalled_problem(self) -> str | None:
+        """Return why no query is answered, if the main loop has stopped."""
         seconds = self._stalled_seconds()
-        if seconds is None:
-            return None
-        return {"problem": f"the main loop has not run for {seconds:.0f} s, so its data is out of date"}
+        return None if seconds is None else f"the main loop has not run for {seconds:.0f} s, so its data is out of date"
 
     def _stalled_seconds(self) -> float | None:
         """Return how long ago the last cycle ended, None if the main loop is healthy."""
         seconds = self._clock.monotonic() - self._cycle_ended_at
         return None if seconds < HEALTHY_SECONDS else seconds
 
-    def _address_of(self, daemon: str) -> Address | None:
-        return address_of(self.loop.node, daemon, self._watchdog.policy)
-
     def _web_server(self) -> WebServer:
-        config, host = self._config, os.uname().nodename
-        api = Api(
-            self._history,
-            now=self._clock.now,
-            address_of=self._address_of,
-            status=self.status,
-            incidents=self._incidents,
-            simulated=self.loop.node.simulated,
-        )
+        config, simulated = self._config, self.loop.node.simulated
+        api = Api(self._history, status=self.status_document, incident=self._incident, simulated=simulated)
         site = Site(
             self._exposition,
             healthy=lambda: self._stalled_seconds() is None,
-            status=lambda: status_text.status_table(self.loop.node, self._watchdog.policy),
-            page_data=lambda: StatusInput(
-                node=self.loop.node,
-                at=self._clock.now(),
-                host=host,
-                incidents=self._history.incidents,
-                events=self._history.timeline,
-                samples=self._history.samples,
-                policy=self._watchdog.policy,
-                stalled_seconds=self._stalled_seconds(),
-            ),
+            status=self._status_input,
             monotonic=self._clock.monotonic,
             telemetry_path=config.telemetry_path,
             extra_routes={**api.routes, **runbook_routes()},
-            simulated=self.loop.node.simulated,
+            simulated=simulated,
         )
         security = None if config.web_config_file is None else WebSecurity(config.web_config_file)
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
@@ -362,7 +368,7 @@ class Service:
         if self.loop.node.sources and not self._ready:
             self._ready = True
             self._notifier.ready()
-        self._notifier.alive(lambda: status_text.summary_line(self.loop.node, self._watchdog.policy))
+        self._notifier.alive(lambda: summary_line(self.loop.node, self._watchdog.policy))
 
 
 def configured_daemons(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:

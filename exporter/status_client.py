@@ -1,21 +1,20 @@
-"""The client of the service socket. If no service answers, `status` collects once instead."""
+"""The client of the service socket, and its answers. They are untrusted: their texts become printable here."""
 
 import contextlib
 import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from exporter.errors import ServiceError
 from exporter.model.values import build
-from exporter.parse.printable import printable_lines
-from exporter.report.text import Line, Lines, StatusText
+from exporter.parse.printable import printable_lines, printable_value
 
 if TYPE_CHECKING:
-    from exporter.model.node import Node
-    from exporter.model.observation import DaemonName
+    # The commands that need no status do not import these.
+    from exporter.report.document import StatusDocument
+    from exporter.report.incident_document import IncidentStatus
 
 NAME = "service.sock"
 
@@ -23,6 +22,8 @@ MAX_ANSWER_BYTES = 1 << 26
 
 SERVICE_SECONDS = 30.0
 """How long the service can take to answer a command."""
+
+OTHER_VERSION = "the service is of another version; restart it"
 
 Answer = Mapping[str, Any]
 Value = TypeVar("Value")
@@ -69,53 +70,26 @@ def read_line(connection: socket.socket, max_bytes: int) -> bytes:
     return bytes(line)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusReport:
-    """The state of the node as an object (`node`) or as text."""
+def parse_status(answer: Answer) -> "StatusDocument":
+    """Return the status in an answer, with printable texts."""
+    from exporter.report.document import VERSION, StatusDocument
 
-    exit_code: int
-    node: Answer | None = None
-    text: StatusText | None = None
-
-
-def status_report(
-    query: Callable[..., Answer | None] | None,
-    collect: "Callable[[], Node]",
-    *,
-    as_json: bool = False,
-    daemon: "DaemonName | None" = None,
-    width: int | None = None,
-) -> StatusReport:
-    """Return the state of the node, from the service, or by collecting if none answers; ServiceError if neither works.
-
-    `query` queries the service; None: always collect. `daemon` restricts the report to one daemon. `width` is that of
-    the terminal.
-    """
-    answer = None if query is None else query(as_json=as_json, daemon=daemon, width=width)
-    if answer is None:
-        # Imported only here, because it takes long. The service's answer is text already.
-        from exporter.report import status_text
-
-        answer = status_text.status_answer(collect(), as_json=as_json, daemon=daemon, width=width)
-        if "problem" in answer:
-            raise ServiceError(answer["problem"])
-    return parse_answer(
-        lambda: StatusReport(
-            exit_code=int(answer["exit_code"]),
-            node=answer.get("node"),
-            text=None if "node" in answer else build(StatusText, answer["text"]),
-        )
-    )
+    document = parse_answer(lambda: build(StatusDocument, printable_value(answer["status"])))
+    if document.version != VERSION:
+        raise ServiceError(OTHER_VERSION)
+    return document
 
 
-def incident_lines(answer: Answer) -> Sequence[Line]:
-    """Return the lines of an answer to `incidents`."""
-    return parse_answer(lambda: build(Lines, answer["lines"]).lines)
+def parse_incidents(answer: Answer) -> "Sequence[IncidentStatus]":
+    """Return the incidents in an answer, with printable texts."""
+    from exporter.report.incident_document import IncidentStatus
+
+    return parse_answer(lambda: [build(IncidentStatus, printable_value(each)) for each in answer["incidents"]])
 
 
 def parse_answer(parse: Callable[[], Value]) -> Value:
     """Call a function that parses an answer; ServiceError if the answer does not have this version's form."""
     try:
         return parse()
-    except (ValueError, KeyError, TypeError) as error:
-        raise ServiceError("the service is of another version; restart it") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ServiceError(OTHER_VERSION) from error

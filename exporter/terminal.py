@@ -4,11 +4,11 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TextIO
 
 from exporter.parse.printable import printable_line
-from exporter.report.text import Line, Piece, StatusText, Style, line_of, text_width
+from exporter.report.text import Line, Piece, Style, line_of, text_width
 
 CHOICES = ("auto", "always", "never")
 
@@ -76,11 +76,6 @@ def _slice(line: Line, start: int, end: int) -> Iterable[Piece]:
     for piece in line.pieces:
         yield Piece(piece.text[max(0, start) : max(0, end)], piece.style)
         start, end = start - len(piece.text), end - len(piece.text)
-
-
-def all_lines(status: StatusText) -> Sequence[Line]:
-    """Return all lines of a status, for a terminal that scrolls."""
-    return (*status.headline, line_of(), *status.body)
 
 
 class Terminal:

@@ -56,7 +56,7 @@ PACKAGES: Mapping[str, str] = {
     "view": "model state usage watchdog",
     "metrics": "__version__ clock incidents model parse state usage view watchdog",
     "report": "model parse state usage view watchdog",
-    "page": "__version__ model parse report state usage view watchdog",
+    "page": "__version__ model parse report usage view",
     "history": "model usage view",
     "store": "clock errors model view",
     "collectors": "clock model parse",
@@ -80,7 +80,7 @@ PACKAGES: Mapping[str, str] = {
     " status_client view web",
     "demo": "clock collectors config dry_run errors model recording reducer report watchdog",
     "commands": "actions app clock collectors config demo doctor dry_run errors history log loop metrics"
-    " model one_shot policy recording reducer remote_client report service status_client store"
+    " model one_shot parse policy recording reducer remote_client report service status_client store"
     " terminal view watchdog web",
     "cli": "__version__ commands config errors",
     "__main__": "cli",

@@ -8,75 +8,93 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from exporter.config.settings import Config
 from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
+from exporter.model.values import plain
+from exporter.parse.printable import printable, printable_value
 from exporter.report.incident_filter import IncidentFilter
-from exporter.status_client import SERVICE_SECONDS, Answer, incident_lines, parse_answer, query_service, status_report
-from exporter.terminal import Terminal, all_lines
+from exporter.status_client import (
+    SERVICE_SECONDS,
+    Answer,
+    parse_answer,
+    parse_incidents,
+    parse_status,
+    query_service,
+)
+from exporter.terminal import Terminal
 
 if TYPE_CHECKING:
-    from exporter.model.node import Node
+    from exporter.report.document import StatusDocument
+    from exporter.report.incident_document import IncidentStatus
 
 METRICS_MODE = 0o644
 
 
 def status(arguments: Namespace, config: Config) -> int:
     """Show the state of the node, from the service or else by collecting."""
-    terminal = Terminal(sys.stdout, os.environ, arguments.color)
     if arguments.url is not None and arguments.pipe_directory is not None:
         raise ConfigError("--url: not allowed with --pipe-directory")
-    query = partial(_query_of(arguments, config), "status")
+    query = _query_of(arguments, config)
+    answer = None if arguments.look or arguments.pipe_directory else query("status")
+    document = _collected(config) if answer is None else parse_status(answer)
+    from exporter.report.status_text import headline, only_daemon, status_lines
 
-    def collect() -> "Node":
-        from exporter import log
-        from exporter.one_shot import collect_once
-
-        log.configure(config.log_level, config.log_format, sys.stderr)
-        return collect_once(config)
-
-    report = status_report(
-        None if arguments.look or arguments.pipe_directory else query,
-        collect,
-        as_json=arguments.json,
-        daemon=arguments.daemon,
-        width=terminal.width,
-    )
-    if report.text is None:
-        terminal.show_text(json.dumps(report.node, indent=2) + "\n")
-    elif arguments.brief:
-        terminal.show(report.text.headline)
+    if arguments.daemon is not None:
+        present = [each.name for each in document.daemons]
+        if arguments.daemon not in present:
+            names = ", ".join(map(printable, present)) or "none"
+            raise ServiceError(f"no daemon {printable(arguments.daemon)} is here; there are: {names}")
+        document = only_daemon(document, arguments.daemon)
+    terminal = Terminal(sys.stdout, os.environ, arguments.color)
+    if arguments.json:
+        terminal.show_text(json.dumps(printable_value(plain(document)), indent=2) + "\n")
     else:
-        # With colours, a person reads it, for example by `watch -c`.
-        person = terminal.width is not None or arguments.color == "always"
-        terminal.show(all_lines(report.text) if person else report.text.body)
-    return report.exit_code
+        terminal.show(headline(document) if arguments.brief else status_lines(document, terminal.width))
+    return int(document.fails)
+
+
+def _collected(config: Config) -> "StatusDocument":
+    from exporter import log
+    from exporter.one_shot import collect_once
+    from exporter.report.node_status import document_of
+
+    log.configure(config.log_level, config.log_format, sys.stderr)
+    return document_of(collect_once(config), host=os.uname().nodename)
 
 
 def incidents(arguments: Namespace, config: Config) -> int:
     """List the last faults or show one, from the service or else from its state file."""
-    terminal = Terminal(sys.stdout, os.environ, arguments.color)
-    selected = IncidentFilter(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
-    form = {"as_json": arguments.json, "width": terminal.width}
-    answer = _query_of(arguments, config)("incidents", **form, **asdict(selected))
+    from exporter.report.incident_text import incident_lines
+
+    wanted = IncidentFilter(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
+    # The table names no clients, of which there can be many.
+    clients = {} if arguments.json or wanted.id is not None else {"clients": 1}
+    answer = _query_of(arguments, config)("incidents", **asdict(wanted), **clients)
     if answer is None:
-        answer = _stored_incidents(config, selected, **form)
+        found = _stored_incidents(config, wanted)
         print(
             "no service runs, so these incidents are from its state file: an open incident can be over now,"
             " and a PID can be that of another process",
             file=sys.stderr,
         )
-    exit_code = parse_answer(lambda: int(answer["exit_code"]))
-    if arguments.json:
-        terminal.show_text(parse_answer(lambda: str(answer["text"])))
     else:
-        terminal.show(incident_lines(answer))
-    return exit_code
+        found = parse_incidents(answer)
+    if wanted.id is not None and not found:
+        raise ServiceError(f"no incident {printable(wanted.id)} is stored; `incidents` lists those that are")
+    terminal = Terminal(sys.stdout, os.environ, arguments.color)
+    shown = [printable_value(plain(each)) for each in found]
+    if not arguments.json:
+        terminal.show(incident_lines(found, terminal.width, detailed=wanted.id is not None))
+    elif wanted.id is not None:
+        terminal.show_text(json.dumps(shown[0], indent=2) + "\n")
+    else:
+        terminal.show_text("[{}]\n".format(",\n".join(json.dumps(each, ensure_ascii=False) for each in shown)))
+    return int(any(each.open for each in found))
 
 
 def _query_of(arguments: Namespace, config: Config) -> Callable[..., Answer | None]:
@@ -91,10 +109,10 @@ def _query_of(arguments: Namespace, config: Config) -> Callable[..., Answer | No
     return RemoteExporter(arguments.url, arguments.cert).query
 
 
-def _stored_incidents(config: Config, selected: IncidentFilter, **form: Any) -> Answer:
+def _stored_incidents(config: Config, wanted: IncidentFilter) -> "Sequence[IncidentStatus]":
     from exporter import log
     from exporter.clock import SystemClock
-    from exporter.report import objects
+    from exporter.report.incident_status import incident_status
     from exporter.store.database import read_history
 
     log.configure(config.log_level, config.log_format, sys.stderr)
@@ -104,11 +122,7 @@ def _stored_incidents(config: Config, selected: IncidentFilter, **form: Any) -> 
         raise ServiceError(
             f"no service answers in {config.runtime_directory}, and its state file cannot be read: {error}"
         ) from error
-    now = SystemClock().now()
-    answer = objects.incidents_answer(stored, selected, **form, now=now, address_of=lambda _: None)
-    if "problem" in answer:
-        raise ServiceError(answer["problem"])
-    return answer
+    return [incident_status(each, SystemClock().now()) for each in wanted.apply(stored)]
 
 
 def once(arguments: Namespace, config: Config) -> int:

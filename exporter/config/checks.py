@@ -24,8 +24,7 @@ MAX_SECONDS = 1e9
 
 OWN_PAGES = (
     "/status", "/page.js", "/page.css", "/-/healthy", "/healthz", "/-/ready", "/readyz", "/runbooks", "/runbooks/*",
-    "/api/v1/incidents", "/api/v1/incidents/*", "/api/v1/events",
-    "/api/v1/commands/status", "/api/v1/commands/incidents",
+    "/api/v1/status", "/api/v1/incidents", "/api/v1/incidents/*", "/api/v1/events",
 )  # fmt: skip
 """The other pages of the exporter. `/*` stands for all pages one level below."""
 

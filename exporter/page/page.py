@@ -1,4 +1,4 @@
-"""The HTML page. All values are escaped."""
+"""The HTML page: the template of a status document. All values are escaped."""
 
 import re
 from collections.abc import Mapping
@@ -7,13 +7,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from exporter import __version__
-from exporter.page.cards import collectors, daemons, failure_domains, faults, gpus, headline, watchdog
+from exporter.page import cards
 from exporter.page.plots import Hour, plots
 from exporter.page.timeline import timeline
-from exporter.report.status_view import StatusInput, status_view
-from exporter.report.text import SIMULATED, local_time
+from exporter.parse.printable import printable
+from exporter.report import incident_text, text
+from exporter.report.document import StatusDocument
+from exporter.report.node_status import MOST_PAST, StatusInput, status_document
+from exporter.report.problem import Severity
+from exporter.report.status_text import counts_text, gpu_numbers, gpus_text, has_domains
 
 REFRESH_SECONDS = 5
+MOST_NAMED = 8
+MOST_SUSPECTS = 5
+
+SERVER_SEVERITIES = {"active": Severity.WELL, "fault": Severity.CRITICAL, None: Severity.UNKNOWN}
 
 
 class Page:
@@ -29,28 +37,59 @@ class Page:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        environment.filters.update(joined=_joined, with_code=_with_code)
-        mark = SIMULATED if simulated else ""
-        environment.globals.update(version=__version__, links=links, refresh=REFRESH_SECONDS, simulated=mark)
+        environment.filters.update(
+            affected_count=incident_text.affected_count,
+            affected_text=incident_text.affected_text,
+            client_text=incident_text.client_text,
+            code_text=text.code_text,
+            counted=text.counted,
+            display=text.display_name,
+            duration=text.duration_text,
+            incident_state=incident_text.incident_state,
+            indications_text=incident_text.indications_text,
+            joined=_joined,
+            local=text.local_time,
+            mebibytes=text.mebibytes,
+            printable=printable,
+            short_gpu=text.short_gpu,
+            with_code=_with_code,
+            workload=lambda process: text.workload_text(process.workload, process.pod),
+            xid_text=incident_text.xid_text,
+        )
+        environment.tests.update(single=lambda clients: len(clients) == 1)
+        environment.globals.update(
+            version=__version__,
+            links=links,
+            refresh=REFRESH_SECONDS,
+            simulated=text.SIMULATED if simulated else "",
+            boxes=cards.boxes,
+            counts=cards.counts,
+            facts=cards.facts,
+            gpus_text=gpus_text,
+            limits=cards.limits,
+            segments=cards.segments,
+            slots=cards.slots,
+            with_error=text.with_error,
+            MOST_NAMED=MOST_NAMED,
+            MOST_PAST=MOST_PAST,
+            MOST_SUSPECTS=MOST_SUSPECTS,
+            SERVER_SEVERITIES=SERVER_SEVERITIES,
+        )
         self._node = environment.get_template("node.html")
         self._links = environment.get_template("links.html")
 
     def node(self, data: StatusInput) -> bytes:
         """Return the page of a node."""
-        view = status_view(data)
-        hour = Hour(view)
+        document, hour = status_document(data), Hour(data)
         html = self._node.render(
-            host=view.host,
-            now=local_time(view.at),
-            headline=headline(view),
-            gpus=gpus(view),
-            daemons=daemons(view),
-            domains=failure_domains(view),
-            faults=faults(view),
-            plots=plots(view, hour),
-            timeline=timeline(view, hour),
-            watchdog=watchdog(view),
-            collectors=collectors(view),
+            document=document,
+            word=_capitalized(document.severity.words),
+            sentence=sentence(document),
+            numbers=gpu_numbers(document),
+            has_domains=has_domains(document),
+            hues={},
+            plots=plots(data, hour),
+            timeline=timeline(data, hour),
         )
         return html.encode(errors="replace")
 
@@ -59,15 +98,28 @@ class Page:
         return self._links.render().encode(errors="replace")
 
 
-def _with_code(text: str) -> Markup:
+def sentence(document: StatusDocument) -> str:
+    """Return the most urgent problem, or else what is here."""
+    if document.findings:
+        return f"{_capitalized(document.findings[0].text)}."
+    if document.daemons:
+        return f"{_capitalized(counts_text(document))}."
+    return "No MPS control daemon runs here, and none is expected."
+
+
+def _capitalized(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
+def _with_code(words: str) -> Markup:
     """Return an escaped text in which words between backticks are code."""
-    parts = text.split("`")
+    parts = words.split("`")
     marked = (
         Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
     )
-    return Markup("").join(marked) if len(parts) % 2 else escape(text)
+    return Markup("").join(marked) if len(parts) % 2 else escape(words)
 
 
-def _joined(text: str) -> str:
+def _joined(words: str) -> str:
     """Return a text in which no line ends between a PID and the name of its process."""
-    return re.sub(r"\bPID (\d+)( \()?", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
+    return re.sub(r"\bPID (\d+)( \()?", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), words)

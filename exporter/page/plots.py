@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from exporter.model.identity import Workload
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample
-from exporter.report.status_view import StatusView
+from exporter.report.node_status import StatusInput
 from exporter.report.text import counted, duration_text, local_time, percent, workload_name
 from exporter.usage.sampling import sample_of, slots_until
 
@@ -34,10 +34,10 @@ Amounts = Mapping[Key, float]
 class Hour:
     """The last hour: its slots, and the positions of times in it."""
 
-    def __init__(self, view: StatusView) -> None:
+    def __init__(self, data: StatusInput) -> None:
         # The present slot has the present values, unless nothing was collected yet or for some time.
-        now = (sample_of(view.node),) if view.node.sources else ()
-        slots = slots_until((*view.samples, *now), view.at)
+        now = (sample_of(data.node),) if data.node.sources else ()
+        slots = slots_until((*data.samples, *now), data.at)
         self.samples: Sequence[Sample | None] = tuple(slots.values())
         self.begin = SAMPLE_SECONDS * next(iter(slots))
         self.end = self.begin + SAMPLE_SECONDS * MAX_SAMPLES
@@ -49,15 +49,15 @@ class Hour:
         return round(100 * min(1.0, part), 2) if 0 <= part <= 1 + 2 / MAX_SAMPLES else None
 
 
-def plots(view: StatusView, hour: Hour) -> SimpleNamespace:
+def plots(data: StatusInput, hour: Hour) -> SimpleNamespace:
     """Return the plots of the last hour, the positions of faults in percent, and the times below the plots."""
-    shown, of = _largest(hour.samples), "the GPU" if len(view.gpus) == 1 else "all GPUs"
+    shown, of = _largest(hour.samples), "the GPU" if len(data.node.gpus) == 1 else "all GPUs"
     counts = [None if each is None or each.clients is None else float(each.clients) for each in hour.samples]
     clients: list[Amounts | None] = [None if each is None else {"clients": each} for each in counts]
     most_clients = max((each for each in counts if each is not None), default=0.0) or 1.0
     memory, memory_top = _divided([None if each is None else each.memory for each in hour.samples], shown)
     sm, sm_top = _divided([None if each is None else each.sm for each in hour.samples], shown)
-    faults = [hour.position(each.started_at) for each in view.incidents[:MOST_MARKS]]
+    faults = [hour.position(each.started_at) for each in data.incidents[:MOST_MARKS]]
     marks = tuple(each for each in faults if each is not None)
     begin, middle, end = (local_time(at).split()[-1][:5] for at in (hour.begin, (hour.begin + hour.end) / 2, hour.end))
     return SimpleNamespace(
@@ -66,7 +66,7 @@ def plots(view: StatusView, hour: Hour) -> SimpleNamespace:
             _plot("memory", f"Memory of {of} by workload", memory, memory_top, _gibibytes, marks, shown),
             _plot("sm", f"SM time of {of} by workload", sm, sm_top, lambda part: _percent(part / sm_top), marks, shown),
         ),
-        rows=tuple(_rows(view, shown, (memory, sm), sm_top)),
+        rows=tuple(_rows(data, shown, (memory, sm), sm_top)),
         faults=marks,
         times=(begin, middle, end),
     )
@@ -200,7 +200,7 @@ def _runs(
 
 
 def _rows(
-    view: StatusView, shown: Sequence[Key], columns: Sequence[Sequence[Amounts | None]], sm_top: float
+    data: StatusInput, shown: Sequence[Key], columns: Sequence[Sequence[Amounts | None]], sm_top: float
 ) -> Iterable[SimpleNamespace]:
     held_by, used_by = columns
     for number, key in enumerate(shown):
@@ -218,7 +218,7 @@ def _rows(
             yield SimpleNamespace(
                 label=_label(key, number),
                 kind=key if isinstance(key, str) else f"h{number}",
-                name=workload_name(key, view.node.pods) if isinstance(key, Workload) else name,
+                name=workload_name(key, data.node.pods) if isinstance(key, Workload) else name,
                 memory=_text(held[-1:], _gibibytes),
                 most_memory=_text(held, _gibibytes),
                 sm=_text(used[-1:], lambda part: _percent(part / sm_top)),

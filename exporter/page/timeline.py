@@ -13,10 +13,11 @@ from exporter.model.reason import Reason
 from exporter.model.server import RefusalReason
 from exporter.page.plots import Hour
 from exporter.parse.printable import printable
-from exporter.report.incident_text import affected_count, verdict
+from exporter.report.incident_status import incident_status, verdict
+from exporter.report.incident_text import affected_count
+from exporter.report.node_status import StatusInput
 from exporter.report.problem import Severity
 from exporter.report.reasons import reason_text
-from exporter.report.status_view import StatusView
 from exporter.report.text import code_text, counted, display_name, duration_text, pid_text, short_gpu, short_time
 from exporter.view import gpu_name
 
@@ -50,26 +51,26 @@ class _Group:
     times: list[float]
 
 
-def timeline(view: StatusView, hour: Hour) -> SimpleNamespace:
+def timeline(data: StatusInput, hour: Hour) -> SimpleNamespace:
     """Return the events of the last hour, the newest first, as lanes of marks by topic and as rows of equal events.
 
     `more` of the rows are not shown. `before` is the last earlier event. The summary counts events by topic.
     """
-    events = [each for each in view.events if each.event in TOPICS]
+    events = [each for each in data.events if each.event in TOPICS]
     shown = [each for each in events if hour.position(each.at) is not None]
     earlier = next((each for each in events if each.at < hour.begin), None)
     groups = _groups(shown)
-    began = view.node.began_at
+    began = data.node.began_at
     if began is not None and hour.position(began) is not None:
         groups.append(_Group(None, Topic.OPERATOR, [began]))
         groups.sort(key=lambda each: -each.times[0])
-    rows = [_row(view, each) for each in groups]
+    rows = [_row(data, each) for each in groups]
     counts = {topic: sum(len(each.times) for each in groups if each.topic is topic) for topic in Topic}
     return SimpleNamespace(
         lanes=tuple(_lanes(hour, groups, rows)),
         rows=tuple(rows[:MOST_ROWS]),
         more=max(0, len(rows) - MOST_ROWS),
-        before="" if earlier is None else f"{_ago(view, earlier.at)}: {_about(view, earlier)} {_words(view, earlier)}",
+        before="" if earlier is None else f"{_ago(data, earlier.at)}: {_about(data, earlier)} {_words(data, earlier)}",
         summary=", ".join(f"{topic} {count}" for topic, count in counts.items() if count) or "no event",
     )
 
@@ -103,38 +104,38 @@ def _lanes(hour: Hour, groups: Sequence[_Group], rows: Sequence[SimpleNamespace]
             yield SimpleNamespace(topic=topic, marks=tuple(marks.values())[:MOST_MARKS])
 
 
-def _row(view: StatusView, group: _Group) -> SimpleNamespace:
+def _row(data: StatusInput, group: _Group) -> SimpleNamespace:
     event, times = group.last, group.times
     severity = Severity.UNKNOWN if event is None else _LEVELS[event.severity]
     if event is not None and (event.event is EventName.FAULT_RECOVERED or event.result == ActionResult.SUCCEEDED):
         severity = Severity.WELL
-    repeated = f"; {len(times)} times since {short_time(times[-1], view.at)}" if len(times) > 1 else ""
+    repeated = f"; {len(times)} times since {short_time(times[-1], data.at)}" if len(times) > 1 else ""
     return SimpleNamespace(
         topic=group.topic,
         severity=severity,
-        when=short_time(times[0], view.at),
-        ago=_ago(view, times[0]),
-        about="" if event is None else _about(view, event),
-        words=_STARTED if event is None else f"{_words(view, event)}{repeated}",
+        when=short_time(times[0], data.at),
+        ago=_ago(data, times[0]),
+        about="" if event is None else _about(data, event),
+        words=_STARTED if event is None else f"{_words(data, event)}{repeated}",
     )
 
 
-def _ago(view: StatusView, at: float) -> str:
-    return f"{duration_text(max(0.0, view.at - at))} ago"
+def _ago(data: StatusInput, at: float) -> str:
+    return f"{duration_text(max(0.0, data.at - at))} ago"
 
 
-def _about(view: StatusView, event: Event) -> str:
+def _about(data: StatusInput, event: Event) -> str:
     """Return the daemon, or else the GPU."""
     if event.daemon is not None:
         return display_name(event.daemon)
     if event.gpu is None:
         return ""
-    name = gpu_name(view.node, event.gpu)
+    name = gpu_name(data.node, event.gpu)
     return f"GPU {printable(name) if name != event.gpu else short_gpu(event.gpu)}"
 
 
-def _words(view: StatusView, event: Event) -> str:
-    return "; ".join(filter(None, (_head(event), *_details(view, event))))
+def _words(data: StatusInput, event: Event) -> str:
+    return "; ".join(filter(None, (_head(event), *_details(data, event))))
 
 
 def _head(event: Event) -> str:
@@ -148,12 +149,12 @@ def _head(event: Event) -> str:
     return " ".join(filter(None, (words, code_text(event.action or ""))))
 
 
-def _details(view: StatusView, event: Event) -> Iterable[str]:
+def _details(data: StatusInput, event: Event) -> Iterable[str]:
     if event.incident is not None:
-        known = next((each for each in view.incidents if each.id == event.incident.id), event.incident)
+        known = next((each for each in data.incidents if each.id == event.incident.id), event.incident)
         yield f"server {known.server}"
         if event.event is EventName.FAULT:
-            yield f"affected: {affected_count(known)}"
+            yield f"affected: {affected_count(incident_status(known, data.at))}"
             yield f"suspect: {verdict(known)}"
     if event.count is not None:
         yield counted(event.count, "client")

@@ -14,8 +14,9 @@ from exporter.parse.control_reply import list_servers
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.report.contention import starved_clients
+from exporter.report.document import WatchdogSummary
 from exporter.report.finding import MOST_COMMANDS, Finding
-from exporter.report.incident_text import verdict
+from exporter.report.incident_status import verdict
 from exporter.report.problem import NodeProblem, Problem
 from exporter.report.problems import (
     BLOCK_PROBLEMS,
@@ -43,7 +44,7 @@ from exporter.report.remedy import (
     recovery_steps,
 )
 from exporter.report.text import counted, failed_starts_text, mebibytes, percent, workload_name
-from exporter.report.watchdog_text import WatchdogSummary, history_of, watchdog_summary
+from exporter.report.watchdog_text import history_of, watchdog_summary
 from exporter.state import limits, servers
 from exporter.state.devices import uses_gpu
 from exporter.state.gpus import LOST, is_lost

@@ -65,20 +65,6 @@ def log_text(file: str, problem: Reason) -> str:
     return reason_text(problem, CollectorName.JOURNAL if file == IN_JOURNAL else CollectorName.LOGS)
 
 
-def reason_object(reason: Reason) -> dict[str, Any]:
-    """Return a reason for a program: its code and its parameters, each text on one line."""
-    known = reason.as_json()
-    return {name: printable(value, LONGEST_PROBLEM) if type(value) is str else value for name, value in known.items()}
-
-
-def problem_object(problem: Reason | None, text: str) -> dict[str, Any] | None:
-    """Return a problem of a collector for a program, with its `text` for a person."""
-    if problem is None:
-        return None
-    known, *others = ({"subject": "", "detail": "", "limits": [], **each.as_json()} for each in problem.each)
-    return {**known, "others": [{**each, "others": []} for each in others], "text": text}
-
-
 def _text(reason: Reason, source: str) -> str:
     advice = ADVICE.get((source, reason.code))
     return _filled(reason.code.text if advice is None else f"{reason.code.text}. {advice}", reason)

@@ -1,13 +1,14 @@
 """GPU sharing and capacity as text."""
 
 from collections.abc import Iterable, Mapping
-from math import ceil
 
 from exporter.model.node import Node
-from exporter.model.usage import Method, Share
+from exporter.model.usage import Method
 from exporter.parse.printable import printable
 from exporter.report.contention import LEAST_SHOWN, factor, process_name, slowdown_text
-from exporter.report.text import Line, counted, line_of, listed, mebibytes, percent, warning
+from exporter.report.document import Sentence
+from exporter.report.problem import Severity
+from exporter.report.text import counted, listed, mebibytes, percent, with_error
 from exporter.usage.allocation import AllocatedShares
 from exporter.usage.capacity import Bound, ClientUsage, GpuSharing
 
@@ -25,16 +26,16 @@ METHODS = {
 }
 
 
-def sentences(node: Node, found: GpuSharing | None, shares: Mapping[str, AllocatedShares]) -> Iterable[Line]:
+def sentences(node: Node, found: GpuSharing | None, shares: Mapping[str, AllocatedShares]) -> Iterable[Sentence]:
     """Yield how the MPS clients of a GPU share it, if it has any, and its shares in Kubernetes, by resource.
 
     First are the clients with their use and the headroom, then limits, unusual processes, and contention.
     """
     if found is not None:
         for text in (_clients(found), *_gain(found), _headroom(found), *_limits(found), *_processes(node, found)):
-            yield line_of(text)
-        yield from (line_of(warning(text)) for text in _contention(node, found))
-    yield from map(line_of, _allocations(shares))
+            yield Sentence(text=text, severity=Severity.WELL)
+        yield from (Sentence(text=text, severity=Severity.WARNING) for text in _contention(node, found))
+    yield from (Sentence(text=text, severity=Severity.WELL) for text in _allocations(shares))
 
 
 def _allocations(shares: Mapping[str, AllocatedShares]) -> Iterable[str]:
@@ -46,15 +47,6 @@ def _allocations(shares: Mapping[str, AllocatedShares]) -> Iterable[str]:
         elif found.allocated and found.unused is None:
             text = f"{text}; it is unknown how many of them are used"
         yield text
-
-
-def used_text(share: Share) -> str:
-    """Return the used fraction of the SMs, with its standard error, which is rounded up."""
-    return _with_error(share.sm, share.error)
-
-
-def _with_error(part: float, error: float) -> str:
-    return f"{100 * part:.1f} ± {ceil(1000 * error) / 10:.1f} %" if error else f"{100 * part:.1f} %"
 
 
 def _clients(found: GpuSharing) -> str:
@@ -109,7 +101,10 @@ def _limits(found: GpuSharing) -> Iterable[str]:
 
 def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
     if found.bypassing:
-        uses = [f"{process_name(node, pid)} used {used_text(share)}" for pid, share in found.bypassing.items()]
+        uses = [
+            f"{process_name(node, pid)} used {with_error(share.sm, share.error)}"
+            for pid, share in found.bypassing.items()
+        ]
         yield f"bypassing MPS: {listed(uses, MOST_NAMED)} of its SMs"
     if found.departed_sm >= LEAST_SHOWN:
         yield f"exited processes used another {percent(found.departed_sm)} of its SMs {_recently(found)}"
@@ -141,7 +136,7 @@ def _contention(node: Node, found: GpuSharing) -> Iterable[str]:
     if found.bandwidth_is_full:
         parts = {pid: use for pid, each in clients.items() if (use := each.bandwidth) and use.part >= LEAST_SHOWN}
         largest = sorted(parts, key=lambda pid: -parts[pid].part)[:MOST_USERS]
-        uses = [f"{process_name(node, pid)} uses {_with_error(*parts[pid])}" for pid in largest]
+        uses = [f"{process_name(node, pid)} uses {with_error(*parts[pid])}" for pid in largest]
         who = listed(uses) if uses else "it is unknown which client uses most of it"
         used = percent(found.recent.dram or 0.0)
         yield f"memory bandwidth: {used} is used, so clients may slow each other down; {who}"

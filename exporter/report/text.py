@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 from typing import TYPE_CHECKING
 
 from exporter.model.identity import Workload, WorkloadKind
@@ -94,34 +95,6 @@ class Line:
     def has(self, *styles: Style) -> bool:
         """Return whether any piece has one of these styles."""
         return any(piece.style in styles for piece in self.pieces)
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Several lines, as one value that can be serialized."""
-
-    lines: tuple[Line, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusText:
-    """The status of the node as text, at the time `at` (seconds since the epoch).
-
-    `headline` has one line for each problem, and `problems` has all details. `table` lists daemons, servers and
-    clients, and `sharing` describes how clients share GPUs.
-    """
-
-    at: float
-    headline: tuple[Line, ...]
-    table: tuple[Line, ...]
-    problems: tuple[Line, ...]
-    past_faults: tuple[Line, ...]
-    sharing: tuple[Line, ...] = ()
-
-    @property
-    def body(self) -> tuple[Line, ...]:
-        """All lines except the headline. The table is first, because scripts may expect it there."""
-        return (*self.table, *self.sharing, *self.problems, *self.past_faults)
 
 
 def line_of(*pieces: Piece | str, indent: int = 4) -> Line:
@@ -337,6 +310,11 @@ def size_text(size: int) -> str:
 def percent(fraction: float) -> str:
     """Return a fraction as a percentage; a small one is never shown as 0."""
     return "under 1 %" if 0 < fraction < 0.01 else f"{100 * fraction:.0f} %"
+
+
+def with_error(part: float, error: float) -> str:
+    """Return a fraction as a percentage with its standard error, which is rounded up."""
+    return f"{100 * part:.1f} ± {ceil(1000 * error) / 10:.1f} %" if error else f"{100 * part:.1f} %"
 
 
 def counted(count: int, one: str, many: str = "") -> str:

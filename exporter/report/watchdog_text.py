@@ -1,74 +1,31 @@
 """The watchdog's diagnosis and actions as text."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from exporter.model.daemon import Daemon
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
-from exporter.model.settings import Mode
 from exporter.model.watchdog import HARMLESS, Condition, Diagnosis, WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
+from exporter.report.document import WatchdogSummary
 from exporter.report.finding import Finding
 from exporter.report.problems import CONDITION_PROBLEMS, DaemonProblem, of_phase
 from exporter.report.reasons import reason_text, texts_of
 from exporter.report.remedy import SUSPENDED, quarantine_cause
 from exporter.report.text import (
-    Line,
     code_text,
     counted,
-    dim,
     display_name,
     duration_text,
-    error,
-    line_of,
     pid_text,
     process_text,
-    warning,
 )
 from exporter.view import View
-from exporter.watchdog.context import Policy
 
 MOST_INDICATIONS = 8
 
 MOST_BRIEF = 4
 """At most so many daemons are named in one line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchdogSummary:
-    """The watchdog's state of a daemon in words."""
-
-    problem: bool
-    """Whether the diagnosis is a problem."""
-
-    fault: bool
-    """Whether that problem is a fault, which its incident describes."""
-
-    diagnosis: str
-    indications: str
-    quarantine: str | None
-
-    process: str | None
-    """The process that the diagnosis concerns."""
-
-    action: str | None
-    """What the watchdog does or last did, or why it waits."""
-
-    observes: bool
-    """Whether `action` is only what the watchdog would do if it could act."""
-
-    error: str | None
-    """Why the last action failed."""
-
-
-def modes(node: Node, policy: Policy) -> str:
-    """Return whether the watchdog acts; if it acts for some of the expected daemons, for how many."""
-    expected = [daemon for daemon in View(node).daemons() if daemon.declared.expected]
-    acting = sum(policy.mode_of(daemon) is Mode.ACT for daemon in expected)
-    if 0 < acting < len(expected):
-        return f"watchdog acts for {acting} of {len(expected)}"
-    return "watchdog acts" if (acting if expected else policy.mode is Mode.ACT) else "watchdog observes"
 
 
 def brief_problems(node: Node) -> Sequence[str]:
@@ -95,26 +52,6 @@ def history_of(watch: WatchdogState) -> Sequence[str]:
     return restarts if watch.phase is WatchdogPhase.IDLE else [*restarts, of_phase(watch.phase).label]
 
 
-def summary_lines(node: Node) -> Iterable[Line]:
-    """Yield the summary of each daemon that has one."""
-    for daemon in View(node).daemons():
-        found = watchdog_summary(node, daemon)
-        if found is None:
-            continue
-        if found.quarantine is not None:
-            yield line_of(error(found.quarantine))
-        if found.quarantine is None or found.problem:
-            indications = f": {found.indications}" if found.indications else ""
-            yield line_of(error(found.diagnosis) if found.problem else found.diagnosis, indications)
-        if found.process is not None:
-            yield line_of(dim("  process: "), found.process)
-        if found.action is not None:
-            suspended = node.watches[daemon.name].phase in SUSPENDED
-            yield line_of(dim("  watchdog: "), error(found.action) if suspended else found.action)
-        if found.error is not None:
-            yield line_of(dim("  failed: "), warning(found.error))
-
-
 def watchdog_summary(node: Node, daemon: Daemon) -> WatchdogSummary | None:
     """Return the watchdog's state of a daemon in words; None if the daemon is well and the watchdog is idle."""
     watch = node.watches.get(daemon.name)
@@ -137,6 +74,7 @@ def watchdog_summary(node: Node, daemon: Daemon) -> WatchdogSummary | None:
         quarantine=_quarantine(node, daemon, watch),
         process=None if found is None or found.process is None else _process(node, found.process),
         action=action,
+        suspended=watch.phase in SUSPENDED,
         observes=phase is None and last is not None and not last.begun,
         error=None if watch.problem is None else reason_text(watch.problem),
     )

@@ -1,8 +1,8 @@
-"""The JSON API under /api/v1: incidents and events, in the envelope of Prometheus' own API."""
+"""The JSON API under /api/v1: the status, incidents and events, in the envelope of Prometheus' own API."""
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,18 +14,19 @@ from urllib.parse import parse_qsl, unquote
 from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
+from exporter.model.values import plain
 from exporter.parse.printable import LONGEST_TEXT, printable_value
+from exporter.report.document import StatusDocument
+from exporter.report.incident_document import IncidentStatus
 from exporter.report.incident_filter import IncidentFilter
-from exporter.report.objects import encode_within, incident_object
-from exporter.report.remedy import AddressOf
+from exporter.report.incident_status import MOST_LISTED
 from exporter.report.text import SIMULATED, utc_time
 from exporter.web.handler import Answer, BadRequestError, Request, Route
 
-INCIDENTS, EVENTS, COMMANDS = "/api/v1/incidents", "/api/v1/events", "/api/v1/commands"
+STATUS, INCIDENTS, EVENTS = "/api/v1/status", "/api/v1/incidents", "/api/v1/events"
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
-MAX_NUMBER = 1_000_000
 MAX_BODY_BYTES = 1 << 22
 """Enough for thousands of events, or dozens of incidents with many clients each."""
 MAX_PARAMETERS = 16
@@ -38,7 +39,6 @@ _ERROR_TYPES = {
 }
 """The names that Prometheus' API uses, where it has one."""
 
-Command = Callable[..., Mapping[str, Any]]
 _Found = TypeVar("_Found")
 
 
@@ -92,22 +92,21 @@ def _time(text: str) -> float:
 
 
 _FLAG, _EVENT = _choice({"true": True, "false": False}), _choice({name: name for name in EventName})
-_LIMIT, _NUMBER = _integer(MAX_LIMIT), _integer(MAX_NUMBER)
+_LIMIT, _CLIENTS = _integer(MAX_LIMIT), _integer(MOST_LISTED)
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """The pages of a history. `address_of` returns how commands reach a daemon, `now` the time.
+    """The pages of a node.
 
-    `status` and `incidents` answer the commands of these names, as they answer them at the service socket.
-    Lists and incidents of a `simulated` node have a warning.
+    `status` returns its status, or why there is none, and `incident` an incident of `history` with at
+    most so many clients of each kind. All answers of a
+    `simulated` node have a warning.
     """
 
     history: History
-    now: Callable[[], float]
-    address_of: AddressOf
-    status: Command
-    incidents: Command
+    status: Callable[[], StatusDocument | str]
+    incident: Callable[[Incident, int], IncidentStatus]
     simulated: bool = False
 
     @property
@@ -115,23 +114,30 @@ class Api:
         """The pages by path. All are private, because they name users and workloads."""
         route = partial(Route, private=True, problem=error_answer)
         return {
+            STATUS: route(self._status),
             INCIDENTS: route(self._incidents, title="Incidents"),
             f"{INCIDENTS}/*": route(self._incident),
             EVENTS: route(self._events, title="Events"),
-            f"{COMMANDS}/status": route(self._status_command),
-            f"{COMMANDS}/incidents": route(self._incidents_command),
         }
 
+    def _status(self, request: Request) -> Answer:
+        _parameters(request)
+        document = self.status()
+        if isinstance(document, str):
+            return error_answer(HTTPStatus.UNPROCESSABLE_ENTITY, document)
+        return self._success(plain(document))
+
     def _incidents(self, request: Request) -> Answer:
-        wanted = _parameters(request, limit=_LIMIT, daemon=str, open=_FLAG)
+        wanted = _parameters(request, limit=_LIMIT, daemon=str, open=_FLAG, clients=_CLIENTS)
+        clients = wanted.pop("clients", MOST_LISTED)
         incidents = IncidentFilter(**{"limit": DEFAULT_LIMIT, **wanted}).apply(self.history.incidents)
-        return self._list(incidents, self._object)
+        return self._list(incidents, lambda each: plain(self.incident(each, clients)))
 
     def _incident(self, request: Request) -> Answer:
         _parameters(request)
         name = unquote(request.page.rpartition("/")[2])
         for incident in IncidentFilter(id=name, limit=1).apply(self.history.incidents):
-            return self._success(self._object(incident))
+            return self._success(plain(self.incident(incident, MOST_LISTED)))
         return error_answer(HTTPStatus.NOT_FOUND, f"unknown incident; {INCIDENTS} lists the known ones")
 
     def _events(self, request: Request) -> Answer:
@@ -143,19 +149,6 @@ class Api:
             if name in (None, event.event) and daemon in (None, event.daemon) and (since is None or event.at >= since)
         )
         return self._list(list(islice(events, wanted.get("limit", DEFAULT_LIMIT))), _event_object)
-
-    def _status_command(self, request: Request) -> Answer:
-        wanted = _parameters(request, as_json=_FLAG, daemon=str, width=_NUMBER)
-        return self._answered(self.status(**wanted))
-
-    def _incidents_command(self, request: Request) -> Answer:
-        wanted = _parameters(request, as_json=_FLAG, daemon=str, id=str, limit=_NUMBER, open=_FLAG, width=_NUMBER)
-        return self._answered(self.incidents(**{"as_json": False, "limit": MAX_NUMBER, **wanted}))
-
-    def _answered(self, answer: Mapping[str, Any]) -> Answer:
-        if "problem" in answer:
-            return error_answer(HTTPStatus.UNPROCESSABLE_ENTITY, str(answer["problem"]))
-        return self._success(answer)
 
     def _success(self, data: Mapping[str, object]) -> Answer:
         warnings = {"warnings": [SIMULATED]} if self.simulated else {}
@@ -171,8 +164,18 @@ class Api:
         stated = b',"warnings":' + json.dumps(warnings).encode() if warnings else b""
         return _json(HTTPStatus.OK, b'{"status":"success","data":[' + b",".join(encoded) + b"]" + stated + b"}\n")
 
-    def _object(self, incident: Incident) -> Mapping[str, object]:
-        return incident_object(incident, now=self.now(), address=self.address_of(incident.daemon))
+
+def encode_within(objects: Iterable[object], most_bytes: int) -> list[bytes]:
+    """Return the first objects as JSON of printable texts, as many as fit into `most_bytes`, but at least one."""
+    encoded: list[bytes] = []
+    size = 0
+    for each in objects:
+        text = json.dumps(printable_value(each), ensure_ascii=False).encode()
+        size += len(text)
+        if encoded and size > most_bytes:
+            break
+        encoded.append(text)
+    return encoded
 
 
 def error_answer(status: HTTPStatus, text: str) -> Answer:

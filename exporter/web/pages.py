@@ -10,7 +10,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from exporter.metrics.exposition import Exposition, offers, quality_of
-from exporter.report.status_view import StatusInput
+from exporter.parse.printable import printable_lines
+from exporter.report.node_status import StatusInput, status_document
+from exporter.report.status_text import status_lines
+from exporter.report.text import text_of
 from exporter.web.handler import Answer, BadRequestError, Request, Route, plain
 
 if TYPE_CHECKING:
@@ -71,8 +74,8 @@ class TtlCache:
 class Site:
     """Answers requests by their path.
 
-    `healthy` returns whether the main loop is running, `status` the table of the command `status`, and `page_data` the
-    content of the landing page. A path of `extra_routes` that ends in `/*` stands for all paths one level below it.
+    `healthy` returns whether the main loop is running, and `status` the input of the pages with the status. A path of
+    `extra_routes` that ends in `/*` stands for all paths one level below it.
     """
 
     def __init__(
@@ -80,8 +83,7 @@ class Site:
         exposition: Exposition,
         *,
         healthy: Callable[[], bool],
-        status: Callable[[], str],
-        page_data: Callable[[], StatusInput],
+        status: Callable[[], StatusInput],
         monotonic: Callable[[], float],
         telemetry_path: str = DEFAULT_TELEMETRY_PATH,
         extra_routes: Mapping[str, Route] = _NO_ROUTES,
@@ -91,8 +93,8 @@ class Site:
         self._healthy = healthy
         self._telemetry_path = telemetry_path
         self._simulated = simulated
-        status_page = TtlCache(lambda: status().encode(errors="replace"), monotonic)
-        self._node_page = TtlCache(lambda: self._page.node(page_data()), monotonic)
+        status_page = TtlCache(lambda: _text(status()), monotonic)
+        self._node_page = TtlCache(lambda: self._page.node(status()), monotonic)
         self._routes = {
             "/status": Route(
                 respond=lambda _: Answer(HTTPStatus.OK, status_page.page(), headers={"Cache-Control": "no-store"}),
@@ -149,6 +151,10 @@ class Site:
 
         links = {route.title: path for path, route in self._routes.items() if route.title}
         return Page({"Metrics": self._telemetry_path, **links}, simulated=self._simulated)
+
+
+def _text(data: StatusInput) -> bytes:
+    return printable_lines(text_of(status_lines(status_document(data)))).encode(errors="replace")
 
 
 def _accepts_gzip(header: str) -> bool:

@@ -20,19 +20,22 @@ from exporter.dry_run import dry_run, policy_for
 from exporter.history import History
 from exporter.model.node import Node
 from exporter.model.settings import Mode
+from exporter.model.values import plain
 from exporter.page.page import Page
+from exporter.parse.printable import printable_value
 from exporter.recording import Recording, open_recording
-from exporter.report.incident_filter import IncidentFilter
-from exporter.report.objects import incidents_answer
+from exporter.report.incident_status import incident_status
+from exporter.report.incident_text import incident_lines
+from exporter.report.node_status import StatusInput, status_document
 from exporter.report.remedy import address_of
-from exporter.report.status_text import status_answer
-from exporter.report.status_view import StatusInput
+from exporter.report.status_text import status_lines
 from exporter.report.text import text_of
 from exporter.watchdog.context import Policy
 from tests.baseline import replayed
 from tests.clocks import HandClock
 from tests.doctor.test_checks import MISTAKES
 from tests.simulated import POLICY, minutes
+from tests.status import as_json
 
 MOMENTS = 4
 """A recording is shown after each quarter of its observations."""
@@ -43,8 +46,6 @@ SEEDS = (1, 2, 3)
 
 def shown(node: Node, history: History, policy: Policy) -> dict[str, Any]:
     """Return what `status`, `incidents` and the page show of a node."""
-    everything = IncidentFilter(limit=100)
-    answer = {"now": node.at, "address_of": lambda daemon: address_of(node, daemon, policy)}
     data = StatusInput(
         node=node,
         at=node.at,
@@ -55,11 +56,15 @@ def shown(node: Node, history: History, policy: Policy) -> dict[str, Any]:
         policy=policy,
     )
     page = re.sub(r"<style.*?</style>|<script.*?</script>", "", Page({}).node(data).decode(), flags=re.DOTALL)
+    document = status_document(data)
+    incidents = tuple(
+        incident_status(each, node.at, address_of(node, each.daemon, policy)) for each in history.incidents[:100]
+    )
     return {
-        "status": status_answer(node, policy, as_json=True),
-        "status_text": str(status_answer(node, policy)["text"]).splitlines(),
-        "incidents": json.loads(incidents_answer(history.incidents, everything, as_json=True, **answer)["text"]),
-        "incidents_text": incidents_answer(history.incidents, everything, as_json=False, **answer)["lines"],
+        "status": as_json(document),
+        "status_text": text_of(status_lines(document)).splitlines(),
+        "incidents": printable_value(plain(incidents)),
+        "incidents_text": text_of(incident_lines(incidents)).splitlines(),
         "page": page.splitlines(),
     }
 

@@ -15,16 +15,17 @@ from exporter.cli import COMMANDS
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import build
 from exporter.page.page import Page
-from exporter.report import objects, remedy
+from exporter.report import remedy
+from exporter.report.node_status import document_of
 from exporter.report.problems import PROBLEMS, Situation
 from exporter.report.reasons import ADVICE, reason_text
-from exporter.report.status_text import render_status
-from exporter.report.status_view import view_of
+from exporter.report.status_text import status_lines
 from exporter.report.text import Style
 from tests.builders import circuit_open, quarantined
 from tests.commands.cases import CASES
 from tests.doctor.test_checks import MISTAKES, found
 from tests.page.inputs import status_input
+from tests.status import incident_json, status_json
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
@@ -57,8 +58,7 @@ def inline(place: str, where: str, text: str) -> Iterator[Shown]:
 
 def of_status() -> Iterator[Shown]:
     for name, case in CASES.items():
-        shown = render_status(case.node(), case.policy)
-        for line in (*shown.headline, *shown.body):
+        for line in status_lines(document_of(case.node(), case.policy)):
             for piece in line.pieces:
                 if piece.style is Style.COMMAND:
                     yield Shown("status", name, piece.text)
@@ -130,11 +130,11 @@ def of_json() -> Iterator[Shown]:
     for name, case in CASES.items():
         present = case.node()
         incidents = [
-            objects.incident_object(each, now=present.at, address=remedy.address_of(present, each.daemon, case.policy))
+            incident_json(each, present.at, remedy.address_of(present, each.daemon, case.policy))
             for each in present.incidents.values()
         ]
-        status = json.loads(json.dumps(objects.node_object(view_of(present, case.policy))))
-        for key, text in strings([status, json.loads(json.dumps(incidents))]):
+        status = status_json(present, case.policy)
+        for key, text in strings([status, incidents]):
             if key in ("commands", "kill_command", "end_server_command"):
                 yield Shown("JSON", name, text)
             else:

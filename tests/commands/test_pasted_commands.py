@@ -20,7 +20,6 @@ import pytest
 from exporter.model.settings import PROTOCOL_VERSION
 from exporter.parse.protocol3 import LIST_NAMESPACES, LIST_SERVERS
 from exporter.report.findings import findings
-from exporter.report.incident_text import details
 from exporter.report.remedy import address_of
 from exporter.report.text import Style
 from exporter.service_socket import ServiceSocket
@@ -28,6 +27,7 @@ from tests.builders import CONTROL, SERVER
 from tests.commands.cases import CASES, Case
 from tests.commands.shell import Simple, simple_commands
 from tests.standin.mps import MpsStandIn, is_alive, is_stopped, wait_until
+from tests.status import details_of
 
 DIRECTORIES = ("plain", "a b", "it's", "$HOME", "`id`", "$(id)", 'a"b', "a;b", "a&b|c>d")
 
@@ -134,7 +134,7 @@ def commands(case: Case, shell: PastedCommands) -> list[str]:
     for each in findings(present, present.at, case.policy):
         lines += [*each.commands, *(command for step in each.steps for command in step.commands)]
     for incident in present.incidents.values():
-        for line in details(incident, present.at, address_of(present, incident.daemon, case.policy)):
+        for line in details_of(incident, present.at, address_of(present, incident.daemon, case.policy)):
             lines += [piece.text for piece in line.pieces if piece.style is Style.COMMAND]
     return [*dict.fromkeys(each.strip() for each in lines)]
 

@@ -20,9 +20,10 @@ from exporter.history import History
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
-from exporter.report import objects, status_text
-from exporter.report.incident_filter import IncidentFilter
-from exporter.report.status_view import StatusInput
+from exporter.report.incident_status import incident_status
+from exporter.report.incident_text import incident_lines
+from exporter.report.node_status import StatusInput, document_of, summary_line
+from exporter.report.status_text import headline
 from exporter.report.text import SIMULATED
 from exporter.view import View
 from exporter.web.api import Api
@@ -43,26 +44,19 @@ def node(simulated: bool) -> Node:
 @BOTH
 def test_status_states_it(simulated: bool) -> None:
     present = node(simulated)
-    text = status_text.render_status(present)
+    document = document_of(present)
 
-    assert (SIMULATED in text.headline[0].text) is simulated
-    assert status_text.status_table(present).startswith(SIMULATED) is simulated
-    assert status_text.summary_line(present).startswith(SIMULATED) is simulated
-    assert status_text.status_answer(present, as_json=True)["node"]["simulated"] is simulated
+    assert (SIMULATED in headline(document)[0].text) is simulated
+    assert summary_line(present).startswith(SIMULATED) is simulated
+    assert document.simulated is simulated
 
 
 @BOTH
 def test_incidents_state_it(simulated: bool) -> None:
-    def answer(*, as_json: bool) -> str:
-        wanted = IncidentFilter(limit=9)
-        return json.dumps(
-            objects.incidents_answer(
-                [blocked()], wanted, as_json=as_json, now=AT, address_of=lambda _: None, simulated=simulated
-            )
-        )
+    found = incident_status(blocked(), AT, simulated=simulated)
 
-    assert (SIMULATED in answer(as_json=False)) is simulated
-    assert ('\\"simulated\\": true' in answer(as_json=True)) is simulated
+    assert (SIMULATED in incident_lines([found])[0].text) is simulated
+    assert found.simulated is simulated
 
 
 @BOTH
@@ -87,8 +81,7 @@ def test_both_landing_pages_have_a_banner(simulated: bool) -> None:
     site = Site(
         Exposition(SystemClock()),
         healthy=lambda: True,
-        status=str,
-        page_data=data,
+        status=data,
         monotonic=lambda: 0.0,
         simulated=simulated,
     )
@@ -103,8 +96,7 @@ def test_both_landing_pages_have_a_banner(simulated: bool) -> None:
 def test_the_json_api_warns(simulated: bool, path: str) -> None:
     history = History()
     history.add(Node(incidents={"one": blocked(id="one")}), ())
-    unused = dict.fromkeys(("status", "incidents"), lambda **_: {})
-    api = Api(history, now=lambda: AT, address_of=lambda _: None, simulated=simulated, **unused)
+    api = Api(history, status=str, incident=lambda each, _: incident_status(each, AT), simulated=simulated)
     route = api.routes["/api/v1/incidents/*" if path else "/api/v1/incidents"]
 
     envelope = json.loads(route.respond(Request(path=f"/api/v1/incidents{path}")).body)

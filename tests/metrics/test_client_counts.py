@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply
+from exporter.report.node_status import document_of
 from exporter.report.status_text import counts_text
 from exporter.usage.sampling import sample_of
 from exporter.view import View
@@ -57,4 +58,4 @@ def test_shows_the_number_of_clients_once_it_is_known() -> None:
     assert shown(numbers["the list of clients"], "cuda_mps_server_clients") == [5]
     assert sample_of(numbers["only its servers"]).clients is None
     assert sample_of(numbers["the list of clients"]).clients == 5
-    assert "at least 0 clients" in counts_text(numbers["only its servers"])
+    assert "at least 0 clients" in counts_text(document_of(numbers["only its servers"]))

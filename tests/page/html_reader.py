@@ -52,3 +52,10 @@ class Read(HTMLParser):
         self.words.append(data)
         if self._open and self._open[-1] == "h2":
             self.headings.append(data)
+
+
+def section(page: bytes, name: str) -> str:
+    """Return the text of the section with this id."""
+    html = page.decode()
+    begin = html.index(f'<section id="{name}"')
+    return Read(html[begin : html.index("</section>", begin) + len("</section>")].encode()).text

@@ -13,7 +13,7 @@ from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.usage import SAMPLE_SECONDS, Division, Sample, WorkloadPart
 from exporter.model.watchdog import ActionCount, LastAction
-from exporter.report.status_view import StatusInput
+from exporter.report.node_status import StatusInput
 from exporter.usage.sampling import MAX_PARTS
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (

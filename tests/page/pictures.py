@@ -13,8 +13,8 @@ from exporter.demo.failures import FAILURES, PlannedFailure
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import Simulation, advance
 from exporter.history import History
-from exporter.page.cards import headline
-from exporter.report.status_view import StatusInput, status_view
+from exporter.page.page import sentence
+from exporter.report.node_status import StatusInput, status_document
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.clocks import HandClock
 from tests.page.browser import DESKTOP, Browser
@@ -69,11 +69,11 @@ def snapshots(failure: str) -> Iterator[StatusInput]:
 
 
 def _busy(sight: StatusInput) -> bool:
-    return "MPS on GPU" in headline(status_view(sight)).sentence
+    return "MPS on GPU" in sentence(status_document(sight))
 
 
 def _faulted(sight: StatusInput) -> bool:
-    return "1 client blocks recovery; suspect: very likely" in headline(status_view(sight)).sentence
+    return "1 client blocks recovery; suspect: very likely" in sentence(status_document(sight))
 
 
 PICTURES: tuple[tuple[str, str, Callable[[StatusInput], bool], int, str], ...] = (

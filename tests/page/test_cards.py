@@ -1,16 +1,19 @@
 """The headline, faults, failure domains, the watchdog and the collectors of the page."""
 
+import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from exporter.model.settings import Mode
-from exporter.page.cards import MOST_PAST, collectors, failure_domains, faults, headline, watchdog
-from exporter.page.page import Page
-from exporter.report.problem import Severity
-from exporter.report.status_view import status_view
+from exporter.page.cards import boxes
+from exporter.page.page import Page, sentence
+from exporter.report.node_status import MOST_PAST, StatusInput, status_document
+from exporter.report.status_text import counts_text
 from exporter.watchdog.context import Policy
-from tests.builders import AT, failure, idle, incident, look, reduced
+from tests.builders import AT, failure, idle, incident, look, mig, reduced
+from tests.page.html_reader import section
 from tests.page.inputs import (
     INPUTS,
     busy,
@@ -78,149 +81,165 @@ EXPECTED = {
 }
 
 
-def test_shows_the_severity_and_the_remedy(subtests: pytest.Subtests) -> None:
-    for name in EXPECTED:
-        with subtests.test(name=name):
-            found = headline(status_view(INPUTS[name]()))
+@cache
+def page() -> Page:
+    return Page({})
 
-            remedy = ("", ()) if found.finding is None else (found.finding.remedy, found.finding.commands)
-            assert (found.word, found.sentence, *remedy) == EXPECTED[name]
+
+def shown(data: StatusInput, name: str) -> str:
+    return section(page().node(data), name).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_shows_the_severity_and_the_remedy(subtests: pytest.Subtests) -> None:
+    for name, (word, what, remedy, commands) in EXPECTED.items():
+        with subtests.test(name=name):
+            document = status_document(INPUTS[name]())
+
+            text = shown(INPUTS[name](), "headline")
+            assert text.startswith(f"{word} {what}")
+            assert sentence(document) == what
+            assert "".join(remedy.split("`")) in text
+            assert all(command in text for command in commands)
+            assert ("What to do" in text) == bool(remedy)
 
 
 def test_lists_other_findings_by_severity() -> None:
-    assert [each.text.partition(":")[0] for each in headline(status_view(fault())).also] == [
-        "CUDA processes bypass MPS on GPU 1",
-        "Exporter cannot read a log of MPS daemon /tmp/nvidia-mps",
-    ]
+    text = shown(fault(), "headline")
+    others = ("2 more problems", "CUDA processes bypass MPS on GPU 1", "Exporter cannot read a log of MPS daemon")
+    places = [text.index(each) for each in others]
+    assert places == sorted(places)
+
+
+def test_a_stalled_exporter_has_no_other_finding() -> None:
+    assert "more problem" not in shown(replace(busy(), stalled_seconds=95.0), "headline")
 
 
 def test_full_servers_are_one_finding() -> None:
-    assert headline(status_view(full(gpus=2))).sentence == (
+    assert sentence(status_document(full(gpus=2))) == (
         "MPS server 500 of /run/mps/0 has no free client slot (48 of 48), 1 more server is full."
     )
 
 
 def test_commands_within_a_text_are_code() -> None:
-    text = Page({}).node(INPUTS["circuit_opened"]()).decode()
+    text = page().node(INPUTS["circuit_opened"]()).decode()
     assert "<code>cuda-mps-exporter resume /tmp/nvidia-mps</code>" in text
     assert "`" not in text
 
 
+def test_counts_mig_instances_apart_from_gpus() -> None:
+    assert counts_text(status_document(status_input(mig()))) == ("1 of 1 daemons up, 2 clients, 1 GPU, 2 MIG instances")
+
+
 def test_an_open_fault_has_suspects_and_commands() -> None:
-    (found,) = faults(status_view(fault())).open
-    assert found.what == "fault by a client killed while its kernel ran on server 513 of /tmp/nvidia-mps"
-    assert [(each.confidence, each.client) for each in found.suspects] == [
-        ("0.96", "PID 700 (python3 of alice, job 42)"),
-        ("0.02", "PID 601 (vllm of bob)"),
-    ]
-    assert "a kernel runs" in found.suspects[0].indications
-    assert [(each.client, each.duration, each.command) for each in found.blockers] == [
-        ("PID 601 (vllm of bob)", "44 s", "kill -KILL 601")
-    ]
-    assert (found.affected, found.refused) == ("3 clients", "1 new client refused in the meantime")
+    text = shown(fault(), "open-faults")
+    for words in (
+        "fault by a client killed while its kernel ran on server 513 of /tmp/nvidia-mps",
+        "0.96 PID 700 (python3 of alice, job 42)",
+        "0.02 PID 601 (vllm of bob)",
+        "a kernel runs",
+        "PID 601 (vllm of bob) , for 44 s; this ends it: kill -KILL 601",
+        "Affected 3 clients; 1 new client refused in the meantime",
+    ):
+        assert words in text
 
 
 def test_a_past_fault_has_no_command() -> None:
-    (found,) = faults(status_view(fault())).past
-    assert (found.state, found.blockers, found.stuck) == ("recovered in 1.0 s", (), None)
-    assert found.verdict == "unknown: no indication of a cause"
+    text = shown(fault(), "faults")
+    assert "recovered in 1.0 s" in text
+    assert "unknown: no indication of a cause" in text
+    assert "ends it" not in text
 
 
 def test_shows_the_last_faults_and_counts_the_others() -> None:
     (over,) = (each for each in fault().incidents if not each.open)
-    many = tuple(replace(over, id=f"513-{number}") for number in range(MOST_PAST + 3))
-    found = faults(status_view(replace(fault(), incidents=many)))
-    assert (len(found.past), found.older) == (MOST_PAST, 3)
+    many = tuple(replace(over, id=f"513-{number}") for number in range(10, MOST_PAST + 13))
+    text = shown(replace(fault(), incidents=many), "faults")
+    assert text.count("as JSON") == MOST_PAST + 1
+    assert "And 4 older" in text
 
 
 def test_a_client_without_a_pid_has_no_command() -> None:
     (lasting,) = (each for each in fault().incidents if each.open)
     stay = next(iter(lasting.blocking.values()))
-    found = faults(status_view(replace(fault(), incidents=(replace(lasting, blocking={-3: stay}),))))
-    assert [(each.client, each.command) for each in found.open[0].blockers] == [("an unknown PID", None)]
+    text = shown(replace(fault(), incidents=(replace(lasting, blocking={-3: stay}),)), "open-faults")
+    assert "an unknown PID , for 44 s" in text
+    assert "ends it" not in text
 
 
 def test_shows_an_incident_of_an_unknown_daemon() -> None:
     stray = incident("9-1", daemon="/gone", stuck=True)
-    (found,) = faults(status_view(replace(no_daemon(), incidents=(stray,)))).open
-    assert found.stuck is None
+    text = shown(replace(no_daemon(), incidents=(stray,)), "open-faults")
+    assert "on server 513 of /gone" in text
+    assert "ends" not in text
 
 
 def test_clients_are_in_the_column_of_their_gpu_and_bridges_join_gpus() -> None:
-    (box,) = failure_domains(status_view(busy())).boxes
-    assert (box.letter, box.clients, box.gpus) == ("A", "3 clients", "GPUs 0 and 1")
+    (box,) = boxes(status_document(busy()))
+    assert (box.domain.name, box.domain.clients) == ("A", (600, 601, 602))
     assert [(each.name, [who.pid for who in each.chips]) for each in box.columns] == [
-        ("GPU 0", ["601"]),
-        ("GPU 1", ["602"]),
+        ("GPU 0", [601]),
+        ("GPU 1", [602]),
     ]
-    assert [(each.process.pid, each.before, each.span, each.after) for each in box.bridges] == [("600", 0, 2, 0)]
+    assert [(each.client.pid, each.before, each.span, each.after) for each in box.bridges] == [(600, 0, 2, 0)]
+    assert "Domain A: 3 clients on GPUs 0 and 1" in shown(busy(), "domains")
 
 
 def test_names_the_first_of_many() -> None:
-    found = failure_domains(status_view(full(gpus=2)))
-    assert [(len(box.columns[0].chips), box.columns[0].more) for box in found.boxes] == [(6, 42), (6, 42)]
-    assert (found.alone, found.unknown) == (0, 0)
+    found = boxes(status_document(full(gpus=2)))
+    assert [(len(box.columns[0].chips), box.columns[0].more) for box in found] == [(6, 42), (6, 42)]
+    assert not re.search("alone|unknown", shown(full(gpus=2), "domains"))
 
 
 def test_a_single_client_has_no_box() -> None:
-    assert failure_domains(status_view(full(gpus=2, clients=1))).alone == 2
-    assert failure_domains(status_view(full(gpus=2, clients=1))).boxes == ()
+    assert not boxes(status_document(full(gpus=2, clients=1)))
+    assert "2 would end alone." in shown(full(gpus=2, clients=1), "domains")
 
 
 def test_a_client_on_unknown_gpus_is_in_no_box() -> None:
-    unseen = replace(busy().node, gpus={})
-    found = failure_domains(status_view(status_input(unseen)))
-    assert (found.boxes, found.alone, found.unknown) == ((), 0, 3)
+    unseen = status_input(replace(busy().node, gpus={}))
+    assert not boxes(status_document(unseen))
+    text = shown(unseen, "domains")
+    assert ("The failure domain of 3 is unknown." in text, "alone" in text) == (True, False)
 
 
 def test_shows_what_it_would_do_if_it_observes() -> None:
-    (row,) = watchdog(status_view(dead())).rows
-    assert (row.mode, row.state, row.next, row.restarts) == (
-        "observes",
-        "idle",
-        "would restart: crashed",
-        "5 restarts left",
-    )
-    assert row.counts == ("restart (crashed): 1 observed",)
+    text = shown(dead(), "watchdog")
+    assert "/tmp/nvidia-mps idle It observes · 5 restarts left, if it could act would restart: crashed" in text
+    assert "So far: restart (crashed): 1 observed" in text
 
 
 def test_shows_that_it_acts() -> None:
-    (row,) = watchdog(status_view(replace(circuit_opened(), policy=Policy(mode=Mode.ACT)))).rows
-    assert (row.mode, row.state, row.severity, row.restarts) == (
-        "acts",
-        "circuit open",
-        Severity.CRITICAL,
-        "0 restarts left",
-    )
+    acting = replace(circuit_opened(), policy=Policy(mode=Mode.ACT))
+    assert "circuit open It acts · 0 restarts left" in shown(acting, "watchdog")
+    assert '<b class="state critical">circuit open</b>' in page().node(acting).decode()
+
+
+def test_an_idle_watchdog_of_a_failed_daemon_is_not_well() -> None:
+    watchdogs = [status_document(each).daemons[0].watchdog for each in (status_input(idle()), dead())]
+    assert [each.severity for each in watchdogs if each is not None] == ["well", "unknown"]
 
 
 def test_reports_no_watchdog_or_no_expected_daemon() -> None:
-    assert not watchdog(status_view(replace(busy(), policy=None))).exists
-    assert watchdog(status_view(no_daemon())).rows == ()
-
-
-NO_DRIVER = "NVML: no driver. Check the driver with nvidia-smi"
+    assert "None runs here." in shown(replace(busy(), policy=None), "watchdog")
+    assert "No daemon is expected" in shown(no_daemon(), "watchdog")
 
 
 def test_each_collector_has_an_age() -> None:
-    assert [(row.name, row.state, row.age) for row in collectors(status_view(status_input(idle(), after=7.0)))] == [
-        (name, "works", "7.0 s ago") for name in ("control", "log", "nvml", "process")
-    ]
+    text = shown(status_input(idle(), after=7.0), "collectors")
+    assert [f"{name} works last 7.0 s ago, took" in text for name in ("control", "log", "nvml", "process")] == [
+        True
+    ] * 4
 
 
 def test_a_failing_collector_has_its_error_and_a_growing_age() -> None:
     blind = status_input(reduced(look(problem=failure("no driver"), at=AT + 60), start=idle()).node)
-    row = next(row for row in collectors(status_view(blind)) if row.name == "nvml")
-    assert (row.severity, row.state, row.age) == (
-        Severity.WARNING,
-        NO_DRIVER,
-        "1 min 1 s ago",
-    )
+    expected = "nvml fails NVML: no driver. Check the driver with nvidia-smi last 1 min 1 s ago, took"
+    assert expected in shown(blind, "collectors")
 
 
 def test_a_log_that_cannot_be_followed_is_listed() -> None:
-    assert collectors(status_view(busy()))[-1].state == "server.log cannot be read: Permission denied"
+    assert shown(busy(), "collectors").endswith("fails server.log cannot be read: Permission denied")
 
 
 def test_no_collectors_before_the_first_collection() -> None:
-    assert collectors(status_view(nothing_collected())) == ()
+    assert shown(nothing_collected(), "collectors") == "Collectors"

@@ -10,7 +10,7 @@ import pytest
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, WorkloadPart
 from exporter.page.plots import FULL_HEIGHT, HEIGHT, MOST_BANDS, Hour, plots
-from exporter.report.status_view import StatusInput, status_view
+from exporter.report.node_status import StatusInput
 from tests.page.inputs import busy, fault, hour, idle
 
 GIB = 1 << 30
@@ -20,7 +20,7 @@ END = idle().at - idle().at % SAMPLE_SECONDS
 def plotted(samples: Iterable[Sample], given: StatusInput | None = None) -> SimpleNamespace:
     """Return the plots of these samples, without the values of the node."""
     given = replace(given or idle(), samples=tuple(samples))
-    view = status_view(replace(given, node=replace(given.node, sources={})))
+    view = replace(given, node=replace(given.node, sources={}))
     return plots(view, Hour(view))
 
 
@@ -75,10 +75,10 @@ def test_what_was_never_known_is_called_unknown() -> None:
 
 
 def test_the_present_values_are_those_of_the_node() -> None:
-    view = status_view(replace(busy(), samples=hour(busy().at)))
+    view = replace(busy(), samples=hour(busy().at))
     (counts, held, _) = plots(view, Hour(view)).plots
     assert (counts.summary.split(";")[0], held.summary.split(";")[0]) == ("3 now", "10.3 GiB now")
-    late = status_view(replace(busy(), at=busy().at + 300))
+    late = replace(busy(), at=busy().at + 300)
     assert all(each.summary.startswith("unknown now") for each in plots(late, Hour(late)).plots)
 
 

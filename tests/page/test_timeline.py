@@ -12,8 +12,8 @@ from exporter.model.event import TOPICS, Event, EventName, Topic
 from exporter.model.reason import Reason, ReasonCode
 from exporter.page.plots import Hour
 from exporter.page.timeline import MOST_MARKS, MOST_ROWS, timeline
+from exporter.report.node_status import StatusInput
 from exporter.report.problem import Severity
-from exporter.report.status_view import StatusInput, status_view
 from exporter.report.text import short_time
 from tests.builders import AT, DAEMON, GPU
 from tests.page.inputs import busy, fault, full
@@ -23,7 +23,7 @@ REFUSED = Event(at=AT, event=EventName.CLIENT_REFUSED, daemon=DAEMON, pid=601, r
 
 def shown(events: Iterable[Event], given: StatusInput | None = None, *, began: float | None = None) -> SimpleNamespace:
     given = replace(given or busy(), events=tuple(events))
-    view = status_view(replace(given, node=replace(given.node, began_at=began)))
+    view = replace(given, node=replace(given.node, began_at=began))
     return timeline(view, Hour(view))
 
 

@@ -14,11 +14,13 @@ from exporter.model.observation import GpuReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
-from exporter.report import status_text
 from exporter.report.finding import Finding
 from exporter.report.findings import FULL_RATIO, LARGE_RATIO, findings
+from exporter.report.node_status import document_of
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import DaemonProblem
+from exporter.report.status_text import headline
+from exporter.report.text import text_of
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
@@ -58,6 +60,7 @@ from tests.builders import (
     three_clients,
     watched,
 )
+from tests.status import status_table
 
 BYPASSING = "CUDA processes bypass MPS on GPU 1: 1 process"
 LOG = f"Exporter cannot read a log of MPS daemon {DAEMON}: server.log cannot be read: Permission denied"
@@ -172,7 +175,7 @@ def test_status_fails_with_findings_that_are_not_harmless(subtests: pytest.Subte
     ):
         for present in scenes:
             with subtests.test(exit_code=exit_code, present=present):
-                assert status_text.status_answer(present)["exit_code"] == exit_code
+                assert document_of(present).fails == bool(exit_code)
 
 
 def test_reports_a_fault_once() -> None:
@@ -335,7 +338,7 @@ def test_one_of_several_workloads_that_fills_a_gpu_is_a_problem() -> None:
     (finding,) = found_in(memory_of(96, 10, 80))
     assert (finding.problem, finding.severity, finding.fails) == (NodeProblem.WORKLOAD_FILLS_MEMORY, WARNING, False)
     assert finding.text == "Workload user user601 fills the memory of GPU 0: it has 80 % of it, and 5775 MiB are free"
-    assert finding.text in str(status_text.status_answer(memory_of(96, 10, 80)))
+    assert finding.text in text_of(headline(document_of(memory_of(96, 10, 80))))
 
 
 @pytest.mark.parametrize(
@@ -363,7 +366,7 @@ def test_says_what_is_lost_if_a_daemon_logs_to_a_pipe_and_how_to_repair_it() -> 
     node = reduced(*at_work(CLIENT), process).node
     (finding,) = [each for each in findings(node, node.at) if each.problem is NodeProblem.LOG_NOT_FOLLOWED]
 
-    shown = status_text.status_table(node)
+    shown = status_table(node)
     assert f"What to do: {finding.text}" in shown
     assert "neither stdout.log nor a journal" in finding.text
     assert "misses short faults" in shown

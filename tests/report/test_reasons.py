@@ -28,13 +28,13 @@ from exporter.model.values import build
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.parse.printable import LONGEST_PROBLEM
 from exporter.report.finding import Finding
+from exporter.report.incident_document import ReasonStatus
 from exporter.report.problem import Severity
 from exporter.report.problems import BLOCK_PROBLEMS, CONDITION_PROBLEMS, PHASE_PROBLEMS, PROBLEMS, DaemonProblem
+from exporter.report.process_status import reason_status
 from exporter.report.reasons import (
     ADVICE,
     log_text,
-    problem_object,
-    reason_object,
     reason_text,
     source_text,
     texts_of,
@@ -50,7 +50,7 @@ def test_every_text_is_one_line_without_braces(reason: Reason, source: str) -> N
     text = reason_text(reason, source)
     assert text.isprintable()
     assert len(text) <= LONGEST_PROBLEM
-    assert all(each.isprintable() for each in reason_object(reason).values() if isinstance(each, str))
+    assert all(each.isprintable() for each in reason_status(reason).parameters.values() if isinstance(each, str))
 
 
 def test_a_code_of_a_file_without_its_parameters_has_a_text_too() -> None:
@@ -131,7 +131,11 @@ def test_several_reasons_are_separated_by_semicolons() -> None:
 
 def test_an_object_has_the_code_and_the_parameters_that_apply() -> None:
     reason = Reason(ReasonCode.FAULT_WAITS_FOR_CLIENTS, server=513, pids=(600, 601))
-    assert reason_object(reason) == {"code": "fault_waits_for_clients", "server": 513, "pids": [600, 601]}
+    assert reason_status(reason) == ReasonStatus(
+        code="fault_waits_for_clients",
+        parameters={"server": 513, "pids": (600, 601)},
+        text=reason_text(reason),
+    )
 
 
 def test_a_problem_has_the_cause_and_the_remedy(subtests: pytest.Subtests) -> None:
@@ -189,21 +193,6 @@ def test_a_log_in_the_journal_has_the_advice_for_the_journal() -> None:
     assert "systemd-journal" in reason_text(denied("journal:x.service"), CollectorName.JOURNAL)
     assert "systemd-journal" not in log_text("server.log", denied("x"))
     assert log_text("control.log", LOG_BLOCKED).startswith("blocked: ")
-
-
-def test_the_object_of_a_problem_has_all_its_problems_and_the_text() -> None:
-    both = joined([denied("x"), HANGS])
-    assert problem_object(both, "text") == {
-        "code": "permission_denied",
-        "subject": "x",
-        "detail": "Permission denied",
-        "limits": [],
-        "text": "text",
-        "others": [
-            {"code": "still_running", "subject": "", "detail": "", "seconds": 5.0, "limits": [], "others": []},
-        ],
-    }
-    assert problem_object(None, "") is None
 
 
 # The catalogue of problems is complete, written alike, and the only place that defines what can be wrong.

@@ -16,9 +16,7 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, UnitState
 from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
-from exporter.report import status_text
 from exporter.report.findings import findings
-from exporter.report.incident_text import details
 from exporter.report.remedy import (
     Address,
     address_of,
@@ -51,6 +49,7 @@ from tests.builders import (
     watched,
     with_fields,
 )
+from tests.status import details_of, status_table
 
 HOSTILE = ["/tmp/a b", "/tmp/$(reboot)", "/tmp/`reboot`", "/tmp/a'; reboot; '", "/tmp/a;b", "/tmp/-d", "/tmp/a|b>c&"]
 NOT_ONE_LINE = ["/tmp/a\nreboot", "/tmp/\x1b[2J", "/tmp/\u202ecod", "/tmp/\udcff"]
@@ -243,7 +242,7 @@ def shown(present: Node, policy: Policy) -> Iterator[str]:
         yield from (command for step in each.steps for command in step.commands)
     for incident in present.incidents.values():
         address = address_of(present, incident.daemon, policy)
-        for line in details(replace(incident, stuck=True), AT + 20, address):
+        for line in details_of(replace(incident, stuck=True), AT + 20, address):
             yield from (piece.text for piece in line.pieces if piece.style is Style.COMMAND)
 
 
@@ -349,5 +348,5 @@ def test_status_shows_a_command_that_begins_another_command() -> None:
     )
     present = blocked_recovery()
     present = replace(present, processes={**present.processes, 60: process(60, ticks=1)})
-    shown = status_text.status_table(watched(present, diagnosis=diagnosis))
+    shown = status_table(watched(present, diagnosis=diagnosis))
     assert [line.strip() for line in shown.splitlines() if "kill -KILL" in line] == ["kill -KILL 601", "kill -KILL 60"]

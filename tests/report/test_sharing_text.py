@@ -1,7 +1,7 @@
 """How well GPUs are shared, in words, rows and keys."""
 
-import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,11 +11,10 @@ from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.model.reason import ReasonCode
 from exporter.model.usage import Method, Share
-from exporter.report import status_text
-from exporter.report.objects import MOST_NEIGHBOURS, node_object, sharing_object
-from exporter.report.status_text import MOST_ROWS, render_status
-from exporter.report.status_view import view_of
-from exporter.report.text import Style
+from exporter.report.gpu_status import MOST_NEIGHBOURS
+from exporter.report.node_status import document_of
+from exporter.report.status_text import MOST_ROWS, sharing_lines
+from exporter.report.text import Line, Style
 from exporter.terminal import wrap_line
 from exporter.usage.capacity import gpu_sharing
 from tests.builders import (
@@ -37,13 +36,22 @@ from tests.builders import (
     split,
     three_clients,
 )
+from tests.status import status_json, status_table
 
 TRAIN, VLLM, EVAL, GONE, STRANGER = 600, 601, 602, 700, 801
 BUSY = {TRAIN: flight(0.48, 0.012), VLLM: flight(0.004, 0.002)}
 
 
+def lines_of(present: Node, width: int | None = None) -> list[Line]:
+    return list(sharing_lines(document_of(present), width))
+
+
+def sharing_of(present: Node, uuid: str = GPU) -> Any:
+    return next(gpu["sharing"] for gpu in status_json(present)["gpus"] if gpu["uuid"] == uuid)
+
+
 def texts(present: Node, width: int | None = None) -> list[str]:
-    return [line.text for line in render_status(present, width=width).sharing]
+    return [line.text for line in lines_of(present, width)]
 
 
 WHOLE = """\
@@ -84,8 +92,7 @@ def test_does_not_show_the_time_with_a_kernel_running_as_sm_time() -> None:
     assert lines[0] == ("sharing of GPU 0: 2 clients hold 3 % of its memory; its SM time is unknown")
     assert "unknown by SM time" in lines[1]
     assert not [line for line in lines if "90 %" in line]
-    found = sharing_object(present, gpu_sharing(present)[GPU])
-    assert found is not None
+    found = sharing_of(present)
     assert (found["sm_utilization_ratio"], found["clients_sm_ratio"], found["unattributed_ratio"]) == (None, None, None)
 
 
@@ -132,16 +139,14 @@ def test_names_clients_that_cannot_be_measured() -> None:
     looking = replace(present, work=WorkReading(at=present.at, boot_ns=1, seconds=1.0, watched=(TRAIN, EVAL)))
     shown_of = [text for text in texts(looking) if "not measured" in text]
     assert shown_of == ["  not measured: launches of PID 601 (vllm) cannot be counted"]
-    watched = {
-        each["pid"]: each["watched"] for each in (sharing_object(looking, gpu_sharing(looking)[GPU]) or {})["clients"]
-    }
+    watched = {each["pid"]: each["watched"] for each in sharing_of(looking)["clients"]}
     assert watched == {TRAIN: True, VLLM: False}
     assert not any("not measured" in text for text in texts(replace(looking, at=looking.at + 11)))
 
 
 def test_warns_of_bandwidth_contention_without_a_likely_cause() -> None:
     present = split(three_clients(), {}, unattributed=0.5, dram=0.9)
-    (hint,) = [line for line in render_status(present).sharing if "bandwidth" in line.text]
+    (hint,) = [line for line in lines_of(present) if "bandwidth" in line.text]
     assert hint.text.endswith("it is unknown which client uses most of it")
     assert hint.has(Style.WARNING)
 
@@ -155,7 +160,7 @@ def slowdown_lines(present: Node) -> list[str]:
 
 def test_names_slowed_clients_the_resource_and_its_largest_user() -> None:
     present = contended(three_clients(), TRAIN, VLLM)
-    (slowed, bandwidth) = [line for line in render_status(present).sharing if line.has(Style.WARNING)]
+    (slowed, bandwidth) = [line for line in lines_of(present) if line.has(Style.WARNING)]
     assert slowed.text == f"{FACTOR}; it waits for memory bandwidth, of which PID 601 (vllm) uses 89 %"
     assert bandwidth.text == (
         "  memory bandwidth: 90 % is used, so clients may slow each other down; "
@@ -191,7 +196,7 @@ def test_has_a_line_for_the_most_slowed_clients_that_are_clearly_slower() -> Non
     lines = slowdown_lines(present)
     assert [line.split()[3] for line in lines[:-1]] == ["1007", "1006", "1005", "1004", "1003"]
     assert lines[-1] == "  slowed down: 3 more clients"
-    first, *_ = (sharing_object(present, gpu_sharing(present)[GPU]) or {})["clients"]
+    first, *_ = sharing_of(present)["clients"]
     assert len(first["slowdown"]["neighbours"]) == MOST_NEIGHBOURS < len(pids) - 1
 
 
@@ -229,44 +234,44 @@ def test_shows_a_column_for_workloads() -> None:
 def test_fits_a_narrow_terminal(width: int) -> None:
     shown = (split(owned(), {602: flight(0.2)}), split(limited(), BUSY, dram=0.91), contended(limited(), TRAIN, VLLM))
     for present in shown:
-        for line in render_status(present, width=width).sharing:
+        for line in lines_of(present, width):
             assert all(len(row.text) <= width for row in wrap_line(line, width))
 
 
 def test_object_with_all_keys() -> None:
     present = split(limited(), BUSY, unattributed=0.02, dram=0.91)
-    found = sharing_object(present, gpu_sharing(present)[GPU])
-    assert json.loads(json.dumps(found)) == {
+    found = sharing_of(present)
+    assert found == {
         "seconds": 60.0,
         "sm_utilization_ratio": pytest.approx(0.504),
         "dram_bandwidth_ratio": 0.91,
         "clients_sm_ratio": pytest.approx(0.484),
         "clients_sm_error_ratio": pytest.approx(0.0121655, abs=1e-6),
         "unattributed_ratio": 0.02,
-        "gone_ratio": 0,
+        "departed_sm_ratio": 0,
         "methods": ["flight"],
         "clients_memory_bytes": 4104 << 20,
         "memory_total_bytes": 141 << 30,
         "threads_committed_ratio": 1.0,
         "memory_committed_ratio": None,
-        "fit": {"clients": 1, "bound": "sm", "by": {"memory": 54, "sm": 1, "slots": 45}},
+        "headroom": {"clients": 1, "resource": "sm", "by_resource": {"memory": 54, "sm": 1, "slots": 45}},
         "idle": [VLLM],
         "over_limit": [],
         "sharing_gain_ratio": None,
-        "beside": [],
         "clients": [
             {
                 "client": "600-1aao",
                 "daemon": "/tmp/nvidia-mps",
                 "server": 513,
                 "pid": TRAIN,
+                "user": "alice",
+                "command": "train.py",
+                "pod": None,
                 "workload": {"kind": "user", "name": "alice"},
                 "active_thread_ratio": 0.5,
                 "memory_limit_bytes": None,
                 "memory_used_bytes": 1540 << 20,
-                "sm_ratio": 0.48,
-                "sm_error_ratio": 0.012,
-                "method": "flight",
+                "used": {"sm_ratio": 0.48, "sm_error_ratio": 0.012, "method": "flight"},
                 "dram_bandwidth_ratio": None,
                 "dram_bandwidth_error_ratio": None,
                 "slowdown": None,
@@ -278,13 +283,14 @@ def test_object_with_all_keys() -> None:
                 "daemon": "/tmp/nvidia-mps",
                 "server": 513,
                 "pid": VLLM,
+                "user": "bob",
+                "command": "vllm",
+                "pod": None,
                 "workload": {"kind": "user", "name": "bob"},
                 "active_thread_ratio": 0.5,
                 "memory_limit_bytes": None,
                 "memory_used_bytes": 2564 << 20,
-                "sm_ratio": 0.004,
-                "sm_error_ratio": 0.002,
-                "method": "flight",
+                "used": {"sm_ratio": 0.004, "sm_error_ratio": 0.002, "method": "flight"},
                 "dram_bandwidth_ratio": None,
                 "dram_bandwidth_error_ratio": None,
                 "slowdown": None,
@@ -299,7 +305,7 @@ def test_the_object_has_slowdown_bandwidth_and_sharing_gain() -> None:
     present = contended(three_clients(), TRAIN, VLLM)
     sharing = gpu_sharing(present)[GPU]
     error = sharing.clients[0].slowdown.error if sharing.clients[0].slowdown else None
-    found = json.loads(json.dumps(sharing_object(present, sharing)))
+    found = sharing_of(present)
     slow, heavy = found["clients"]
     assert slow["slowdown"] == {
         "ratio": pytest.approx(4.9),
@@ -307,6 +313,7 @@ def test_the_object_has_slowdown_bandwidth_and_sharing_gain() -> None:
         "at_least": False,
         "resource": "memory_bandwidth",
         "neighbours": [{"pid": VLLM, "used_ratio": pytest.approx(0.89)}],
+        "text": "4.9x",
     }
     assert (heavy["dram_bandwidth_ratio"], heavy["dram_bandwidth_error_ratio"]) == (0.89, 0.02)
     assert 1 < found["sharing_gain_ratio"] < 2
@@ -314,8 +321,7 @@ def test_the_object_has_slowdown_bandwidth_and_sharing_gain() -> None:
 
 def test_unknown_values_are_null() -> None:
     present = three_clients()
-    found = sharing_object(present, gpu_sharing(present)[GPU])
-    assert found is not None
+    found = sharing_of(present)
     unknown = {key for key, value in found.items() if value is None}
     assert unknown == {
         "seconds",
@@ -324,16 +330,16 @@ def test_unknown_values_are_null() -> None:
         "clients_sm_ratio",
         "clients_sm_error_ratio",
         "unattributed_ratio",
-        "gone_ratio",
+        "departed_sm_ratio",
         "threads_committed_ratio",
         "memory_committed_ratio",
         "sharing_gain_ratio",
     }
-    assert sharing_object(present, None) is None
+    assert status_json(idle())["gpus"][0]["sharing"] is None
 
 
 def test_sharing_is_between_the_table_and_the_problems() -> None:
-    lines = status_text.status_table(three_clients()).splitlines()
+    lines = status_table(three_clients()).splitlines()
     places = [
         next(place for place, line in enumerate(lines) if begins in line) for begins in ("domain A", "sharing", "log:")
     ]
@@ -363,7 +369,7 @@ def test_renders_shares_of_which_the_use_is_unknown_or_complete() -> None:
 
 
 def test_shares_have_an_object() -> None:
-    gpus = node_object(view_of(allocated()))["gpus"]
+    gpus = status_json(allocated())["gpus"]
     assert [each["shares"] for each in gpus] == [
         [
             {

@@ -1,6 +1,5 @@
 """What `status` shows: one table for a person, the same as JSON for a program, and an exit code."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -8,16 +7,13 @@ import pytest
 
 from exporter.model.incident import FaultKind
 from exporter.model.node import Node
-from exporter.report import status_text
 from exporter.report.finding import Finding
 from exporter.report.findings import daemon_findings
-from exporter.report.incident_text import leading, likelihood, verdict
-from exporter.report.objects import node_object, sharing_object
+from exporter.report.incident_status import leading, likelihood, verdict
+from exporter.report.node_status import document_of, summary_line
 from exporter.report.problem import Severity
-from exporter.report.status_text import MOST_FINDINGS, headline
-from exporter.report.status_view import view_of
+from exporter.report.status_text import MOST_FINDINGS, headline, only_daemon
 from exporter.report.text import Line, Style
-from exporter.usage.capacity import gpu_sharing
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
 from tests.builders import (
@@ -58,6 +54,7 @@ from tests.builders import (
     three_clients,
 )
 from tests.incidents.values import incident, suspect
+from tests.status import as_json, status_json, status_table
 
 THREE_CLIENTS = """\
 DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY  DOMAIN
@@ -124,11 +121,11 @@ class TestTable:
         ids=("three clients", "idle", "waiting", "dead"),
     )
     def test_renders_a_small_node(self, scene: Callable[[], Node], table: str) -> None:
-        assert status_text.status_table(scene()) == table
+        assert status_table(scene()) == table
 
     def test_shows_a_column_for_workloads(self) -> None:
         """In few words, so that a row still fits 100 columns."""
-        lines = status_text.status_table(owned()).splitlines()[:10]
+        lines = status_table(owned()).splitlines()[:10]
         column = lines[0].index("WORKLOAD")
         assert [line[column : column + 24].rstrip() for line in lines[1:]] == [
             "pod train-0",
@@ -142,33 +139,33 @@ class TestTable:
             "-",
         ]
         assert max(map(len, lines)) <= 100
-        assert "WORKLOAD" not in status_text.status_table(three_clients())
+        assert "WORKLOAD" not in status_table(three_clients())
 
     def test_reports_that_no_daemon_is_expected(self) -> None:
         """An empty table would look like a defect."""
         present = reduced(no_daemon(), start=node(DAEMON, expected=False)).node
-        assert status_text.status_table(present) == "No MPS control daemon, and none expected.\n"
+        assert status_table(present) == "No MPS control daemon, and none expected.\n"
 
     def test_lists_all_clients_of_a_full_server(self) -> None:
         """A person may want to see them all."""
-        rows = [line for line in status_text.status_table(full()).splitlines() if line.startswith(DAEMON)]
+        rows = [line for line in status_table(full()).splitlines() if line.startswith(DAEMON)]
         assert len(rows) == 48
 
     def test_shows_faults_and_unresponsive_daemons_as_states(self) -> None:
         faulted = reduced(*at_work(CLIENT), *fault()).node
-        assert " fault " in status_text.status_table(faulted)
+        assert " fault " in status_table(faulted)
         hung = reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
-        assert " unresponsive " in status_text.status_table(hung)
+        assert " unresponsive " in status_table(hung)
 
     def test_reports_collection_errors(self) -> None:
         """No old number poses as a present one."""
-        table = status_text.status_table(no_nvml())
+        table = status_table(no_nvml())
         assert "nvml: NVML: NVML is not there. Check the driver with nvidia-smi\n" in table
         assert "MiB" not in table
 
     def test_shows_nothing_of_a_lost_gpu(self) -> None:
         """What it held then is not what it holds."""
-        table = status_text.status_table(gpu_lost())
+        table = status_table(gpu_lost())
         assert "1540 MiB" in table
         assert "4612 MiB" not in table
         assert "bypassing" not in table
@@ -179,7 +176,7 @@ class TestJson:
 
     def test_limits_of_a_server(self) -> None:
         """What each of its clients may have of a GPU."""
-        (server,) = node_object(view_of(limited()))["daemons"][0]["servers"]
+        (server,) = status_json(limited())["daemons"][0]["servers"]
         assert server["active_thread_ratio"] == 0.5
         assert server["pinned_memory_limit_bytes"] == {OTHER_GPU: 2 << 30}
 
@@ -187,87 +184,63 @@ class TestJson:
         used = (1 << 30) + CONTEXT_BYTES
         who = process(ticks=36, cgroup="0::/system.slice/train.service\n")
         present = reduced(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
-        assert json.loads(json.dumps(node_object(view_of(present)))) == {
-            "at": AT,
-            "simulated": False,
-            "findings": [],
-            "daemons": [
-                {
-                    "name": DAEMON,
-                    "state": "up",
-                    "severity": "well",
-                    "expected": True,
-                    "pid": CONTROL,
-                    "foreign_uid": None,
-                    "version": "13000",
-                    "waiting": [],
-                    "watchdog": None,
-                    "servers": [
-                        {
-                            "pid": SERVER,
-                            "uid": None,
-                            "state": "active",
-                            "active_thread_ratio": None,
-                            "pinned_memory_limit_bytes": {},
-                            "clients_limit": 48,
-                            "clients": [
-                                {
-                                    "client": f"{CLIENT}-10",
-                                    "pid": CLIENT,
-                                    "user": "alice",
-                                    "command": "train.py",
-                                    "unit": "train.service",
-                                    "container": None,
-                                    "pod_uid": None,
-                                    "pod": None,
-                                    "namespace": None,
-                                    "slurm_job_id": None,
-                                    "slurm_job_sluid": None,
-                                    "task": None,
-                                    "workload": {"kind": "unit", "name": "train.service"},
-                                    "memory_used_bytes": {GPU: used},
-                                    "failure_domain": {"others": [], "gpus": [GPU], "upper_bound": False},
-                                }
-                            ],
-                        }
-                    ],
-                }
-            ],
-            "gpus": [
-                {
-                    "uuid": GPU,
-                    "index": 0,
-                    "name": "NVIDIA H200",
-                    "problem": None,
-                    "memory_used_bytes": used + 66 * MIB,
-                    "memory_total_bytes": GPU_BYTES,
-                    "bypassing": [],
-                    "sharing": sharing_object(present, gpu_sharing(present)[GPU]),
-                    "shares": [],
-                }
-            ],
-            "incidents": [],
-            "sources": {"nvml": {"problem": None}},
-        }
+        shown = status_json(present)
+        (daemon,), (gpu,) = shown["daemons"], shown["gpus"]
+        (server,) = daemon["servers"]
+        assert list(shown)[:4] == ["version", "severity", "summary", "findings"]
+        assert (shown["at"], shown["severity"], shown["findings"], shown["fails"]) == (AT, "well", [], False)
+        assert (daemon["name"], daemon["state"], daemon["label"], daemon["pid"]) == (DAEMON, "up", "up", CONTROL)
+        assert (server["pid"], server["state"], server["clients_limit"]) == (SERVER, "active", 48)
+        assert server["clients"] == [
+            {
+                "pid": CLIENT,
+                "user": "alice",
+                "command": "train.py",
+                "workload": {"kind": "unit", "name": "train.service"},
+                "pod": None,
+                "client": f"{CLIENT}-10",
+                "uid": 1001,
+                "unit": "train.service",
+                "container": None,
+                "pod_uid": None,
+                "namespace": None,
+                "slurm_job_id": None,
+                "memory_used_bytes": {GPU: used},
+                "connected_at": AT,
+                "gpus": [GPU],
+                "failure_domain": "A",
+            }
+        ]
+        assert (gpu["uuid"], gpu["number"], gpu["name"], gpu["mode"]) == (GPU, "0", "NVIDIA H200", "mps")
+        assert (gpu["memory_used_bytes"], gpu["memory_total_bytes"]) == (used + 66 * MIB, GPU_BYTES)
+        assert [(each["pid"], each["role"]) for each in gpu["processes"]] == [(CLIENT, "client"), (SERVER, "server")]
+        assert [(each["name"], each["failed"], each["reasons"]) for each in shown["collectors"]] == [
+            ("nvml", False, [])
+        ]
 
     def test_workloads_of_clients(self) -> None:
         """As the labels of their info have it."""
-        (server,) = node_object(view_of(owned()))["daemons"][0]["servers"]
+        (server,) = status_json(owned())["daemons"][0]["servers"]
         by_pid = {client["pid"]: client for client in server["clients"]}
         assert (by_pid[600]["pod_uid"], by_pid[600]["pod"], by_pid[600]["namespace"]) == (POD, "train-0", "team-a")
         assert (by_pid[600]["container"], by_pid[604]["container"]) == (CONTAINER, CONTAINER)
-        assert (by_pid[602]["slurm_job_id"], by_pid[603]["slurm_job_sluid"]) == ("42", SLUID)
+        assert (by_pid[602]["slurm_job_id"], by_pid[603]["workload"]["name"]) == ("42", SLUID)
         assert by_pid[607]["unit"] == "user@1001.service"
         assert by_pid[607]["workload"] == {"kind": "user", "name": "alice"}
 
     def test_waiting_clients_and_bypassing_processes(self) -> None:
-        assert node_object(view_of(waiting()))["daemons"][0]["waiting"] == [601]
-        assert [gpu["bypassing"] for gpu in node_object(view_of(three_clients()))["gpus"]] == [[], [801]]
+        assert [each["pid"] for each in status_json(waiting())["daemons"][0]["waiting"]] == [601]
+        bypassing = [
+            [each["pid"] for each in gpu["processes"] if each["role"] == "bypassing"]
+            for gpu in status_json(three_clients())["gpus"]
+        ]
+        assert bypassing == [[], [801]]
 
     def test_collection_errors(self) -> None:
-        shown_of = node_object(view_of(no_nvml()))
-        problem = shown_of["sources"]["nvml"]["problem"]
-        assert (problem["code"], problem["detail"]) == ("driver_error", "NVML is not there")
+        shown_of = status_json(no_nvml())
+        (nvml,) = [each for each in shown_of["collectors"] if each["name"] == "nvml"]
+        (problem,) = nvml["reasons"]
+        assert (problem["code"], problem["parameters"]["detail"]) == ("driver_error", "NVML is not there")
         assert problem["text"] == "NVML: NVML is not there. Check the driver with nvidia-smi"
         assert [(gpu["problem"], gpu["memory_used_bytes"]) for gpu in shown_of["gpus"]] == [(problem, None)] * 2
         clients = shown_of["daemons"][0]["servers"][0]["clients"]
@@ -275,7 +248,7 @@ class TestJson:
 
     def test_lost_gpu_has_its_problem(self) -> None:
         """The other one has none."""
-        gpus = {gpu["uuid"]: gpu["problem"] for gpu in node_object(view_of(gpu_lost()))["gpus"]}
+        gpus = {gpu["uuid"]: gpu["problem"] for gpu in status_json(gpu_lost())["gpus"]}
         assert gpus[GPU] is None
         assert gpus[OTHER_GPU]
 
@@ -294,7 +267,7 @@ class TestLine:
     )
     def test_renders_one_line(self, present: Node, line: str) -> None:
         """What is up, who is there, and what cannot be seen."""
-        assert status_text.summary_line(present) == line
+        assert summary_line(present) == line
 
 
 # The head of `status`: whether all is well, who is there, and what is the matter.
@@ -305,30 +278,30 @@ def words(lines: list[Line]) -> list[str]:
 
 
 def test_headline_has_the_severity_and_the_numbers() -> None:
-    assert words(list(headline(view_of(idle(), Policy())))) == [
+    assert words(list(headline(document_of(idle(), Policy())))) == [
         "well: 1 of 1 daemons up, 0 clients, 1 GPU; watchdog observes"
     ]
-    assert words(list(headline(view_of(three_clients())))) == [
+    assert words(list(headline(document_of(three_clients())))) == [
         "warning: 1 of 1 daemons up, 3 clients, 2 GPUs",
         "  CUDA processes bypass MPS on GPU 1: 1 process",
         f"  Exporter cannot read a log of MPS daemon {DAEMON}: server.log cannot be read: Permission denied",
     ]
-    assert words(list(headline(view_of(blocked_recovery()))))[:2] == [
+    assert words(list(headline(document_of(blocked_recovery()))))[:2] == [
         "CRITICAL: 1 of 1 daemons up, 3 clients, 2 GPUs; 1 fault in the last hour",
         f"  MPS server 513 of {DAEMON} has been in FAULT for 0 ms; 1 client blocks recovery; suspect: likely PID 600",
     ]
 
 
 def test_severity_has_a_word_and_a_style() -> None:
-    first, grave, warned = headline(view_of(daemon_dead()))
+    first, grave, warned = headline(document_of(daemon_dead()))
     assert (first.pieces[0].text, first.pieces[0].style) == ("CRITICAL", Style.ERROR)
     assert (grave.has(Style.ERROR), warned.has(Style.WARNING)) == (True, True)
-    assert headline(view_of(idle()))[0].pieces[0].style is Style.OK
+    assert headline(document_of(idle()))[0].pieces[0].style is Style.OK
 
 
 def test_counts_findings_that_are_not_shown() -> None:
     names = [f"/run/{number}" for number in range(20)]
-    lines = words(list(headline(view_of(reduced(look(), start=node(*names)).node))))
+    lines = words(list(headline(document_of(reduced(look(), start=node(*names)).node))))
     assert (len(lines), lines[-1]) == (1 + MOST_FINDINGS + 1, f"  and {20 - MOST_FINDINGS} more")
 
 
@@ -391,25 +364,20 @@ def two_daemons() -> Node:
 
 def test_shows_one_daemon() -> None:
     present = replace(two_daemons(), incidents=blocked_recovery().incidents)
-    alone = status_text.status_answer(present, as_json=True, daemon="/run/other")
-    assert [each["name"] for each in alone["node"]["daemons"]] == ["/run/other"]
-    assert (alone["node"]["incidents"], [gpu["bypassing"] for gpu in alone["node"]["gpus"]]) == ([], [[], []])
-    answer = status_text.status_answer(present, as_json=True, daemon=DAEMON)
-    assert len(answer["node"]["incidents"]) == len(present.incidents) > 0
+    alone = as_json(only_daemon(document_of(present), "/run/other"))
+    assert [each["name"] for each in alone["daemons"]] == ["/run/other"]
+    roles = [process["role"] for gpu in alone["gpus"] for process in gpu["processes"]]
+    assert (alone["incidents"], "bypassing" in roles) == ([], False)
+    answer = only_daemon(document_of(present), DAEMON)
+    assert len(answer.incidents) == len(present.incidents) > 0
 
 
 def test_exit_code_is_that_of_one_daemon() -> None:
     present = reduced(
         start=replace(daemon_dead(), daemons={**two_daemons().daemons, DAEMON: daemon_dead().daemons[DAEMON]})
     ).node
-    assert status_text.status_answer(present)["exit_code"] == 1
-    assert status_text.status_answer(present, daemon="/run/other")["exit_code"] == 0
-
-
-def test_lists_the_daemons_if_the_name_is_unknown() -> None:
-    assert status_text.status_answer(two_daemons(), daemon="\x1b[2J") == {
-        "problem": f"no daemon \N{REPLACEMENT CHARACTER}[2J is here; there are: {DAEMON}, /run/other"
-    }
+    assert document_of(present).fails
+    assert not only_daemon(document_of(present), "/run/other").fails
 
 
 # `status` with a control program that hangs, and with a blocked log.

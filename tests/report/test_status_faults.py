@@ -9,11 +9,8 @@ from exporter.model.incident import ClientDetails, FaultKind, Incident, Incident
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
-from exporter.report import status_text
-from exporter.report.incident_text import brief, details
-from exporter.report.objects import incident_object, node_object
+from exporter.report.node_status import document_of, summary_line
 from exporter.report.remedy import Address
-from exporter.report.status_view import view_of
 from exporter.report.text import text_of
 from exporter.state.failure_domains import failure_domains
 from tests.builders import (
@@ -34,6 +31,7 @@ from tests.builders import (
     three_clients,
     with_living,
 )
+from tests.status import brief_of, details_of, incident_json, status_json, status_table
 
 ADDRESS = Address(pipe_directory=DAEMON)
 
@@ -44,7 +42,7 @@ HOSTILE = ("a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff", "tab\tb
 
 def domain_column(present: Node) -> dict[str, str] | None:
     """The letter of each PID in the table; None where there is no such column."""
-    header, *rows = (line.split() for line in status_text.status_table(present).splitlines())
+    header, *rows = (line.split() for line in status_table(present).splitlines())
     if "DOMAIN" not in header:
         return None
     return {row[3]: row[-1] for row in rows if row[0] in {*present.daemons, "none"}}
@@ -83,37 +81,41 @@ class TestDomains:
         assert [domain_names[str(1000 + index)] for index in (0, 25, 26, 27, 30)] == ["A", "Z", "AA", "AB", "A"]
 
     def test_names_the_clients_that_join_gpus(self) -> None:
-        lines = status_text.status_table(three_clients()).splitlines()
+        lines = status_table(three_clients()).splitlines()
         assert "domain A: 3 clients on GPUs 0 and 1 fail together: a fatal fault of one ends all" in lines
         assert any(
             line.startswith("  joined by 600 (train.py) on GPUs 0 and 1; a daemon for each GPU") for line in lines
         )
-        assert "joined" not in status_text.status_table(full())
+        assert "joined" not in status_table(full())
 
     def test_names_some_of_many_joining_clients(self) -> None:
         pids = range(1000, 1048)
         readings = [gpu_reading(pids, gpu=f"GPU-{index}", index=index) for index in range(8)]
-        lines = status_text.status_table(reduced(*at_work(*pids), *readings).node).splitlines()
+        lines = status_table(reduced(*at_work(*pids), *readings).node).splitlines()
         (joined,) = (line for line in lines if "join" in line)
         assert joined.startswith("  joined by 1000 on GPUs 0, 1, 2, 3, 4, 5, 6 and 7, 1001 on ")
         assert " and 44 more; " in joined
 
     def test_does_not_warn_of_one_client_on_two_gpus(self) -> None:
         present = reduced(*at_work(600), gpu_reading([600]), gpu_reading([600], gpu=OTHER_GPU, index=1)).node
-        assert "domain" not in status_text.status_table(present).lower()
+        assert "domain" not in status_table(present).lower()
 
     def test_domains_as_objects(self) -> None:
-        """Each client has the others of its domain; null if they are unknown."""
+        """Each client has the name of its domain; null if it is unknown."""
 
         def of(present: Node) -> list[Any]:
-            (server,) = node_object(view_of(present))["daemons"][0]["servers"]
+            (server,) = status_json(present)["daemons"][0]["servers"]
             return [client["failure_domain"] for client in server["clients"]]
 
-        both = sorted((GPU, OTHER_GPU))
-        assert of(three_clients()) == [
-            {"others": [601, 602], "gpus": both, "upper_bound": False},
-            {"others": [600, 602], "gpus": both, "upper_bound": False},
-            {"others": [600, 601], "gpus": both, "upper_bound": False},
+        assert of(three_clients()) == ["A", "A", "A"]
+        assert status_json(three_clients())["failure_domains"] == [
+            {
+                "name": "A",
+                "daemon": DAEMON,
+                "clients": [600, 601, 602],
+                "gpus": [GPU, OTHER_GPU],
+                "upper_bound": False,
+            }
         ]
         assert of(no_nvml()) == [None, None, None]
 
@@ -166,19 +168,19 @@ class TestOpenFaults:
     def test_each_open_fault_has_a_paragraph(self) -> None:
         """After an empty line, as the telling of faults has it."""
         others = replace(incident(), id="three", server=SERVER + 1)
-        text = status_text.status_table(with_faults(incident(), others))
+        text = status_table(with_faults(incident(), others))
         for each in (incident(), others):
-            assert "\n\n" + text_of(details(each, AT, replace(ADDRESS, living={600: "600-1"}))) in text
+            assert "\n\n" + text_of(details_of(each, AT, replace(ADDRESS, living={600: "600-1"}))) in text
 
     def test_shows_affected_suspected_and_refused_clients(self) -> None:
         """By PID; the suspect with its confidence as a number."""
-        text = text_of(details(incident(), AT, ADDRESS))
+        text = text_of(details_of(incident(), AT, ADDRESS))
         for words in ("600", "601", "train.py", "vllm", "bob", "0.35", "the log names it", "777"):
             assert words in text
 
     def test_shows_the_command_that_ends_a_blocking_client(self) -> None:
         """An exited client has no command. The command does not use MPS, which would hang (measured, R580)."""
-        text = status_text.status_table(with_faults(incident()))
+        text = status_table(with_faults(incident()))
         assert KILL in text
         assert "terminate_client" not in text
         assert "kill -KILL 601" not in text
@@ -186,7 +188,9 @@ class TestOpenFaults:
     def test_quotes_the_directory(self) -> None:
         """The user who starts a daemon chooses the directory, and root may paste the command."""
         stuck = replace(incident(), stuck=True)
-        text = text_of(details(stuck, AT, Address(pipe_directory="/tmp/$(reboot); x 'y", servers=frozenset({SERVER}))))
+        text = text_of(
+            details_of(stuck, AT, Address(pipe_directory="/tmp/$(reboot); x 'y", servers=frozenset({SERVER})))
+        )
         assert "CUDA_MPS_PIPE_DIRECTORY='/tmp/$(reboot); x '\"'\"'y' nvidia" in text
 
     def test_writes_no_pids_for_a_daemon_in_another_pid_namespace(self) -> None:
@@ -196,7 +200,7 @@ class TestOpenFaults:
             present.daemons[DAEMON],
             runtime=replace(present.daemons[DAEMON].runtime, in_foreign_namespace=True, process=daemon_process()),
         )
-        text = status_text.status_table(replace(present, daemons={DAEMON: elsewhere}))
+        text = status_table(replace(present, daemons={DAEMON: elsewhere}))
         assert "shutdown_server" not in text
         assert KILL in text
 
@@ -206,12 +210,12 @@ class TestFaultsThatAreOver:
 
     def test_lists_the_latest_fault_first(self) -> None:
         older = replace(OVER, id="older", started_at=AT - 900, detected_at=AT - 900, ended_at=AT - 890)
-        lines = status_text.status_table(with_faults(older, OVER, state=ServerState.ACTIVE)).splitlines()
-        assert lines[-4:] == ["", "Faults of the last hour:", brief(OVER, AT), brief(older, AT)]
+        lines = status_table(with_faults(older, OVER, state=ServerState.ACTIVE)).splitlines()
+        assert lines[-4:] == ["", "Faults of the last hour:", brief_of(OVER, AT), brief_of(older, AT)]
 
     def test_shows_nothing_without_past_faults(self) -> None:
-        assert "last hour" not in status_text.status_table(three_clients())
-        assert "last hour" not in status_text.status_table(with_faults(incident()))
+        assert "last hour" not in status_table(three_clients())
+        assert "last hour" not in status_table(with_faults(incident()))
 
 
 class TestElsewhere:
@@ -219,9 +223,9 @@ class TestElsewhere:
 
     def test_faults_as_objects(self) -> None:
         """In the order in which they were found, with the commands that end who holds one up."""
-        assert node_object(view_of(with_faults(OVER, incident())))["incidents"] == [
-            incident_object(OVER, now=AT),
-            incident_object(incident(), now=AT, address=replace(ADDRESS, living={600: "600-1"})),
+        assert status_json(with_faults(OVER, incident()))["incidents"] == [
+            incident_json(OVER, AT),
+            incident_json(incident(), AT, replace(ADDRESS, living={600: "600-1"})),
         ]
 
     def test_line_for_the_service_manager(self, subtests: pytest.Subtests) -> None:
@@ -236,11 +240,11 @@ class TestElsewhere:
             ),
         ]:
             with subtests.test(present=present, line=line):
-                assert status_text.summary_line(present) == line
+                assert summary_line(present) == line
 
     def test_exit_code(self) -> None:
-        assert status_text.status_answer(with_faults(incident()))["exit_code"] == 1
-        assert status_text.status_answer(with_faults(OVER, state=ServerState.ACTIVE))["exit_code"] == 0
+        assert document_of(with_faults(incident())).fails
+        assert not document_of(with_faults(OVER, state=ServerState.ACTIVE)).fails
 
 
 def test_computes_domains_a_constant_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +254,6 @@ def test_computes_domains_a_constant_number_of_times(monkeypatch: pytest.MonkeyP
         asked.append(daemon.name)
         return failure_domains(present, daemon)
 
-    monkeypatch.setattr("exporter.report.status_view.failure_domains", counted)
-    status_text.status_answer(present)
+    monkeypatch.setattr("exporter.report.node_status.failure_domains", counted)
+    document_of(present)
     assert 0 < len(asked) <= 3

@@ -1,8 +1,7 @@
 """Columns as wide as their cells, or as a terminal lets them be."""
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -11,17 +10,16 @@ import pytest
 from exporter.model.incident import ClientDetails
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.values import build, plain
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.report import remedy
-from exporter.report.incident_text import brief, details, incidents_table, verdict
+from exporter.report.incident_status import verdict
+from exporter.report.node_status import document_of
+from exporter.report.process_status import process_status
 from exporter.report.remedy import Address
-from exporter.report.status_text import headline, render_status, status_table
-from exporter.report.status_view import process_label, view_of
+from exporter.report.status_text import headline, names_of_process, sharing_lines, table_lines, watchdog_lines
 from exporter.report.text import (
     Column,
     Line,
-    Lines,
     Piece,
     Style,
     align_table,
@@ -39,9 +37,7 @@ from exporter.report.text import (
     utc_time,
     warning,
 )
-from exporter.report.watchdog_text import summary_lines
 from tests.builders import (
-    AT,
     CLIENT,
     CRASHED,
     DAEMON,
@@ -64,6 +60,7 @@ from tests.builders import (
 from tests.incidents.values import HOSTILE, faulted_client, incident, suspect
 from tests.incidents.values import hostile as hostile_incident
 from tests.page.inputs import hostile
+from tests.status import NOW, brief_of, details_of, status_table, table_of
 
 COLUMNS = (
     Column(name="PATH", min_width=6, truncate_start=True),
@@ -102,7 +99,7 @@ def test_no_row_of_a_node_is_wider_than_the_terminal(subtests: pytest.Subtests) 
         [44, 60, 80, 100, 130], [three_clients, daemon_dead, full, blocked_recovery, idle, owned, circuit_open]
     ):
         with subtests.test(width=width, scene=scene):
-            table = render_status(scene(), width=width).table
+            table = table_lines(document_of(scene()), width)
             narrowed = [
                 line
                 for line in table
@@ -114,14 +111,14 @@ def test_no_row_of_a_node_is_wider_than_the_terminal(subtests: pytest.Subtests) 
 
 def test_shows_the_workload_on_80_columns() -> None:
     """The server is what can be done without."""
-    header, *_ = render_status(owned(), width=80).table
+    header, *_ = table_lines(document_of(owned()), 80)
     assert header.text.split() == ["DAEMON", "STATE", "PID", "USER", "COMMAND", "WORKLOAD", "GPU", "MEMORY", "DOMAIN"]
 
 
 def test_aligns_names_with_wide_characters() -> None:
     """So that no row is pushed out of line, or breaks."""
     present = reduced(process(user="山田", command="訓練プログラム-x"), start=three_clients()).node
-    rows = [line.text for line in render_status(present, width=80).table[:6]]
+    rows = [line.text for line in table_lines(document_of(present), 80)[:6]]
     ends = {text_width(row[: row.index(" MiB")]) for row in rows if " MiB" in row}
     assert len(ends) == 1
 
@@ -141,7 +138,7 @@ def test_truncates_by_display_width(subtests: pytest.Subtests) -> None:
             assert text_width(shown) <= columns
 
 
-# Lines of styled pieces, which can be serialized.
+# Lines of styled pieces.
 
 
 def test_joins_adjacent_pieces_of_one_style() -> None:
@@ -162,26 +159,6 @@ def test_text_has_no_styles() -> None:
         text_of([line_of("a ", error("b")), line_of(), line_of(shell_command("kill -KILL 7"))])
         == "a b\n\nkill -KILL 7\n"
     )
-
-
-def test_serializes_styles() -> None:
-    lines = Lines((line_of("a ", error("b"), indent=13), line_of()))
-
-    assert build(Lines, json.loads(json.dumps(plain(lines)))) == lines
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        {},
-        {"lines": 7},
-        {"lines": [{"pieces": [{"text": 7}]}]},
-        {"lines": [{"pieces": [{"text": "", "style": "loud"}]}]},
-    ],
-)
-def test_rejects_invalid_lines(sent: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"lines|text|style"):
-        build(Lines, sent)
 
 
 # Moments, and how long something took, as they are written.
@@ -241,29 +218,22 @@ def test_formats_durations(subtests: pytest.Subtests) -> None:
 
 def test_has_a_workload_other_than_the_user() -> None:
     present = owned()
-    assert process_label(present, 600).workload == "pod train-0"
-    assert process_label(present, 602).workload == "job 42"
-    assert (process_label(present, 606).name, process_label(present, 606).workload) == ("train.py", "")
+    names = [names_of_process(process_status(present, pid)) for pid in (600, 602, 606)]
+    assert [(command, workload) for _, command, workload in names][1:] == [("train.py", "job 42"), ("train.py", "")]
+    assert names[0][2] == "pod train-0"
 
 
 def test_an_unknown_process_has_only_a_pid() -> None:
-    assert (process_label(Node(), 7).name, process_label(Node(), 7).pid, process_label(Node(), -7).pid) == (
-        "unknown",
-        "7",
-        "?",
-    )
+    assert names_of_process(process_status(Node(), 7)) == ("", "", "")
 
 
 def test_hostile_names_are_short_and_printable() -> None:
     shown = hostile().node
-    assert all(len(process_label(shown, pid).command) <= 32 for pid in shown.processes)
-    assert all(process_label(shown, pid).command.isprintable() for pid in shown.processes)
+    for pid in shown.processes:
+        assert all(len(name) <= 40 and name.isprintable() for name in names_of_process(process_status(shown, pid)))
 
 
 # A name that a user or a workload chose stays in its line, cell or sentence, is short, and is not markup.
-
-
-NOW = AT + 182
 
 
 def of_status(name: str, start: Node | None = None) -> list[str]:
@@ -283,13 +253,13 @@ def of_faults(name: str) -> list[str]:
 
 
 def of_details(name: str) -> list[str]:
-    return texts(details(hostile_incident(name), NOW, Address(pipe_directory=f"/tmp/{name}")))
+    return texts(details_of(hostile_incident(name), NOW, Address(pipe_directory=f"/tmp/{name}")))
 
 
 def of_sharing(name: str) -> list[str]:
     busy = {600: flight(0.48, 0.012), 601: flight(0.004, 0.002)}
     present = reduced(process(600, user=name, command=name), start=limited()).node
-    return texts(render_status(split(present, busy, dram=0.91)).sharing)
+    return texts(sharing_lines(document_of(split(present, busy, dram=0.91)), None))
 
 
 def of_daemon(name: str) -> Node:
@@ -299,7 +269,7 @@ def of_daemon(name: str) -> Node:
     return replace(reduced(*at_work(daemon=name), start=node(name)).node, watches={name: known})
 
 
-def texts(lines: list[Line] | tuple[Line, ...]) -> list[str]:
+def texts(lines: Iterable[Line]) -> list[str]:
     return [line.text for line in lines]
 
 
@@ -308,11 +278,11 @@ RENDERERS: dict[str, tuple[int, Callable[[str], list[str]]]] = {
     "failure domains": (400, lambda name: of_status(name, three_clients())),
     "faults of status": (900, of_faults),
     "sharing": (300, of_sharing),
-    "headline": (2 * LONGEST_TEXT, lambda name: texts(headline(view_of(of_daemon(name))))),
-    "watchdog": (900, lambda name: texts(summary_lines(of_daemon(name)))),
+    "headline": (2 * LONGEST_TEXT, lambda name: texts(headline(document_of(of_daemon(name))))),
+    "watchdog": (900, lambda name: texts(watchdog_lines(document_of(of_daemon(name))))),
     "incident": (400, of_details),
-    "incident on one line": (500, lambda name: [brief(hostile_incident(name), NOW)]),
-    "incidents": (400, lambda name: text_of(incidents_table([hostile_incident(name)], NOW)).splitlines()),
+    "incident on one line": (500, lambda name: [brief_of(hostile_incident(name))]),
+    "incidents": (400, lambda name: text_of(table_of([hostile_incident(name)])).splitlines()),
     "verdict": (120, lambda name: [verdict(incident(suspects=(replace(suspect(600, 0.9), client=named(name)),)))]),
     "resume": (300, lambda name: remedy.resume_answer(of_daemon(name), before=False)["message"].splitlines()),
 }

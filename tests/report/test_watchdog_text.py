@@ -1,6 +1,5 @@
 """The watchdog's state as text: diagnosis, indications, actions and remedies."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -21,14 +20,14 @@ from exporter.model.watchdog import (
     WatchdogPhase,
     WatchdogState,
 )
-from exporter.report import remedy, status_text
+from exporter.report import remedy
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
-from exporter.report.objects import node_object
+from exporter.report.node_status import document_of, summary_line
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import SUSPENDED
-from exporter.report.status_view import view_of
-from exporter.report.watchdog_text import MOST_BRIEF, summary_lines, watchdog_summary
+from exporter.report.status_text import watchdog_lines
+from exporter.report.watchdog_text import MOST_BRIEF, watchdog_summary
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
@@ -48,13 +47,14 @@ from tests.builders import (
     three_clients,
     watched,
 )
+from tests.status import status_json, status_table
 
 ACTING = Policy(mode=Mode.ACT)
 HEAD = f"MPS daemon {DAEMON} has been down for 10 s: process 441 has exited; nvidia-cuda-mps-control finds no daemon"
 
 
 def text_lines(present: Node) -> list[str]:
-    return [line.text for line in summary_lines(present)]
+    return [line.text for line in watchdog_lines(document_of(present))]
 
 
 def crashed(**known: Any) -> Node:
@@ -72,13 +72,14 @@ def diagnosed(condition: Condition, **known: Any) -> Node:
 @pytest.mark.parametrize("condition", [Condition.WELL, Condition.STARTING, Condition.UNKNOWN])
 def test_shows_nothing_if_the_daemon_is_well(condition: Condition) -> None:
     assert text_lines(diagnosed(condition)) == text_lines(three_clients()) == []
-    assert status_text.status_table(diagnosed(condition)) == status_text.status_table(three_clients())
+    assert status_table(diagnosed(condition)) == status_table(three_clients())
 
 
 def test_each_condition_has_its_own_text() -> None:
     found = [Diagnosis(condition=each, since=AT) for each in Condition]
-    reduced = {text_lines(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=each))[0] for each in found}
-    assert len(reduced) == len(Condition)
+    present = [watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=each) for each in found]
+    summaries = [watchdog_summary(each, each.daemons[DAEMON]) for each in present]
+    assert len({each.diagnosis for each in summaries if each}) == len(Condition)
 
 
 def test_names_the_process_of_the_diagnosis() -> None:
@@ -87,8 +88,8 @@ def test_names_the_process_of_the_diagnosis() -> None:
 
 @pytest.mark.parametrize("pid", [SERVER, 4711])
 def test_does_not_name_another_process_with_the_same_pid(pid: int) -> None:
-    culprit = ProcessIdentity(pid=pid, start_ticks=1)
-    assert text_lines(diagnosed(Condition.HELD, process=culprit))[1] == f"  process: PID {pid}"
+    process = ProcessIdentity(pid=pid, start_ticks=1)
+    assert text_lines(diagnosed(Condition.HELD, process=process))[1] == f"  process: PID {pid}"
 
 
 def test_shows_the_time_of_the_next_restart() -> None:
@@ -154,7 +155,7 @@ def test_an_idle_watchdog_shows_its_last_action() -> None:
 
 
 def line(present: Node, policy: Policy | None = ACTING) -> str:
-    return status_text.summary_line(present, policy)
+    return summary_line(present, policy)
 
 
 def test_line_without_a_watchdog() -> None:
@@ -195,28 +196,34 @@ def test_line_names_some_of_many_daemons() -> None:
 
 
 def object_of(present: Node, policy: Policy | None = ACTING) -> Any:
-    (daemon,) = json.loads(json.dumps(node_object(view_of(present, policy))["daemons"]))
+    (daemon,) = status_json(present, policy)["daemons"]
     return daemon["watchdog"]
 
 
 def test_object_is_null_without_a_watchdog() -> None:
-    assert object_of(idle()) is None
+    assert object_of(idle(), None) is None
 
 
 def test_object_with_all_keys() -> None:
     assert object_of(backing_off()) == {
         "mode": "act",
         "state": "backoff",
+        "label": "waiting to restart",
+        "severity": "warning",
         "diagnosis": {
             "condition": "crashed",
             "since": AT + 5,
-            "indications": [{"code": "process_gone", "pid": 441}, {"code": "no_daemon_found"}],
-            "culprit": None,
+            "indications": [
+                {"code": "process_gone", "parameters": {"pid": 441}, "text": "process 441 has exited"},
+                {"code": "no_daemon_found", "parameters": {}, "text": "nvidia-cuda-mps-control finds no daemon"},
+            ],
+            "process": None,
             "server": None,
             "incident": None,
         },
         "acting": None,
         "restarts": [AT + 5],
+        "restarts_left": 4,
         "failures": 1,
         "last_restart_at": AT + 5,
         "not_before": AT + 20,
@@ -228,6 +235,18 @@ def test_object_with_all_keys() -> None:
         "reason": None,
         "last_action": None,
         "problem": None,
+        "summary": {
+            "problem": True,
+            "fault": False,
+            "diagnosis": HEAD.partition(": ")[0],
+            "indications": HEAD.partition(": ")[2],
+            "quarantine": None,
+            "process": None,
+            "action": "restarted 1 time without success; next restart in 5.0 s or later",
+            "observes": False,
+            "suspended": False,
+            "error": None,
+        },
     }
 
 
@@ -235,9 +254,9 @@ def test_object_has_the_process_and_the_action() -> None:
     acting = OngoingAction(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, began_at=AT)
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
     found = object_of(watched(faulted(), diagnosis=CRASHED, acting=acting, quarantine=quarantine))
-    assert found["acting"] == {"action": "kill_clients", "reason": "fault", "began_at": AT, "done_at": None}
+    assert found["acting"] == {"action": "kill_clients", "reason": "fault", "begun": True, "began_at": AT}
     assert found["quarantine"] == {"at": AT, "xid": 79, "gpu": GPU, "action": "RESTART_BM"}
-    assert object_of(suspended())["diagnosis"]["culprit"] == SERVER
+    assert object_of(suspended())["diagnosis"]["process"] == SERVER
 
 
 def test_mode_is_null_without_a_policy() -> None:
@@ -248,8 +267,8 @@ def test_reasons_and_problems_are_codes() -> None:
     waits = Reason(ReasonCode.HANG_TOO_RECENT, seconds=90.0)
     would = LastAction(kind=ActionKind.RESTART, reason=ActionReason.HUNG, begun=False)
     found = object_of(watched(idle(), reason=waits, problem=Reason(ReasonCode.NO_RESULT), last_action=would))
-    assert found["reason"] == {"code": "hang_too_recent", "seconds": 90.0}
-    assert found["problem"] == {"code": "no_result"}
+    assert (found["reason"]["code"], found["reason"]["parameters"]) == ("hang_too_recent", {"seconds": 90.0})
+    assert (found["problem"]["code"], found["problem"]["parameters"]) == ("no_result", {})
     assert found["last_action"] == {"action": "restart", "reason": "hung", "begun": False}
 
 
@@ -346,8 +365,8 @@ def test_names_the_reason_and_the_remedy(block: BlockReason, what: str, then: st
 
 def test_status_fails_while_the_watchdog_is_blocked() -> None:
     blocked = Policy(mode=Mode.ACT, locks={DAEMON: BlockReason.NO_LOCK})
-    assert status_text.status_answer(idle(), blocked)["exit_code"] == 1
-    assert status_text.status_answer(idle(), Policy(mode=Mode.ACT, locks={DAEMON: None}))["exit_code"] == 0
+    assert document_of(idle(), blocked).fails
+    assert not document_of(idle(), Policy(mode=Mode.ACT, locks={DAEMON: None})).fails
 
 
 def test_reports_nothing_if_the_lock_is_held_or_the_watchdog_observes() -> None:

@@ -9,11 +9,10 @@ import pytest
 
 from exporter.cli import main
 from exporter.model.node import Node
-from exporter.report import objects, status_text
-from exporter.report.incident_filter import IncidentFilter
 from exporter.service_socket import ServiceSocket
 from tests.builders import DAEMON, blocked_recovery
 from tests.incidents.values import blocked
+from tests.status import incident_json, status_json
 
 REPORT = """
 import sys
@@ -57,15 +56,8 @@ def service(tmp_path: Path) -> Iterator[Path]:
     """The runtime directory of a stand-in for the service, which answers every command that asks it."""
     node: Node = blocked_recovery()
     commands = {
-        "status": lambda **asked: status_text.status_answer(node, **asked),
-        "incidents": lambda as_json, width, **wanted: objects.incidents_answer(
-            [blocked()],
-            IncidentFilter(**wanted),
-            as_json=as_json,
-            now=node.at,
-            address_of=lambda _: None,
-            width=width,
-        ),
+        "status": lambda: {"status": status_json(node)},
+        "incidents": lambda **_: {"incidents": [incident_json(blocked())]},
         "pause": lambda: {"message": "paused"},
         "resume": lambda: {"message": "resumed"},
     }

@@ -169,7 +169,7 @@ def test_rejects_invalid_arguments(run_command: RunCommand, arguments: list[str]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
-@pytest.mark.parametrize("answer", [{}, {"exit_code": 0}, {"exit_code": 0, "lines": {"lines": 1}}])
+@pytest.mark.parametrize("answer", [{}, {"incidents": 7}, {"incidents": [{}]}, {"lines": {}, "exit_code": 0}])
 def test_reports_a_service_of_another_version(
     tmp_path: Path, run_command: RunCommand, answer: dict[str, object], arguments: tuple[str, ...]
 ) -> None:

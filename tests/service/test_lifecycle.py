@@ -21,6 +21,7 @@ from exporter.model.action import Action, ActionKind, ActionReason
 from exporter.model.daemon import NamedBy
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
+from exporter.report.document import StatusDocument
 from exporter.service import HEALTHY_SECONDS, Notifier, Service, Signals, configured_daemons, handle_signals
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS
@@ -52,11 +53,11 @@ def test_a_renamed_daemon_is_not_removed() -> None:
 def test_a_stalled_service_reports_only_that() -> None:
     clock = HandClock()
     service = Service(config(), Node(), CollectorPool(()), Inbox(), clock)
-    assert "text" in service.status()
+    assert isinstance(service.status_document(), StatusDocument)
 
     clock.time += HEALTHY_SECONDS
 
-    assert "has not run for 30 s" in service.status()["problem"]
+    assert "has not run for 30 s" in str(service.status_document())
 
 
 def test_interrupts_actions_when_a_signal_stops_the_service() -> None:

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from exporter.errors import ServiceError
-from exporter.report import status_text
 from exporter.service_socket import ServiceSocket
-from exporter.status_client import status_report
 from tests.builders import DAEMON, at_work, blocked_recovery, daemon_dead, idle, process, reduced, three_clients
 from tests.clocks import HandClock
 from tests.incidents.values import HOSTILE
 from tests.program import main
 from tests.service.running import Running
+from tests.status import status_json, status_table
 from tests.terminal.pseudo_terminal import pseudo
 
 RunCommand = Callable[..., tuple[int, str, str]]
@@ -54,10 +52,13 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, run_command: RunCommand, *arg
         return code, pty.seen()
 
 
-def test_prints_only_the_table_to_a_pipe(running: Running, run_command: RunCommand) -> None:
+def test_prints_the_problems_first_to_a_pipe_too(running: Running, run_command: RunCommand) -> None:
     running.knows(blocked_recovery())
 
-    assert run_command() == (1, status_text.status_table(blocked_recovery()), "")
+    code, output, problem = run_command()
+
+    assert (code, output[:8], problem) == (1, "CRITICAL", "")
+    assert output.endswith(status_table(blocked_recovery()))
 
 
 def test_prints_colours_to_a_pipe_on_request(running: Running, run_command: RunCommand) -> None:
@@ -66,7 +67,7 @@ def test_prints_colours_to_a_pipe_on_request(running: Running, run_command: RunC
     _, output, _ = run_command("--color=always")
 
     assert "\x1b[1;31mfault\x1b[0m" in output
-    assert SEQUENCE.sub("", output).endswith(status_text.status_table(blocked_recovery()))
+    assert SEQUENCE.sub("", output).endswith(status_table(blocked_recovery()))
 
 
 def test_prints_the_overview_first_and_fits_the_table_on_a_terminal(
@@ -127,27 +128,39 @@ def test_prints_no_escape_sequence_of_a_false_service(
     tmp_path: Path, run_command: RunCommand, arguments: tuple[str, ...]
 ) -> None:
     """A process that poses as the service can have fewer rights than its client."""
-    evil: dict[str, Any] = {"pieces": [{"text": "\x1b[2J\x9b31m\u202e\na", "style": "error"}]}
-    sheet = {"at": 0.0, "headline": [], "table": [evil], "problems": [evil], "past_faults": []}
-    service = ServiceSocket(tmp_path, {"status": lambda **_: {"text": sheet, "exit_code": 0}})
+    evil = "\x1b[2J\x9b31m\u202e\na"
+
+    def forged(value: Any) -> Any:
+        match value:
+            case str():
+                return value if value in ("well", "unknown", "warning", "critical", "user") else value + evil
+            case dict():
+                return {key: forged(each) for key, each in value.items()}
+            case list():
+                return [forged(each) for each in value]
+        return value
+
+    service = ServiceSocket(tmp_path, {"status": lambda: {"status": forged(status_json(blocked_recovery()))}})
     service.open()
     _, output, _ = run_command(*arguments)
     service.close()
 
-    assert len(output.splitlines()) == 2 + bool(arguments)
+    assert len(output.splitlines()) > 10
     assert all(line.isprintable() for line in SEQUENCE.sub("", output).split("\n"))
 
 
 def test_reports_a_service_of_another_version(
     tmp_path: Path, run_command: RunCommand, subtests: pytest.Subtests
 ) -> None:
+    document = status_json(blocked_recovery())
     answers: tuple[dict[str, Any], ...] = (
         {},
-        {"exit_code": 0, "text": {}},
-        {"exit_code": "well", "node": {}},
-        {"exit_code": 0, "text": 7},
-        {"exit_code": 0},
-        {"table": "as an earlier version wrote it", "exit_code": 0},
+        {"status": {}},
+        {"status": 7},
+        {"status": document | {"version": 0}},
+        {"status": document | {"severity": "loud"}},
+        {"status": document | {"daemons": [{}]}},
+        {"text": "as an earlier version wrote it", "exit_code": 0},
     )
     for answer in answers:
         with subtests.test(answer=answer):
@@ -158,24 +171,9 @@ def test_reports_a_service_of_another_version(
             assert (code, output, "another version" in problem) == (1, "", True)
 
 
-def test_reports_an_unknown_daemon_without_a_service() -> None:
-    with pytest.raises(ServiceError, match="no daemon another is here; there are: /tmp/nvidia-mps"):
-        status_report(lambda **_: None, daemon_dead, daemon="another")
-
-
 @pytest.mark.parametrize("arguments", [["--watch"], ["--color=red"]])
 def test_rejects_invalid_arguments(run_command: RunCommand, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended_with:
         run_command(*arguments)
 
     assert ended_with.value.code == 2
-
-
-def test_shows_the_headline_to_a_person_who_watches_it_in_colours(running: Running, run_command: RunCommand) -> None:
-    """`watch -c` has no terminal to offer. A program that reads a pipe gets the table first."""
-    running.knows(daemon_dead())
-    code, coloured, _ = run_command("--color=always")
-    assert code == 1
-    assert "CRITICAL: 0 of 1 daemons up" in SEQUENCE.sub("", coloured).split("\n")[0]
-    assert "\x1b[1;31m" in coloured
-    assert run_command()[1] in SEQUENCE.sub("", coloured)

@@ -24,7 +24,6 @@ from exporter.page.page import Page
 from exporter.parse.control_reply import parse_device_addresses
 from exporter.parse.protocol3 import LIST_DEVICES, LIST_PARTITIONS
 from exporter.reducer import reduce
-from exporter.report.status_text import status_table
 from exporter.state.bypassing import sharing_mode
 from exporter.state.devices import device_count, gpus_by_ordinal, serves_gpu
 from exporter.state.failure_domains import failure_domains, gpus_of_clients
@@ -62,6 +61,7 @@ from tests.builders import (
 )
 from tests.page.inputs import status_input
 from tests.parse.test_protocol3 import SAMPLES
+from tests.status import status_table
 from tests.works import reading, work
 
 FIRST, SECOND = MIG_UUIDS

@@ -11,11 +11,10 @@ from exporter.model.settings import PollIntervals
 from exporter.model.values import replace
 from exporter.model.watchdog import Condition
 from exporter.reducer import reduce
-from exporter.report import status_text
 from exporter.report.finding import severity_and_label
 from exporter.report.findings import findings
+from exporter.report.node_status import document_of
 from exporter.report.problem import Severity
-from exporter.report.status_text import status_answer, status_table
 from exporter.state import poll_schedule
 from exporter.state.hang_detection import STARTING_SECONDS
 from exporter.watchdog.context import Policy
@@ -48,6 +47,7 @@ from tests.builders import (
     standing,
     status,
 )
+from tests.status import status_table
 
 SILENT = (silence(at=AT + 10), socket(True, at=AT + 10.5), silence(at=AT + 20))
 """Two unanswered commands of five seconds each. The socket is probed after the first."""
@@ -385,7 +385,7 @@ def test_the_state_of_the_daemon_is_unknown() -> None:
 
     assert result.daemon.state is None
     assert result.names() == [EventName.DAEMON_UP]
-    assert status_answer(result.node)["exit_code"] == 1
+    assert document_of(result.node).fails
 
 
 def test_another_report_of_the_process_changes_nothing() -> None:
@@ -496,7 +496,7 @@ def test_reports_an_absent_daemon_and_its_cause_at_once() -> None:
     assert "Wait" not in first.remedy
     assert present.watches[DAEMON].diagnosis is not None
     assert present.watches[DAEMON].diagnosis.condition is Condition.NEVER_SEEN
-    assert status_text.status_answer(present)["exit_code"] == 1
+    assert document_of(present).fails
 
 
 def test_does_not_report_a_daemon_that_cannot_be_queried_as_starting() -> None:
@@ -508,7 +508,7 @@ def test_does_not_report_a_daemon_that_cannot_be_queried_as_starting() -> None:
     assert TEXT in first.text
     assert "Wait" not in first.remedy
     assert severity_and_label(daemon_of(present), (first,)) == (Severity.WARNING, "not queried")
-    assert status_text.status_answer(present)["exit_code"] == 1
+    assert document_of(present).fails
 
 
 @pytest.mark.parametrize(("after", "waits"), [(5.0, True), (STARTING_SECONDS + 1, False)])

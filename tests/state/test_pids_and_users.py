@@ -13,7 +13,6 @@ from exporter.model.observation import ControlReply, LogLine, Observation
 from exporter.parse import log_message
 from exporter.parse.control_reply import translate_command
 from exporter.parse.log_line import PID_FIELDS, LogEntry, numbers_in_line, pids_in_line, translate_entry
-from exporter.report.status_text import status_table
 from exporter.state import fault_log, poll_schedule
 from exporter.view import View
 from tests.builders import (
@@ -40,6 +39,7 @@ from tests.builders import (
     servers,
     status,
 )
+from tests.status import status_table
 
 INNER = {7: 70_007, 20: 70_020, 31: 70_031}
 NO_PIDS = {"uid", "context", "limit", "priority", "status", "value", "device", "protocol"}

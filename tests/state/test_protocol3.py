@@ -27,12 +27,12 @@ from exporter.parse.protocol3 import LIST_CLIENTS, LIST_NAMESPACES, LIST_SERVERS
 from exporter.reducer import reduce
 from exporter.report.findings import findings
 from exporter.report.remedy import address_of, command_to_end_server, commands_to_stop
-from exporter.report.status_text import status_table
 from exporter.state.poll_schedule import commands
 from exporter.usage.capacity import thread_ratio
 from exporter.view import View
 from exporter.watchdog.limit_enforcement import LimitStatus, check_limits, enforce
 from tests.builders import GPU
+from tests.status import status_table
 
 NAME = "/run/nvidia-mps"
 DAEMON, SERVER, CLIENT, OTHER = 77, 90, 100, 101

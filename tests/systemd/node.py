@@ -82,7 +82,7 @@ class Node(Exporter):
 
     def is_known(self) -> None:
         """Assert that the exporter knows the daemon's present process."""
-        daemons = self.page("/api/v1/commands/status?as_json=true")["data"]["node"]["daemons"]
+        daemons = self.page("/api/v1/status")["data"]["daemons"]
         assert [each["pid"] for each in daemons if each["name"] == NAME] == [self.pid(DAEMON)]
 
     def has_lost(self, times: int, *, since: float) -> None:

@@ -2,13 +2,12 @@
 
 import pytest
 
-from exporter.report.status_text import render_status
+from exporter.report.node_status import document_of
+from exporter.report.status_text import status_lines
 from exporter.report.text import Line as Line
-from exporter.report.text import StatusText, Style, dim, error, line_of, shell_command
-from exporter.terminal import all_lines, wrap_line
+from exporter.report.text import Style, dim, error, line_of, shell_command
+from exporter.terminal import wrap_line
 from tests.builders import blocked_recovery
-
-TITLE = (line_of(dim("2026-11-21 14:05:03, by the service")),)
 
 
 def texts(lines: "list[Line] | tuple[Line, ...]") -> list[str]:
@@ -43,23 +42,6 @@ class TestBroken:
     @pytest.mark.parametrize("width", [1, 10, 22, 80])
     def test_wrapping_loses_no_text(self, width: int) -> None:
         """However narrow."""
-        for line in all_lines(render_status(blocked_recovery())):
+        for line in status_lines(document_of(blocked_recovery())):
             rows = list(wrap_line(line, width))
             assert " ".join(" ".join(texts(rows)).split()) == " ".join(line.text.split())
-
-
-def made(rows: int = 3, troubles: int = 0, past: int = 0) -> StatusText:
-    return StatusText(
-        at=0.0,
-        headline=(line_of("well"),),
-        table=(line_of("PID"), *(line_of(f"row {number}") for number in range(rows))),
-        problems=tuple(line_of(f"trouble {number}") for number in range(troubles)),
-        past_faults=tuple(line_of(f"past {number}") for number in range(past)),
-    )
-
-
-def test_a_pipe_gets_the_table_first() -> None:
-    """A program may look for it there."""
-    status = made(1, 1, 1)
-    assert texts(status.body) == ["PID", "row 0", "trouble 0", "past 0"]
-    assert texts(all_lines(status)) == ["well", "", *texts(status.body)]

@@ -5,7 +5,6 @@ import http.client
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ from prometheus_client.registry import Collector
 from exporter.clock import SystemClock
 from exporter.history import History
 from exporter.metrics.exposition import Exposition
-from exporter.report import objects, status_text
-from exporter.report.incident_filter import IncidentFilter
+from exporter.report.incident_status import incident_status
+from exporter.report.node_status import StatusInput, status_document
 from exporter.report.remedy import Address
-from exporter.report.status_view import StatusInput
 from exporter.web.api import Api
 from exporter.web.handler import Answer as SiteAnswer
 from exporter.web.handler import Request
@@ -90,31 +88,23 @@ class Web:
     replaceable: ReplaceableSite
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
     healthy: bool = True
-    status: str = "DAEMON\n"
     sight: StatusInput = field(default_factory=lambda: StatusInput(node=three_clients(), at=AT + 3, host="node1"))
     history: History = field(default_factory=History)
 
     def site(self, telemetry_path: str = "/metrics") -> Site:
         """Return a site. Its clock advances a minute for each page, so each request renders again."""
+        address = Address(pipe_directory=DAEMON, living=LIVING)
         api = Api(
             self.history,
-            now=lambda: AT + 182,
-            address_of=lambda name: Address(pipe_directory=DAEMON, living=LIVING) if name == DAEMON else None,
-            status=partial(status_text.status_answer, self.sight.node),
-            incidents=lambda as_json, width=None, **wanted: objects.incidents_answer(
-                self.history.incidents,
-                IncidentFilter(**wanted),
-                as_json=as_json,
-                now=AT + 182,
-                address_of=lambda _: None,
-                width=width,
+            status=lambda: status_document(self.sight),
+            incident=lambda each, clients: incident_status(
+                each, AT + 182, address if each.daemon == DAEMON else None, clients=clients
             ),
         )
         return Site(
             self.exposition,
             healthy=lambda: self.healthy,
-            status=lambda: self.status,
-            page_data=lambda: self.sight,
+            status=lambda: self.sight,
             monotonic=chain.from_iterable((at, at) for at in count(step=60)).__next__,
             telemetry_path=telemetry_path,
             extra_routes={**api.routes, **runbook_routes()},

@@ -13,14 +13,14 @@ from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
-from exporter.report.objects import incident_object
-from exporter.web.api import COMMANDS, EVENTS, INCIDENTS, MAX_BODY_BYTES
+from exporter.web.api import EVENTS, INCIDENTS, MAX_BODY_BYTES, STATUS
 from exporter.web.handler import Request
 from exporter.web.pages import Site
 from tests import builders
 from tests.builders import AT, CLIENT, DAEMON, SERVER, at_work, gpu_reading, process, reduced
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident
 from tests.ports import LOCALHOST
+from tests.status import incident_json
 from tests.web.serving import Web
 
 
@@ -115,7 +115,7 @@ def test_returns_the_keys_of_replay_and_an_iso_time_for_an_event(web: Web) -> No
 
 def test_names_the_expected_value_of_an_invalid_parameter(web: Web, subtests: pytest.Subtests) -> None:
     limit, since = "limit: expected an integer from 1 to 1000", "since: expected seconds since the epoch, such as"
-    known = "the parameters are limit, daemon, open"
+    known = "the parameters are limit, daemon, open, clients"
     for page, wrong in {
         **{f"{INCIDENTS}?limit={text}": limit for text in ("0", "1001", "-1", "", "1e2", "%D9%A1", "9" * 5000)},
         **{f"{EVENTS}?since={text}": f"{since} those of `date +%s`" for text in ("yesterday", "nan", "1e999")},
@@ -134,7 +134,7 @@ def test_names_the_expected_value_of_an_invalid_parameter(web: Web, subtests: py
 
 def test_refuses_visitors_who_may_not_see_names(web: Web, subtests: pytest.Subtests) -> None:
     happened(web, incident(), events=(event(1),))
-    for page in (INCIDENTS, f"{INCIDENTS}/513-1a", EVENTS, f"{COMMANDS}/status"):
+    for page in (INCIDENTS, f"{INCIDENTS}/513-1a", EVENTS, STATUS):
         with subtests.test(page=page):
             answer = web.get(page, X_Forwarded_For="10.0.0.1")
             assert (answer.status, answer.headers["Content-Type"]) == (403, "application/json")
@@ -181,22 +181,24 @@ def test_hostile_names_stay_printable_text_in_the_same_structure(web: Web, subte
             return json.loads(body)
 
         coded = quote(name, safe="", errors="surrogateescape")
-        for page in (
-            *(f"{INCIDENTS}/{coded}", f"{EVENTS}?{coded}=1", f"{COMMANDS}/status?daemon={coded}x"),
-            *(f"{COMMANDS}/{command}{form}" for command in ("status", "incidents") for form in ("", "?as_json=true")),
-        ):
+        for page in (*(f"{INCIDENTS}/{coded}", f"{EVENTS}?{coded}=1", STATUS, f"{STATUS}?daemon={coded}x"),):
             with subtests.test(name=name[:20], page=page[:40]):
                 for text in texts(ask(page)):
-                    assert text.replace("\n", "").isprintable()
-                    assert "\n" not in text or json.loads(text)
+                    assert text.isprintable()
         with subtests.test(name=name[:20]):
             (fault,), (one,) = ask(INCIDENTS)["data"], ask(EVENTS)["data"]
-            assert fault.keys() == incident_object(incident()).keys()
+            assert fault.keys() == incident_json(incident()).keys()
             details = {"name", "reason", "reason_detail", "indications"}
             assert one.keys() == {"at", "time", "event", "daemon", "server"} | details
             names = (fault["affected"][0]["command"], fault["daemon"], one["name"])
             reasons = (one["reason_detail"]["text"], one["indications"][0]["text"])
             assert all(text.isprintable() and len(text) <= 128 for text in (*names, *reasons))
+
+
+def test_limits_the_listed_clients(web: Web) -> None:
+    happened(web, crowded(400))
+    (fault,) = data(web, f"{INCIDENTS}?clients=1")
+    assert (len(fault["affected"]), fault["affected_count"], len(data(web, INCIDENTS)[0]["affected"])) == (1, 400, 400)
 
 
 def test_limits_the_body_and_warns_about_omitted_entries(web: Web) -> None:

@@ -15,13 +15,12 @@ import pytest
 from exporter.cli import main
 from exporter.errors import ServiceError
 from exporter.model.node import Node
-from exporter.model.values import plain
 from exporter.remote_client import RemoteExporter
-from exporter.report.text import Lines, line_of
 from exporter.web.handler import Answer
 from tests.builders import AT, DAEMON, three_clients
 from tests.incidents.values import blocked, ended
 from tests.ports import LOCALHOST
+from tests.status import incident_json, status_json
 from tests.web.certificates import Authority
 from tests.web.serving import Web, serving
 from tests.web.test_tls import MUTUAL, PASSWORD, USERS
@@ -107,7 +106,7 @@ def test_status_shows_another_node_or_one_daemon_of_it_in_words_or_as_json(run: 
     assert run("status", "--daemon", DAEMON, "--url", url)[0] == 0
     code, _, problem = run("status", "--daemon", "other", "--url", url)
     assert code == 1
-    assert problem == f"cuda-mps-exporter: {url}: no daemon other is here; there are: {DAEMON}\n"
+    assert problem == f"cuda-mps-exporter: no daemon other is here; there are: {DAEMON}\n"
 
 
 def test_does_not_wait_for_ever_for_an_answer_that_comes_byte_by_byte() -> None:
@@ -146,7 +145,7 @@ def test_incidents_lists_those_of_another_node_or_shows_one(run: Run, url: str) 
     code, text, _ = run("incidents", "old", "--url", url)
     assert code == 0
     assert text.startswith("old: memory fault")
-    assert "no incident other is stored" in run("incidents", "other", "--url", url)[2]
+    assert "unknown incident" in run("incidents", "other", "--url", url)[2]
 
 
 def test_reports_that_nothing_listens(run: Run) -> None:
@@ -172,11 +171,11 @@ def test_reports_another_service(run: Run, subtests: pytest.Subtests) -> None:
     other = "another service answers there"
     for status, body, expected in (
         (HTTPStatus.OK, b"<html>", other),
-        (HTTPStatus.OK, b'{"data": []}', other),
+        (HTTPStatus.OK, b'{"data": 7}', other),
         (HTTPStatus.OK, b"[" * 1_000_000, other),
         (HTTPStatus.FOUND, b"", f"{other} (HTTP 302)"),
         (HTTPStatus.NOT_FOUND, b"not found", "does not support --url; update it"),
-        (HTTPStatus.OK, b'{"data": {"exit_code": 0}}', "the service is of another version"),
+        (HTTPStatus.OK, b'{"data": {"version": 1}}', "the service is of another version"),
         (HTTPStatus.UNPROCESSABLE_ENTITY, b'{"error": "\\u001b[2Ja"}', "\N{REPLACEMENT CHARACTER}[2Ja"),
     ):
         with subtests.test(body=body[:40], status=status):
@@ -188,19 +187,15 @@ def test_reports_another_service(run: Run, subtests: pytest.Subtests) -> None:
 
 
 def test_removes_escape_sequences_from_the_answer(run: Run) -> None:
-    node = {"daemons": ["\x1b[2J"]}
-    lines = plain(Lines((line_of("\x1b[2Jx"),)))
-    for command, data in (
-        ("status", {"node": node}),
-        ("incidents", {"lines": lines}),
-        ("incidents", {"text": "\x1b["}),
-    ):
-        as_json = () if "lines" in data else ("--json",)
-        with answering(Answer(HTTPStatus.OK, json.dumps({"data": {"exit_code": 0, **data}}).encode())) as url:
-            code, text, _ = run(command, *as_json, "--url", url)
-        assert code == 0
-        assert text.strip()
-        assert "\x1b" not in text
+    document = status_json(three_clients()) | {"summary": "\x1b[2J\nwell"}
+    fault = incident_json(OPEN) | {"title": "\x1b[2J\nfault"}
+    for command, data in (("status", document), ("incidents", [fault | {"verdict": "\x1b["}])):
+        for form in ((), ("--json",)):
+            with answering(Answer(HTTPStatus.OK, json.dumps({"data": data}).encode())) as url:
+                code, text, _ = run(command, *form, "--url", url)
+            assert code == (command == "incidents")
+            assert text.strip()
+            assert "\x1b" not in text
 
 
 # Credentials

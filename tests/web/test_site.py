@@ -60,7 +60,7 @@ def test_serves_the_metrics_at_the_root(web: Web, collector: Counting) -> None:
 
 
 def test_an_internal_error_is_logged_and_ends_its_request_only(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
-    web.status = None  # type: ignore[assignment]
+    web.sight = None  # type: ignore[assignment]
 
     assert web.raw(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
     assert web.get("/-/healthy").status == 200

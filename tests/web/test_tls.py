@@ -193,7 +193,7 @@ def test_shows_private_pages_to_users_and_clients_with_a_required_certificate_un
     serve: Serve, tls: str, authority: Authority
 ) -> None:
     answer = serve(USERS).plain("/status", Host="node1", Authorization=basic("alice", PASSWORD))
-    assert (answer.status, answer.body) == (200, b"DAEMON\n")
+    assert (answer.status, b"DAEMON" in answer.body) == (200, True)
     for policy, status in ((MUTUAL, 200), ("", 403)):
         secured = serve(tls + policy)
         assert secured.get("/status", secured.trusting(authority.issue("client")), Host="node1").status == status

@@ -1,0 +1,412 @@
+"""The status of a node as one value of plain parts. The service, `status`, the page and the JSON API all have this one.
+
+`exporter.model.values` converts it to JSON and back. It has values. Texts are those that only the service can make: of
+findings, reasons, the watchdog, sharing and faults. Times are seconds since the epoch, and ratios are 0 to 1. All texts
+are printable.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from exporter.report.incident_document import Bytes, ClientIdentity, IncidentStatus, ProcessStatus, ReasonStatus
+from exporter.report.problem import Severity
+
+VERSION = 1
+"""Of the document. It changes if a field changes its meaning or is removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStatus:
+    """One of several steps, with its commands."""
+
+    text: str
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingStatus:
+    """A problem that the node has now.
+
+    `code` and `label` name it, `text` says what is wrong, `meaning` what follows, and `remedy` what to do, before the
+    `commands` or the `steps`. `fails` is whether `status` exits with code 1. `client` is a PID.
+    """
+
+    code: str
+    label: str
+    severity: Severity
+    daemon: str | None
+    server: int | None
+    gpu: str | None
+    client: int | None
+    since: float | None
+    text: str
+    meaning: str
+    remedy: str
+    commands: tuple[str, ...]
+    steps: tuple[StepStatus, ...]
+    runbook: str | None
+    fails: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientStatus(ClientIdentity):
+    """A connected client. `gpus` are those that it uses. `failure_domain` is the name of its failure domain."""
+
+    connected_at: float
+    gpus: tuple[str, ...]
+    failure_domain: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatus:
+    """A server. `user` is whom it serves. `clients_known` is whether `clients` has all of them."""
+
+    pid: int
+    name: str | None
+    uid: int | None
+    user: str
+    state: str | None
+    started_at: float
+    clients_known: bool
+    clients_limit: int | None
+    active_thread_ratio: float | None
+    low_priority: bool
+    pinned_memory_limit_bytes: Bytes
+    clients: tuple[ClientStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStatus:
+    """A log file of a daemon with a problem. `blocked` is whether the daemon itself cannot write it."""
+
+    file: str
+    problem: str
+    blocked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosisStatus:
+    """The condition of a daemon, since when, and why. `process` is the PID of the process that it concerns."""
+
+    condition: str
+    since: float
+    indications: tuple[ReasonStatus, ...]
+    process: int | None
+    server: int | None
+    incident: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionStatus:
+    """An action of the watchdog: the present one, or the last one. It was only planned if it is not `begun`."""
+
+    action: str
+    reason: str
+    begun: bool
+    began_at: float | None = None
+    done_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionCountStatus:
+    """How often the watchdog took an action for this reason, with this result."""
+
+    action: str
+    reason: str
+    result: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineStatus:
+    """The GPU error that no restart can fix."""
+
+    at: float
+    xid: int
+    gpu: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchdogSummary:
+    """The watchdog's state of a daemon in words.
+
+    `problem` is whether the diagnosis is a problem, and `fault` whether that is a fault, which its incident describes.
+    `process` is the process that the diagnosis concerns. `action` is what the watchdog does or last did, or why it
+    waits; if it `observes`, what it would do. `suspended` is whether it restarts nothing. `error` is why the last
+    action failed.
+    """
+
+    problem: bool
+    fault: bool
+    diagnosis: str
+    indications: str
+    quarantine: str | None
+    process: str | None
+    action: str | None
+    observes: bool
+    suspended: bool
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchdogStatus:
+    """The watchdog's state of a daemon.
+
+    `label` and `severity` are those of its `state`. `restarts` are the times of the counted restarts, and
+    `restarts_left` how many more are permitted now. `summary` is None if the daemon is well and the watchdog is idle.
+    """
+
+    mode: str | None
+    state: str
+    label: str
+    severity: Severity
+    diagnosis: DiagnosisStatus | None
+    acting: ActionStatus | None
+    last_action: ActionStatus | None
+    restarts: tuple[float, ...]
+    restarts_left: int | None
+    failures: int
+    last_restart_at: float | None
+    not_before: float | None
+    circuit_opened_at: float | None
+    state_lost_at: float | None
+    stopped_at: float | None
+    quarantine: QuarantineStatus | None
+    counts: tuple[ActionCountStatus, ...]
+    reason: ReasonStatus | None
+    problem: ReasonStatus | None
+    summary: WatchdogSummary | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonStatus:
+    """A control daemon with its servers.
+
+    `label` is its state, or in a few words its problem. The limits are those of the next server. `died`, `faults`,
+    `fault_affected` (clients) and `refused` (by reason) are counts. `problems` are what prevents a complete status.
+    """
+
+    name: str
+    state: str
+    state_since: float | None
+    severity: Severity
+    label: str
+    expected: bool
+    pid: int | None
+    unit: str | None
+    foreign_uid: int | None
+    version: str | None
+    static_partitions: bool
+    active_thread_ratio: float | None
+    pinned_memory_limit_bytes: Bytes
+    client_count: int
+    clients_known: bool
+    died: int
+    faults: int
+    fault_affected: int
+    refused: Mapping[str, int]
+    problems: tuple[str, ...]
+    logs: tuple[LogStatus, ...]
+    waiting: tuple[ProcessStatus, ...]
+    watchdog: WatchdogStatus | None
+    servers: tuple[ServerStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedShare:
+    """The fraction of a GPU's SMs that a process used, one standard error of it, and how it was found."""
+
+    sm_ratio: float
+    sm_error_ratio: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess(ProcessStatus):
+    """A process on a GPU. `role` is `client`, `bypassing`, `server` or, if that is unknown, `other`."""
+
+    role: str
+    memory_used_bytes: int | None
+    used: UsedShare | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeighbourStatus:
+    """A client that uses the resource for which another one waits, and the fraction of it."""
+
+    pid: int
+    used_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowdownStatus:
+    """By what factor a client is slower than alone; `at_least`: a lower bound. `text` is empty if that is not clear."""
+
+    ratio: float
+    error_ratio: float
+    at_least: bool
+    resource: str | None
+    neighbours: tuple[NeighbourStatus, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientUsageStatus(ProcessStatus):
+    """What a client has and may use of a GPU. `watched` is whether its launches are counted."""
+
+    client: str
+    daemon: str
+    server: int
+    connected_at: float
+    active_thread_ratio: float | None
+    memory_limit_bytes: int | None
+    memory_used_bytes: int | None
+    used: UsedShare | None
+    dram_bandwidth_ratio: float | None
+    dram_bandwidth_error_ratio: float | None
+    slowdown: SlowdownStatus | None
+    watched: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadroomStatus:
+    """How many more such clients fit: by the resource that limits them, and by each resource."""
+
+    clients: int | None
+    resource: str | None
+    by_resource: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingStatus:
+    """How the MPS clients share a GPU in the last `seconds`.
+
+    `departed_sm_ratio` is what processes used that have exited. The committed ratios are the sums of the clients'
+    limits. `idle` and `over_limit` are PIDs of clients.
+    """
+
+    seconds: float | None
+    sm_utilization_ratio: float | None
+    dram_bandwidth_ratio: float | None
+    clients_sm_ratio: float | None
+    clients_sm_error_ratio: float | None
+    unattributed_ratio: float | None
+    departed_sm_ratio: float | None
+    methods: tuple[str, ...]
+    clients_memory_bytes: int | None
+    memory_total_bytes: int | None
+    threads_committed_ratio: float | None
+    memory_committed_ratio: float | None
+    headroom: HeadroomStatus
+    idle: tuple[int, ...]
+    over_limit: tuple[int, ...]
+    sharing_gain_ratio: float | None
+    clients: tuple[ClientUsageStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodStatus:
+    """The name of a pod."""
+
+    namespace: str
+    pod: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharesStatus:
+    """Shares of a GPU that Kubernetes allocates. `unused_by` are pods that have shares and no CUDA context."""
+
+    resource: str
+    allocatable: int
+    allocated: int
+    unused: int | None
+    unused_by: tuple[PodStatus, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentence:
+    """A sentence, and how urgent what it says is."""
+
+    text: str
+    severity: Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuStatus:
+    """A GPU or a MIG instance.
+
+    `number` is how texts name it: its index, with the two numbers of a MIG instance, or else its UUID. `mode` is how
+    processes share it. `label` is that in words, or its problem. `processes` are those with the most memory first.
+    `sharing_sentences` describe how its clients share it.
+    """
+
+    uuid: str
+    number: str
+    index: int | None
+    name: str | None
+    is_mig_instance: bool
+    mig_mode: bool
+    severity: Severity
+    label: str
+    mode: str | None
+    problem: ReasonStatus | None
+    utilization_ratio: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    processes: tuple[GpuProcess, ...]
+    sharing: SharingStatus | None
+    shares: tuple[SharesStatus, ...]
+    sharing_sentences: tuple[Sentence, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureDomainStatus:
+    """Clients (PIDs) that one fault would end together; if `upper_bound`, some of them may survive."""
+
+    name: str
+    daemon: str
+    clients: tuple[int, ...]
+    gpus: tuple[str, ...]
+    upper_bound: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorStatus:
+    """A collector. `failed` is whether its last collection did, for these `reasons`. `problem` has all current ones."""
+
+    name: str
+    failed: bool
+    problem: str | None
+    reasons: tuple[ReasonStatus, ...]
+    last_success_at: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusDocument:
+    """The status of a node `at` a time.
+
+    `summary` counts what is there, and `findings` are the problems, the most urgent first. `watchdog` is its mode; None
+    if there is none. `incidents` are the open ones and the newest others, `older_incidents` are more.
+    `attribution_problem` is why the SM time by client is not known.
+    """
+
+    version: int
+    severity: Severity
+    summary: str
+    findings: tuple[FindingStatus, ...]
+    fails: bool
+    at: float
+    host: str
+    simulated: bool
+    stalled: bool
+    exporter_started_at: float | None
+    watchdog: str | None
+    daemons: tuple[DaemonStatus, ...]
+    gpus: tuple[GpuStatus, ...]
+    failure_domains: tuple[FailureDomainStatus, ...]
+    incidents: tuple[IncidentStatus, ...]
+    older_incidents: int
+    collectors: tuple[CollectorStatus, ...]
+    attribution_problem: str | None

@@ -1,0 +1,236 @@
+"""Faults of the status document: what failed, the likely cause, and what the address of a failed access shows."""
+
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+
+from exporter.model.gpu import IncidentXid
+from exporter.model.incident import LOWEST_ADDRESS, NULL_BYTES, FaultKind, Incident, Place, Suspect
+from exporter.model.values import plain
+from exporter.parse.printable import LONGEST_TEXT, printable
+from exporter.parse.xid_catalogue import xid_meaning
+from exporter.report.incident_document import (
+    AddressMatchStatus,
+    AddressStatus,
+    AffectedClient,
+    BlockingClient,
+    IncidentStatus,
+    RefusedClient,
+    SuspectStatus,
+    XidStatus,
+)
+from exporter.report.incident_text import client_text
+from exporter.report.process_status import identity_of, optional, reason_status
+from exporter.report.remedy import Address, command_to_end_server, command_to_kill
+from exporter.report.text import duration_text, pid_text, size_text, utc_time, workload_text
+
+MOST_LISTED = 512
+"""At most so many clients of a kind are listed; their number is given, too."""
+
+LIKELIHOODS = ((0.8, "very likely"), (0.5, "likely"), (0.2, "possibly"))
+"""The word for a suspect, by the least confidence that it needs."""
+
+MOST_LEADERS = 3
+"""If more suspects are equally likely, none is named."""
+
+UNMAPPED = ("FAULT_PDE", "FAULT_PTE")
+"""The driver's kinds of faults for an address without memory."""
+
+_KINDS = {
+    FaultKind.MEMORY: "memory fault",
+    FaultKind.EXECUTION: "execution fault",
+    FaultKind.CLIENT_KILLED: "fault by a client killed while its kernel ran",
+    FaultKind.HARDWARE: "hardware fault",
+    FaultKind.UNKNOWN: "fault of unknown kind",
+}
+
+
+def incident_status(
+    incident: Incident,
+    at: float,
+    address: Address | None = None,
+    *,
+    simulated: bool = False,
+    clients: int = MOST_LISTED,
+) -> IncidentStatus:
+    """Return an incident as it is `at` a time, with at most so many `clients` of each kind.
+
+    Without the daemon's `address`, there are no commands.
+    """
+    leaders = leading(incident)
+    flights = {each.pid: each.in_flight for each in incident.clues.in_flight_work}
+    server_command = command_to_end_server(incident.server, address) if incident.stuck else None
+    return IncidentStatus(
+        id=printable(incident.id),
+        at=at,
+        simulated=simulated,
+        daemon=printable(incident.daemon),
+        server=incident.server,
+        state="open" if incident.open else "ended",
+        ending=incident.ending,
+        settled=incident.settled,
+        kind=incident.kind,
+        hardware_fault=incident.kind is FaultKind.HARDWARE,
+        title=f"{_KINDS[incident.kind]} on server {incident.server} of {printable(incident.daemon)}",
+        verdict=verdict(incident),
+        leading=tuple(each.client.pid for each in leaders[:MOST_LISTED]),
+        likelihood=_likelihood_of(leaders) if leaders else None,
+        started_at=incident.started_at,
+        started=utc_time(incident.started_at),
+        detected_at=incident.detected_at,
+        detected=utc_time(incident.detected_at),
+        ended_at=incident.ended_at,
+        ended=None if incident.ended_at is None else utc_time(incident.ended_at),
+        seconds=None if incident.seconds is None else round(incident.seconds, 3),
+        gpus=tuple(map(printable, incident.gpus)),
+        xids=tuple(map(_xid, incident.xids[:MOST_LISTED])),
+        address=_address(incident),
+        affected=tuple(
+            AffectedClient(**identity_of(incident.details_of(pid)), in_flight=flights.get(pid))
+            for pid in incident.affected[:clients]
+        ),
+        affected_count=len(incident.affected),
+        affected_confirmed=incident.affected_confirmed,
+        suspects=tuple(
+            SuspectStatus(
+                **identity_of(each.client),
+                confidence=each.confidence,
+                likelihood=likelihood(each.confidence),
+                indications=tuple(map(reason_status, each.indications)),
+            )
+            for each in incident.suspects[:clients]
+        ),
+        refused=tuple(RefusedClient(at=each.at, pid=each.pid) for each in incident.refused[:clients]),
+        refused_count=incident.refused_count,
+        blocking=tuple(_blocking(incident, pid, at, address) for pid in list(incident.blocking)[:clients]),
+        blocking_count=len(incident.blockers),
+        stuck=incident.stuck,
+        end_server_command=() if server_command is None else (server_command,),
+    )
+
+
+def _xid(xid: IncidentXid) -> XidStatus:
+    known = xid_meaning(xid.number)
+    return XidStatus(
+        xid=xid.number,
+        at=xid.at,
+        gpu=optional(xid.gpu, LONGEST_TEXT),
+        pid=xid.pid,
+        name=optional(xid.name, LONGEST_TEXT),
+        mnemonic=None if known is None else known.mnemonic,
+        meaning=None if known is None else known.meaning,
+        cause=None if known is None else known.kind,
+        advice=None if known is None else known.action,
+    )
+
+
+def _address(incident: Incident) -> AddressStatus | None:
+    clue = incident.clues.address
+    if clue is None:
+        return None
+    return AddressStatus(
+        address=clue.address,
+        kind=clue.kind,
+        fault=optional(clue.fault, LONGEST_TEXT),
+        engine=optional(clue.engine, LONGEST_TEXT),
+        matches=tuple(AddressMatchStatus(**{**plain(each), "alike": each.alike}) for each in clue.matches),
+        candidates=clue.candidates,
+        unread=clue.unread,
+        texts=tuple(address_texts(incident)),
+    )
+
+
+def _blocking(incident: Incident, pid: int, at: float, address: Address | None) -> BlockingClient:
+    delay, client = incident.blocking[pid], incident.details_of(pid)
+    command = command_to_kill(client, address) if incident.open and delay.until is None else None
+    # If the server has exited or recovered, no client delays it any more.
+    end = next(each for each in (delay.until, incident.ended_at, at) if each is not None)
+    return BlockingClient(
+        **identity_of(client),
+        since=delay.since,
+        until=delay.until,
+        seconds=round(max(0.0, end - delay.since), 3),
+        kill_command=() if command is None else (command,),
+    )
+
+
+def verdict(incident: Incident) -> str:
+    """Return the likely cause and how likely it is, or why no client is named."""
+    if incident.kind is FaultKind.HARDWARE:
+        return "none: the hardware failed"
+    if not incident.suspects:
+        return "unknown: no indication of a cause"
+    leaders = leading(incident)
+    if not leaders:
+        return "unknown: no suspect stands out"
+    if len(leaders) == 1:
+        return f"{_likelihood_of(leaders)} {client_text(leaders[0].client)}"
+    names = ", ".join(client_text(each.client) for each in leaders)
+    return f"{_likelihood_of(leaders)} one of {names if len(leaders) <= MOST_LEADERS else _common_text(leaders)}"
+
+
+def _common_text(suspects: Sequence[Suspect]) -> str | None:
+    """Return many suspects by the workload that all of them belong to; None if they belong to several or none."""
+    workloads = {workload_text(each.client.workload, each.client.pod) for each in suspects}
+    (workload, *others) = workloads
+    return None if others or not workload else f"{len(suspects)} clients of {workload}"
+
+
+def leading(incident: Incident) -> Sequence[Suspect]:
+    """Return the suspects that stand out: the likeliest one, or equally likely ones if others are less likely.
+
+    Those are a few, or clients of one workload, such as workers that were forked from one process.
+    """
+    suspects = incident.suspects
+    if incident.kind is FaultKind.HARDWARE or not suspects:
+        return ()
+    leaders = list(takewhile(lambda each: each.confidence == suspects[0].confidence, suspects))
+    together = sum(each.confidence for each in leaders)
+    by_chance = len(leaders) / max(1, len(incident.affected))
+    all_equal = len(leaders) == len(suspects) > 1 and together <= by_chance
+    least, _ = LIKELIHOODS[-1]
+    too_many = len(leaders) > MOST_LEADERS and _common_text(leaders) is None
+    if all_equal or too_many or together < least:
+        return ()
+    return leaders
+
+
+def likelihood(confidence: float) -> str:
+    """Return the word for a confidence of 0 to 1."""
+    return next((word for least, word in LIKELIHOODS if confidence >= least), "unlikely")
+
+
+def _likelihood_of(leaders: Sequence[Suspect]) -> str:
+    return likelihood(sum(each.confidence for each in leaders))
+
+
+def address_texts(incident: Incident) -> Iterable[str]:
+    """Yield the faulting address, and where it lies for the client that it fits best: what its owner needs to know."""
+    clue = incident.clues.address
+    if clue is None:
+        return
+    access = "access" if clue.kind is None else clue.kind.value
+    if clue.address < LOWEST_ADDRESS:
+        offset = "" if clue.address < NULL_BYTES else " with an offset"
+        yield f"{access} at 0x{clue.address:x}: a null pointer{offset}"
+        return
+    yield f"{access} at 0x{clue.address:x}"
+    if len(clue.unread) == len(clue.candidates) and not clue.matches:
+        yield "the address ranges of the clients are not known"
+        return
+    best = clue.best
+    if best is None:
+        yield "it is near the ranges of no client, or fits those of several"
+        return
+    owner = pid_text(best.pid)
+    size = size_text(best.range_bytes)
+    if best.freed_seconds is not None:
+        ago = duration_text(best.freed_seconds)
+        yield f"in a {size} range that {owner} freed at most {ago} before: probably a use after free"
+    elif best.place is Place.INSIDE:
+        unmapped = "; no memory of the GPU is mapped there" if clue.fault in UNMAPPED else ""
+        yield f"in a {size} range of {owner}{'; memory of the host' if best.is_host else unmapped}"
+    else:
+        hint = "small" if best.place is Place.BEFORE else "large"
+        where = f"{size_text(best.distance)} {best.place} a {size} range of {owner}"
+        yield f"{where}, as with an index that is too {hint}"
+    yield "another client could use this address by chance or on purpose"

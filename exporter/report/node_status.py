@@ -1,0 +1,365 @@
+"""The status document of a node."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from string import ascii_uppercase
+
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.event import Event
+from exporter.model.incident import Incident
+from exporter.model.node import CollectorState, Node
+from exporter.model.reason import LOG_BLOCKED
+from exporter.model.server import Server, ServerState
+from exporter.model.usage import Sample
+from exporter.model.watchdog import LastAction, OngoingAction, WatchdogPhase, WatchdogState
+from exporter.parse.printable import printable
+from exporter.report.document import (
+    VERSION,
+    ActionCountStatus,
+    ActionStatus,
+    CollectorStatus,
+    DaemonStatus,
+    DiagnosisStatus,
+    FailureDomainStatus,
+    FindingStatus,
+    LogStatus,
+    QuarantineStatus,
+    ServerStatus,
+    StatusDocument,
+    StepStatus,
+    WatchdogStatus,
+)
+from exporter.report.finding import Finding, severity_and_label, state_text
+from exporter.report.findings import findings
+from exporter.report.gpu_status import attribution_problem, gpu_statuses
+from exporter.report.incident_status import incident_status
+from exporter.report.problem import NodeProblem, Severity
+from exporter.report.problems import of_phase
+from exporter.report.process_status import (
+    by_number,
+    client_status,
+    optional,
+    process_status,
+    reason_status,
+    shown,
+    waiting_status,
+)
+from exporter.report.reasons import log_text, source_text
+from exporter.report.remedy import address_of
+from exporter.report.status_text import counts_of, modes, with_summary
+from exporter.report.text import SIMULATED
+from exporter.report.watchdog_text import brief_problems, watchdog_summary
+from exporter.state.failure_domains import failure_domains, gpus_of_clients
+from exporter.state.limits import clients_limit, memory_limits_by_gpu
+from exporter.usage.capacity import gpu_sharing
+from exporter.view import MemoryByProcess, View, clients_of, memory_by_process
+from exporter.watchdog import restart
+from exporter.watchdog.context import Policy
+
+RESTART_EXPORTER = "systemctl restart cuda-mps-exporter"
+
+MOST_PAST = 10
+"""Incidents that are over, besides those of the last hour."""
+
+MOST_BLOCKERS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusInput:
+    """The node at a time, on the machine `host`, with incidents, also earlier ones, and events, the newest first."""
+
+    node: Node
+    at: float
+    host: str = ""
+    incidents: Sequence[Incident] = ()
+    events: Sequence[Event] = ()
+    """Those of the timeline."""
+
+    samples: Sequence[Sample] = ()
+    """The oldest first."""
+
+    policy: Policy | None = None
+    """None if there is no watchdog."""
+
+    stalled_seconds: float | None = None
+    """For how long the exporter's main loop has not run; None if it runs."""
+
+
+def document_of(node: Node, policy: Policy | None = None, host: str = "") -> StatusDocument:
+    """Return the status of a node when it was last observed."""
+    return status_document(StatusInput(node=node, at=node.at, host=host, policy=policy))
+
+
+def status_document(data: StatusInput) -> StatusDocument:
+    """Return the status of a node."""
+    node, at, policy = data.node, data.at, data.policy
+    found = findings(node, at, policy)
+    if data.stalled_seconds is not None:
+        since = at - data.stalled_seconds
+        found = (Finding(NodeProblem.EXPORTER_STALLED, at=at, since=since, commands=(RESTART_EXPORTER,)), *found)
+    domains, memory, sharing = _failure_domains(node), memory_by_process(node), gpu_sharing(node)
+    known = {each.id: each for each in (*node.incidents.values(), *data.incidents)}
+    newest = sorted(known.values(), key=lambda each: -each.detected_at)
+    past = [each.id for each in newest if not each.open]
+    incidents = [each for each in newest if each.open or each.id in node.incidents or each.id in past[:MOST_PAST]]
+    return with_summary(
+        StatusDocument(
+            version=VERSION,
+            severity=found[0].severity if found else Severity.WELL,
+            summary="",
+            findings=tuple(map(_finding, found)),
+            fails=any(each.fails for each in found),
+            at=at,
+            host=printable(data.host),
+            simulated=node.simulated,
+            stalled=data.stalled_seconds is not None,
+            exporter_started_at=node.began_at,
+            watchdog=None if policy is None else policy.mode,
+            daemons=tuple(_daemon(node, at, each, policy, found, domains, memory) for each in View(node).daemons()),
+            gpus=gpu_statuses(node, found, sharing),
+            failure_domains=domains,
+            incidents=tuple(
+                incident_status(each, at, address_of(node, each.daemon, policy), simulated=node.simulated)
+                for each in incidents
+            ),
+            older_incidents=len(known) - len(incidents),
+            collectors=tuple(_collector(name, source) for name, source in sorted(node.sources.items())),
+            attribution_problem=attribution_problem(node, sharing.values()),
+        )
+    )
+
+
+def _finding(found: Finding) -> FindingStatus:
+    return FindingStatus(
+        code=found.problem.code,
+        label=found.definition.label,
+        severity=found.severity,
+        daemon=None if found.daemon is None else shown(found.daemon),
+        server=found.server,
+        gpu=found.gpu,
+        client=found.client,
+        since=found.since,
+        text=found.text,
+        meaning=found.definition.meaning,
+        remedy=found.remedy,
+        commands=found.commands,
+        steps=tuple(StepStatus(text=each.text, commands=each.commands) for each in found.steps),
+        runbook=found.definition.page,
+        fails=found.fails,
+    )
+
+
+def _failure_domains(node: Node) -> tuple[FailureDomainStatus, ...]:
+    """Return all failure domains, in the order of daemons, servers and lowest PIDs. Their names are letters."""
+    found = (
+        (daemon, domain)
+        for daemon in View(node).daemons()
+        for domains in failure_domains(node, daemon).values()
+        for domain in sorted(domains, key=lambda each: min(each.clients))
+    )
+    return tuple(
+        FailureDomainStatus(
+            name=_letter(number),
+            daemon=shown(daemon.name),
+            clients=tuple(sorted(domain.clients)),
+            gpus=by_number(node, domain.gpus),
+            upper_bound=domain.upper_bound,
+        )
+        for number, (daemon, domain) in enumerate(found)
+    )
+
+
+def _letter(number: int) -> str:
+    """Return A to Z, then AA and so on."""
+    rest, last = divmod(number, len(ascii_uppercase))
+    return (_letter(rest - 1) if rest else "") + ascii_uppercase[last]
+
+
+def _daemon(
+    node: Node,
+    at: float,
+    daemon: Daemon,
+    policy: Policy | None,
+    found: Sequence[Finding],
+    domains: Sequence[FailureDomainStatus],
+    memory: MemoryByProcess,
+) -> DaemonStatus:
+    severity, label = severity_and_label(daemon, found)
+    name, process, queued = shown(daemon.name), daemon.runtime.process, daemon.connections.queued
+    domain_of = {pid: each.name for each in domains if each.daemon == name for pid in each.clients}
+    gpus = gpus_of_clients(node, daemon, daemon.clients)
+    percentage = None if daemon.has_static_partitions else daemon.default_limits.active_thread_percentage
+
+    def server(each: Server) -> ServerStatus:
+        running = node.processes.get(each.pid)
+        user = process_status(node, each.pid).user or ("" if each.uid is None else str(each.uid))
+        ratio = None if daemon.has_static_partitions else _ratio(each.limits.active_thread_percentage)
+        return ServerStatus(
+            pid=each.pid,
+            name=optional(each.name),
+            uid=each.uid,
+            user="all users" if daemon.serves_all_users else user,
+            state=each.state,
+            started_at=each.started_at if running is None else running.started,
+            clients_known=each.clients_known,
+            clients_limit=clients_limit(node, daemon, each),
+            active_thread_ratio=ratio,
+            low_priority=bool(each.limits.client_priority),
+            pinned_memory_limit_bytes=dict(memory_limits_by_gpu(node, daemon, each.limits.pinned_memory)),
+            clients=tuple(
+                client_status(
+                    node, client, memory.get(client.pid, {}), gpus.get(client.pid, ()), domain_of.get(client.pid)
+                )
+                for client in clients_of(daemon, each)
+            ),
+        )
+
+    return DaemonStatus(
+        name=name,
+        state=state_text(daemon),
+        state_since=None if daemon.state is None else daemon.lifecycle.state_since,
+        severity=severity,
+        label=label,
+        expected=daemon.declared.expected,
+        pid=None if process is None else process.pid,
+        unit=optional(daemon.runtime.unit or daemon.declared.unit),
+        foreign_uid=daemon.runtime.foreign_owner,
+        version=optional(daemon.runtime.version),
+        static_partitions=daemon.has_static_partitions,
+        active_thread_ratio=_ratio(percentage),
+        pinned_memory_limit_bytes=dict(memory_limits_by_gpu(node, daemon, daemon.default_limits.pinned_memory)),
+        client_count=len(daemon.clients),
+        clients_known=daemon.clients_known,
+        died=sum(daemon.totals.losses.values()),
+        faults=daemon.totals.faults,
+        fault_affected=daemon.totals.fault_affected,
+        refused={str(reason): count for reason, count in daemon.totals.refused.items()},
+        problems=tuple(_daemon_problems(daemon)),
+        logs=tuple(_logs(daemon)),
+        waiting=tuple(waiting_status(node, pid, queued.get(pid)) for pid in sorted(daemon.connections.waiting)),
+        watchdog=_watchdog(node, at, daemon, policy, severity),
+        servers=tuple(map(server, daemon.servers.values())),
+    )
+
+
+def _ratio(percentage: float | None) -> float | None:
+    return None if percentage is None else percentage / 100
+
+
+def _daemon_problems(daemon: Daemon) -> Iterable[str]:
+    if not daemon.supported:
+        yield f"MPS protocol {printable(str(daemon.runtime.protocol))} is unknown: its clients are known only from NVML"
+    if daemon.pid_file_spoilt and daemon.runtime.process is not None:
+        yield f"its PID file is wrong, so no command reaches it: write {daemon.runtime.process.pid} into it"
+
+
+def _logs(daemon: Daemon) -> Iterable[LogStatus]:
+    blocked = daemon.log.own_commands.blocked_since is not None
+    for file, known in sorted(daemon.log.problems.items()):
+        problem = LOG_BLOCKED if known is None and blocked else known
+        if problem is not None:
+            yield LogStatus(file=printable(file), problem=log_text(file, problem), blocked=known is None)
+
+
+def _watchdog(
+    node: Node, at: float, daemon: Daemon, policy: Policy | None, severity: Severity
+) -> WatchdogStatus | None:
+    """Return the watchdog's state; an idle watchdog is not a good sign for a daemon that is not well."""
+    watch = node.watches.get(daemon.name)
+    if watch is None and (policy is None or not daemon.declared.expected):
+        return None
+    watch = watch or WatchdogState()
+    found, quarantine, of_state = watch.diagnosis, watch.quarantine, of_phase(watch.phase)
+    idle = watch.phase is WatchdogPhase.IDLE
+    return WatchdogStatus(
+        mode=None if policy is None else policy.mode_of(daemon),
+        state=watch.phase,
+        label="idle" if idle else of_state.label,
+        severity=Severity.UNKNOWN if idle and severity is not Severity.WELL else of_state.severity,
+        diagnosis=None
+        if found is None
+        else DiagnosisStatus(
+            condition=found.condition,
+            since=found.since,
+            indications=tuple(map(reason_status, found.indications)),
+            process=None if found.process is None else found.process.pid,
+            server=found.server,
+            incident=found.incident,
+        ),
+        acting=_action(watch.acting),
+        last_action=_action(watch.last_action),
+        restarts=watch.restarts,
+        restarts_left=None if policy is None else restart.restarts_left(watch, policy.thresholds, at),
+        failures=watch.failures,
+        last_restart_at=watch.last_restart_at,
+        not_before=watch.not_before,
+        circuit_opened_at=watch.circuit_opened_at,
+        state_lost_at=watch.state_lost_at,
+        stopped_at=watch.stopped_at,
+        quarantine=None
+        if quarantine is None
+        else QuarantineStatus(
+            at=quarantine.at,
+            xid=quarantine.xid,
+            gpu=printable(quarantine.gpu),
+            action=printable(quarantine.action),
+        ),
+        counts=tuple(
+            ActionCountStatus(action=each.kind, reason=each.reason, result=each.result, count=each.count)
+            for each in watch.action_counts
+        ),
+        reason=None if watch.reason is None else reason_status(watch.reason),
+        problem=None if watch.problem is None else reason_status(watch.problem),
+        summary=watchdog_summary(node, daemon),
+    )
+
+
+def _action(action: OngoingAction | LastAction | None) -> ActionStatus | None:
+    match action:
+        case OngoingAction():
+            began, done = action.began_at, action.done_at
+            return ActionStatus(action=action.kind, reason=action.reason, begun=True, began_at=began, done_at=done)
+        case LastAction():
+            return ActionStatus(action=action.kind, reason=action.reason, begun=action.begun)
+    return None
+
+
+def _collector(name: str, source: CollectorState) -> CollectorStatus:
+    last = source.last.problem
+    return CollectorStatus(
+        name=printable(name),
+        problem=source_text(name, source) or None,
+        failed=last is not None,
+        reasons=() if last is None else tuple(reason_status(each, name) for each in last.each),
+        last_success_at=source.last_success,
+        seconds=source.last.seconds,
+    )
+
+
+def summary_line(node: Node, policy: Policy | None = None) -> str:
+    """Return one line for the service manager. It is made every second, so without the whole document."""
+    faults = (_fault(node, *each) for each in View(node).servers() if each[1].state is ServerState.FAULT)
+    failed = [name for name, source in node.sources.items() if source.last.problem is not None]
+    errors = [f"cannot collect: {', '.join(failed)}"] if failed else []
+    daemons = [(each.state is DaemonState.UP, len(each.clients), each.clients_known) for each in View(node).daemons()]
+    acting = [
+        None if policy is None else policy.mode_of(each) for each in View(node).daemons() if each.declared.expected
+    ]
+    parts = (
+        SIMULATED if node.simulated else "",
+        "" if policy is None else modes(policy.mode, acting),
+        counts_of(daemons),
+        *faults,
+        *brief_problems(node),
+        *errors,
+    )
+    return "; ".join(filter(None, parts))
+
+
+def _fault(node: Node, daemon: Daemon, server: Server) -> str:
+    """Return the server in FAULT, and the clients that block its recovery."""
+    incidents = (each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid))
+    blockers = [str(pid) for incident in incidents for pid in incident.blockers]
+    more = f" and {len(blockers) - MOST_BLOCKERS} more" if len(blockers) > MOST_BLOCKERS else ""
+    names = ", ".join(blockers[:MOST_BLOCKERS])
+    return f"FAULT of server {server.pid}" + (f", blocked by {names}{more}" if blockers else "")
