@@ -17,8 +17,6 @@ from exporter.report.document import (
 from exporter.report.status_text import gpu_numbers
 from exporter.report.text import counted, display_name, duration_text, mebibytes
 
-MOST_CHIPS = 6
-MOST_BRIDGES = 4
 MOST_SEGMENTS = 6
 """At most so many processes, those with the most memory, have a segment each; the others share one."""
 
@@ -82,68 +80,23 @@ def slots(server: ServerStatus) -> tuple[str, float | None]:
     return f"{number} of {limit} clients", min(100.0, round(100 * number / limit, 1)) if limit else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """The clients on one GPU alone; `more` are not shown."""
+Bridge = tuple[ClientStatus, int, int, int]
+"""A client on several GPUs, with the number of columns before it, in its span, and after it."""
 
-    name: str
-    chips: Sequence[ClientStatus]
-    more: int
+Box = tuple[FailureDomainStatus, Mapping[str, Sequence[ClientStatus]], Sequence[Bridge]]
+"""A failure domain: for each GPU a column with the clients on it alone, and bridges between the GPUs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bridge:
-    """A client on several GPUs, with the number of columns before it, in its span, and after it."""
-
-    client: ClientStatus
-    before: int
-    span: int
-    after: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """A failure domain: in a column for each GPU the clients on it alone, and bridges between the GPUs."""
-
-    domain: FailureDomainStatus
-    columns: Sequence[Column]
-    bridges: Sequence[Bridge]
-    more_bridges: int
-
-
-def boxes(document: StatusDocument) -> Sequence[Box]:
-    """Return the failure domains of several clients."""
+def boxes(document: StatusDocument) -> Iterable[Box]:
+    """Yield the failure domains of several clients."""
     clients = [each for daemon in document.daemons for server in daemon.servers for each in server.clients]
-    of_domain: dict[str | None, list[ClientStatus]] = {}
-    for each in clients:
-        of_domain.setdefault(each.failure_domain, []).append(each)
-    numbers = gpu_numbers(document)
-    return [
-        _box(domain, sorted(of_domain[domain.name], key=lambda each: each.pid), numbers)
-        for domain in document.failure_domains
-        if len(domain.clients) > 1
-    ]
-
-
-def _box(domain: FailureDomainStatus, clients: Sequence[ClientStatus], numbers: Mapping[str, str]) -> Box:
-    alone = {uuid: [each for each in clients if each.gpus == (uuid,)] for uuid in domain.gpus}
-    joining = [(each, sorted(map(domain.gpus.index, each.gpus))) for each in clients if len(each.gpus) > 1]
-    return Box(
-        domain=domain,
-        columns=[
-            Column(
-                name=f"GPU {numbers.get(uuid, printable(uuid))}",
-                chips=on[:MOST_CHIPS],
-                more=max(0, len(on) - MOST_CHIPS),
-            )
-            for uuid, on in alone.items()
-        ],
-        bridges=[
-            Bridge(client=each, before=at[0], span=at[-1] - at[0] + 1, after=len(domain.gpus) - at[-1] - 1)
-            for each, at in joining[:MOST_BRIDGES]
-        ],
-        more_bridges=max(0, len(joining) - MOST_BRIDGES),
-    )
+    for domain in document.failure_domains:
+        if len(domain.clients) > 1:
+            within = sorted((each for each in clients if each.failure_domain == domain.name), key=lambda each: each.pid)
+            spans = [(each, sorted(map(domain.gpus.index, each.gpus))) for each in within if len(each.gpus) > 1]
+            columns = {gpu: [each for each in within if each.gpus == (gpu,)] for gpu in domain.gpus}
+            last = len(domain.gpus) - 1
+            yield domain, columns, [(each, at[0], at[-1] - at[0] + 1, last - at[-1]) for each, at in spans]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,27 +1,54 @@
 """The HTML page: the template of a status document. All values are escaped."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from exporter import __version__
-from exporter.page import cards
+from exporter.page.cards import boxes, counts, facts, limits, segments, slots
 from exporter.page.plots import Hour, plots
 from exporter.page.timeline import timeline
 from exporter.parse.printable import printable
-from exporter.report import incident_text, text
 from exporter.report.document import StatusDocument
+from exporter.report.incident_text import (
+    affected_count,
+    affected_text,
+    client_text,
+    incident_state,
+    indications_text,
+    xid_text,
+)
 from exporter.report.node_status import MOST_PAST, StatusInput, status_document
 from exporter.report.problem import Severity
-from exporter.report.status_text import counts_text, gpu_numbers, gpus_text, has_domains
+from exporter.report.status_text import counts_text, gpu_numbers, gpus_text, has_domains, workload_of
+from exporter.report.text import (
+    SIMULATED,
+    code_text,
+    counted,
+    display_name,
+    duration_text,
+    local_time,
+    mebibytes,
+    short_gpu,
+    with_error,
+)
 
 REFRESH_SECONDS = 5
-MOST_NAMED = 8
-MOST_SUSPECTS = 5
 
-SERVER_SEVERITIES = {"active": Severity.WELL, "fault": Severity.CRITICAL, None: Severity.UNKNOWN}
+_LIMITS = {"MOST_BRIDGES": 4, "MOST_CHIPS": 6, "MOST_NAMED": 8, "MOST_PAST": MOST_PAST, "MOST_SUSPECTS": 5}
+"""How many entries of a kind the page names; it counts the others."""
+
+_SERVER_SEVERITIES = {"active": Severity.WELL, "fault": Severity.CRITICAL, None: Severity.UNKNOWN}
+
+_TEXTS: Sequence[Callable[..., str]] = (
+    *(affected_count, affected_text, client_text, incident_state, indications_text, xid_text),
+    *(code_text, counted, display_name, duration_text, gpus_text, local_time, mebibytes, printable, short_gpu),
+    *(with_error, workload_of),
+)
+_SHAPES: Sequence[Callable[..., object]] = (boxes, counts, facts, limits, segments, slots)
+"""What templates call, by name."""
 
 
 class Page:
@@ -37,44 +64,11 @@ class Page:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        environment.filters.update(
-            affected_count=incident_text.affected_count,
-            affected_text=incident_text.affected_text,
-            client_text=incident_text.client_text,
-            code_text=text.code_text,
-            counted=text.counted,
-            display=text.display_name,
-            duration=text.duration_text,
-            incident_state=incident_text.incident_state,
-            indications_text=incident_text.indications_text,
-            joined=_joined,
-            local=text.local_time,
-            mebibytes=text.mebibytes,
-            printable=printable,
-            short_gpu=text.short_gpu,
-            with_code=_with_code,
-            workload=lambda process: text.workload_text(process.workload, process.pod),
-            xid_text=incident_text.xid_text,
-        )
-        environment.tests.update(single=lambda clients: len(clients) == 1)
-        environment.globals.update(
-            version=__version__,
-            links=links,
-            refresh=REFRESH_SECONDS,
-            simulated=text.SIMULATED if simulated else "",
-            boxes=cards.boxes,
-            counts=cards.counts,
-            facts=cards.facts,
-            gpus_text=gpus_text,
-            limits=cards.limits,
-            segments=cards.segments,
-            slots=cards.slots,
-            with_error=text.with_error,
-            MOST_NAMED=MOST_NAMED,
-            MOST_PAST=MOST_PAST,
-            MOST_SUSPECTS=MOST_SUSPECTS,
-            SERVER_SEVERITIES=SERVER_SEVERITIES,
-        )
+        named = {each.__name__: each for each in (*_TEXTS, *_SHAPES)}
+        environment.filters.update(named, joined=_joined, with_code=_with_code)
+        mark = SIMULATED if simulated else ""
+        environment.globals.update(named, version=__version__, links=links, refresh=REFRESH_SECONDS, simulated=mark)
+        environment.globals.update(_LIMITS, SERVER_SEVERITIES=_SERVER_SEVERITIES)
         self._node = environment.get_template("node.html")
         self._links = environment.get_template("links.html")
 

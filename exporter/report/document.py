@@ -16,11 +16,11 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepStatus:
+class ManualStep:
     """One of several steps, with its commands."""
 
     text: str
-    commands: tuple[str, ...]
+    commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class FindingStatus:
     meaning: str
     remedy: str
     commands: tuple[str, ...]
-    steps: tuple[StepStatus, ...]
+    steps: tuple[ManualStep, ...]
     runbook: str | None
     fails: bool
 
@@ -85,26 +85,14 @@ class LogStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiagnosisStatus:
-    """The condition of a daemon, since when, and why. `process` is the PID of the process that it concerns."""
-
-    condition: str
-    since: float
-    indications: tuple[ReasonStatus, ...]
-    process: int | None
-    server: int | None
-    incident: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ActionStatus:
-    """An action of the watchdog: the present one, or the last one. It was only planned if it is not `begun`."""
+    """An action of the watchdog, why it was taken, and when it began and ended. If not `begun`, it is only planned."""
 
     action: str
     reason: str
     begun: bool
-    began_at: float | None = None
-    done_at: float | None = None
+    began_at: float | None
+    done_at: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,16 +103,6 @@ class ActionCountStatus:
     reason: str
     result: str
     count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarantineStatus:
-    """The GPU error that no restart can fix."""
-
-    at: float
-    xid: int
-    gpu: str
-    action: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,17 +131,26 @@ class WatchdogSummary:
 class WatchdogStatus:
     """The watchdog's state of a daemon.
 
-    `label` and `severity` are those of its `state`. `restarts` are the times of the counted restarts, and
-    `restarts_left` how many more are permitted now. `summary` is None if the daemon is well and the watchdog is idle.
+    `label` and `severity` are those of its `state`. `process`, `server` and `incident` are those that the `condition`
+    of the daemon concerns. `action` is the present one, or the last one. `restarts` are the times of the counted ones,
+    and `restarts_left` how many more are permitted now. `summary` is None if the daemon is well and the watchdog idle.
     """
 
     mode: str | None
     state: str
     label: str
     severity: Severity
-    diagnosis: DiagnosisStatus | None
-    acting: ActionStatus | None
-    last_action: ActionStatus | None
+    summary: WatchdogSummary | None
+    condition: str | None
+    since: float | None
+    indications: tuple[ReasonStatus, ...]
+    process: int | None
+    server: int | None
+    incident: str | None
+    action: ActionStatus | None
+    reason: ReasonStatus | None
+    problem: ReasonStatus | None
+    counts: tuple[ActionCountStatus, ...]
     restarts: tuple[float, ...]
     restarts_left: int | None
     failures: int
@@ -172,11 +159,9 @@ class WatchdogStatus:
     circuit_opened_at: float | None
     state_lost_at: float | None
     stopped_at: float | None
-    quarantine: QuarantineStatus | None
-    counts: tuple[ActionCountStatus, ...]
-    reason: ReasonStatus | None
-    problem: ReasonStatus | None
-    summary: WatchdogSummary | None
+    quarantined_at: float | None
+    quarantine_gpu: str | None
+    quarantine_xid: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

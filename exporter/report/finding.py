@@ -8,9 +8,9 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.reason import with_known_parts
 from exporter.parse.printable import printable
+from exporter.report.document import ManualStep
 from exporter.report.problem import ON_NODE, Definition, Entry, Severity
 from exporter.report.problems import Situation
-from exporter.report.remedy import ManualStep
 from exporter.report.text import duration_text
 
 MOST_COMMANDS = 4

@@ -20,13 +20,7 @@ from exporter.report.document import (
 )
 from exporter.report.finding import Finding
 from exporter.report.problem import NodeProblem, Severity
-from exporter.report.process_status import (
-    by_number,
-    names_of,
-    optional,
-    reason_status,
-    shown,
-)
+from exporter.report.process_status import by_number, filled, names_of, printed, reason_status
 from exporter.report.reasons import source_text
 from exporter.report.sharing_text import factor_text, sentences
 from exporter.state.bypassing import sharing_mode
@@ -82,11 +76,11 @@ def _gpu(
         label, severity = "cannot be read", NodeProblem.GPU_UNREADABLE.definition.severity
     held, used = used_bytes(reading), {} if sharing is None else sharing.recent.shares
     pids = sorted((*held, *(pid for pid in gpu.bypassing if pid not in held)), key=lambda pid: (-held.get(pid, 0), pid))
-    return GpuStatus(
+    return filled(
+        GpuStatus,
+        reading,
         uuid=uuid,
         number=printable(gpu_name(node, uuid)),
-        index=reading.index,
-        name=optional(reading.name),
         is_mig_instance=reading.mig is not None,
         mig_mode=bool(reading.mig_mode),
         severity=severity,
@@ -94,8 +88,6 @@ def _gpu(
         mode=mode,
         problem=None if reading.problem is None else reason_status(reading.problem, CollectorName.NVML),
         utilization_ratio=None if reading.gpu_percent is None else reading.gpu_percent / 100,
-        memory_used_bytes=reading.memory_used_bytes,
-        memory_total_bytes=reading.memory_total_bytes,
         processes=tuple(
             GpuProcess(
                 **names_of(node, pid),
@@ -112,9 +104,7 @@ def _gpu(
 
 
 def _used(share: Share | None) -> UsedShare | None:
-    if share is None:
-        return None
-    return UsedShare(sm_ratio=share.sm, sm_error_ratio=share.error, method=share.method)
+    return None if share is None else UsedShare(sm_ratio=share.sm, sm_error_ratio=share.error, method=share.method)
 
 
 def _sharing(node: Node, found: GpuSharing) -> SharingStatus:
@@ -149,7 +139,7 @@ def _usage(node: Node, usage: ClientUsage) -> ClientUsageStatus:
     return ClientUsageStatus(
         **names_of(node, pid),
         client=client_id(usage.client, node.processes.get(pid)),
-        daemon=shown(usage.daemon),
+        daemon=printed(usage.daemon),
         server=usage.client.server,
         connected_at=usage.client.connected_at,
         active_thread_ratio=usage.threads,
@@ -176,17 +166,8 @@ def _usage(node: Node, usage: ClientUsage) -> ClientUsageStatus:
 
 def _shares(resource: str, found: AllocatedShares) -> SharesStatus:
     pods = found.unused_by
-    return SharesStatus(
-        resource=printable(resource),
-        allocatable=found.allocatable,
-        allocated=found.allocated,
-        unused=found.unused,
-        unused_by=None
-        if pods is None
-        else tuple(
-            PodStatus(namespace=printable(each.namespace), pod=printable(each.pod)) for each in pods[:MOST_LISTED]
-        ),
-    )
+    named = None if pods is None else tuple(filled(PodStatus, each) for each in pods[:MOST_LISTED])
+    return filled(SharesStatus, found, resource=printable(resource), unused_by=named)
 
 
 def attribution_problem(node: Node, sharing: Iterable[GpuSharing]) -> str | None:

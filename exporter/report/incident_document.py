@@ -126,9 +126,9 @@ class AddressStatus:
 class IncidentStatus:
     """A fault, as it was known `at` a time.
 
-    `started`, `detected` and `ended` are times in ISO 8601. `title` names the fault, and `verdict` its likely cause.
-    `leading` are the PIDs of the suspects that stand out, with the `likelihood` that one of them is the cause. If it is
-    `stuck`, `end_server_command` ends the server. Lists are limited; the counts are not.
+    `title` names the fault, and `verdict` its likely cause. `leading` are the PIDs of the suspects that stand out, with
+    the `likelihood` that one of them is the cause. If it is `stuck`, `end_server_command` ends the server. Lists are
+    limited; the counts are not.
     """
 
     id: str
@@ -140,17 +140,13 @@ class IncidentStatus:
     ending: str | None
     settled: bool
     kind: str
-    hardware_fault: bool
     title: str
     verdict: str
     leading: tuple[int, ...]
     likelihood: str | None
     started_at: float
-    started: str
     detected_at: float
-    detected: str
     ended_at: float | None
-    ended: str | None
     seconds: float | None
     gpus: tuple[str, ...]
     xids: tuple[XidStatus, ...]

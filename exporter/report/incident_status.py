@@ -1,11 +1,11 @@
 """Faults of the status document: what failed, the likely cause, and what the address of a failed access shows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
+from typing import Any
 
 from exporter.model.gpu import IncidentXid
-from exporter.model.incident import LOWEST_ADDRESS, NULL_BYTES, FaultKind, Incident, Place, Suspect
-from exporter.model.values import plain
+from exporter.model.incident import LOWEST_ADDRESS, NULL_BYTES, ClientDetails, FaultKind, Incident, Place, Suspect
 from exporter.parse.printable import LONGEST_TEXT, printable
 from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.incident_document import (
@@ -19,9 +19,9 @@ from exporter.report.incident_document import (
     XidStatus,
 )
 from exporter.report.incident_text import client_text
-from exporter.report.process_status import identity_of, optional, reason_status
+from exporter.report.process_status import Part, filled, reason_status
 from exporter.report.remedy import Address, command_to_end_server, command_to_kill
-from exporter.report.text import duration_text, pid_text, size_text, utc_time, workload_text
+from exporter.report.text import duration_text, pid_text, size_text, workload_text
 
 MOST_LISTED = 512
 """At most so many clients of a kind are listed; their number is given, too."""
@@ -59,67 +59,59 @@ def incident_status(
     leaders = leading(incident)
     flights = {each.pid: each.in_flight for each in incident.clues.in_flight_work}
     server_command = command_to_end_server(incident.server, address) if incident.stuck else None
-    return IncidentStatus(
-        id=printable(incident.id),
+    return filled(
+        IncidentStatus,
+        incident,
+        LONGEST_TEXT,
         at=at,
         simulated=simulated,
-        daemon=printable(incident.daemon),
-        server=incident.server,
         state="open" if incident.open else "ended",
-        ending=incident.ending,
-        settled=incident.settled,
-        kind=incident.kind,
-        hardware_fault=incident.kind is FaultKind.HARDWARE,
         title=f"{_KINDS[incident.kind]} on server {incident.server} of {printable(incident.daemon)}",
         verdict=verdict(incident),
         leading=tuple(each.client.pid for each in leaders[:MOST_LISTED]),
         likelihood=_likelihood_of(leaders) if leaders else None,
-        started_at=incident.started_at,
-        started=utc_time(incident.started_at),
-        detected_at=incident.detected_at,
-        detected=utc_time(incident.detected_at),
-        ended_at=incident.ended_at,
-        ended=None if incident.ended_at is None else utc_time(incident.ended_at),
         seconds=None if incident.seconds is None else round(incident.seconds, 3),
-        gpus=tuple(map(printable, incident.gpus)),
         xids=tuple(map(_xid, incident.xids[:MOST_LISTED])),
         address=_address(incident),
         affected=tuple(
-            AffectedClient(**identity_of(incident.details_of(pid)), in_flight=flights.get(pid))
+            _client(AffectedClient, incident.details_of(pid), in_flight=flights.get(pid))
             for pid in incident.affected[:clients]
         ),
         affected_count=len(incident.affected),
-        affected_confirmed=incident.affected_confirmed,
         suspects=tuple(
-            SuspectStatus(
-                **identity_of(each.client),
+            _client(
+                SuspectStatus,
+                each.client,
                 confidence=each.confidence,
                 likelihood=likelihood(each.confidence),
                 indications=tuple(map(reason_status, each.indications)),
             )
             for each in incident.suspects[:clients]
         ),
-        refused=tuple(RefusedClient(at=each.at, pid=each.pid) for each in incident.refused[:clients]),
-        refused_count=incident.refused_count,
+        refused=tuple(filled(RefusedClient, each) for each in incident.refused[:clients]),
         blocking=tuple(_blocking(incident, pid, at, address) for pid in list(incident.blocking)[:clients]),
         blocking_count=len(incident.blockers),
-        stuck=incident.stuck,
         end_server_command=() if server_command is None else (server_command,),
     )
 
 
+def _client(kind: Callable[..., Part], client: ClientDetails, **known: Any) -> Part:
+    id_ = printable(client.client) or None
+    memory = {printable(gpu): size for gpu, size in client.memory_bytes.items()}
+    return filled(kind, client, LONGEST_TEXT, client=id_, memory_used_bytes=memory, **known)
+
+
 def _xid(xid: IncidentXid) -> XidStatus:
     known = xid_meaning(xid.number)
-    return XidStatus(
+    return filled(
+        XidStatus,
+        xid,
+        LONGEST_TEXT,
         xid=xid.number,
-        at=xid.at,
-        gpu=optional(xid.gpu, LONGEST_TEXT),
-        pid=xid.pid,
-        name=optional(xid.name, LONGEST_TEXT),
-        mnemonic=None if known is None else known.mnemonic,
-        meaning=None if known is None else known.meaning,
-        cause=None if known is None else known.kind,
-        advice=None if known is None else known.action,
+        mnemonic=known and known.mnemonic,
+        meaning=known and known.meaning,
+        cause=known and known.kind,
+        advice=known and known.action,
     )
 
 
@@ -127,16 +119,8 @@ def _address(incident: Incident) -> AddressStatus | None:
     clue = incident.clues.address
     if clue is None:
         return None
-    return AddressStatus(
-        address=clue.address,
-        kind=clue.kind,
-        fault=optional(clue.fault, LONGEST_TEXT),
-        engine=optional(clue.engine, LONGEST_TEXT),
-        matches=tuple(AddressMatchStatus(**{**plain(each), "alike": each.alike}) for each in clue.matches),
-        candidates=clue.candidates,
-        unread=clue.unread,
-        texts=tuple(address_texts(incident)),
-    )
+    matches = tuple(filled(AddressMatchStatus, each) for each in clue.matches)
+    return filled(AddressStatus, clue, LONGEST_TEXT, matches=matches, texts=tuple(address_texts(incident)))
 
 
 def _blocking(incident: Incident, pid: int, at: float, address: Address | None) -> BlockingClient:
@@ -144,8 +128,9 @@ def _blocking(incident: Incident, pid: int, at: float, address: Address | None) 
     command = command_to_kill(client, address) if incident.open and delay.until is None else None
     # If the server has exited or recovered, no client delays it any more.
     end = next(each for each in (delay.until, incident.ended_at, at) if each is not None)
-    return BlockingClient(
-        **identity_of(client),
+    return _client(
+        BlockingClient,
+        client,
         since=delay.since,
         until=delay.until,
         seconds=round(max(0.0, end - delay.since), 3),

@@ -127,7 +127,7 @@ def _row(incident: IncidentStatus, *, short: bool) -> Sequence[Piece]:
     more_gpus = f" +{len(incident.gpus) - 1}" if len(incident.gpus) > 1 else ""
     leaders = incident.leading
     if not leaders:
-        suspect = "none" if incident.hardware_fault else "unknown"
+        suspect = "none" if incident.kind == "hardware" else "unknown"
     elif 1 < len(leaders) <= MOST_NAMED:
         suspect = f"{incident.likelihood} one of {', '.join(map(str, leaders))}"
     else:
@@ -137,7 +137,7 @@ def _row(incident: IncidentStatus, *, short: bool) -> Sequence[Piece]:
         cell(short_time(started, now) if short else local_time(started)),
         cell(duration_text(now - started), Style.DIM),
         cell(display_name(incident.daemon)),
-        cell(incident.kind, Style.ERROR if incident.hardware_fault else Style.PLAIN),
+        cell(incident.kind, Style.ERROR if incident.kind == "hardware" else Style.PLAIN),
         cell(f"{short_gpu(incident.gpus[0])}{more_gpus}" if incident.gpus else "-"),
         cell(str(incident.affected_count)),
         cell(suspect, Style.DIM if suspect == "unknown" else Style.PLAIN),
@@ -155,7 +155,7 @@ def brief(incident: IncidentStatus) -> str:
 def details(incident: IncidentStatus) -> list[Line]:
     """Return all details, with the commands that end the clients that block recovery."""
     state, now = incident_state(incident), incident.at
-    suspects = [] if incident.hardware_fault else _first(_suspects(incident.suspects))
+    suspects = [] if incident.kind == "hardware" else _first(_suspects(incident.suspects))
     affected = _first(affected_text(each, memory=True) for each in incident.affected)
     return [
         line_of(f"{_title(incident)}: ", error(state) if incident.open else state),

@@ -9,41 +9,32 @@ from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import CollectorState, Node
 from exporter.model.reason import LOG_BLOCKED
-from exporter.model.server import Server, ServerState
+from exporter.model.server import Client, Server, ServerState
 from exporter.model.usage import Sample
-from exporter.model.watchdog import LastAction, OngoingAction, WatchdogPhase, WatchdogState
+from exporter.model.watchdog import WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.document import (
     VERSION,
     ActionCountStatus,
     ActionStatus,
+    ClientStatus,
     CollectorStatus,
     DaemonStatus,
-    DiagnosisStatus,
     FailureDomainStatus,
     FindingStatus,
     LogStatus,
-    QuarantineStatus,
     ServerStatus,
     StatusDocument,
-    StepStatus,
     WatchdogStatus,
 )
 from exporter.report.finding import Finding, severity_and_label, state_text
 from exporter.report.findings import findings
 from exporter.report.gpu_status import attribution_problem, gpu_statuses
+from exporter.report.incident_document import ProcessStatus
 from exporter.report.incident_status import incident_status
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import of_phase
-from exporter.report.process_status import (
-    by_number,
-    client_status,
-    optional,
-    process_status,
-    reason_status,
-    shown,
-    waiting_status,
-)
+from exporter.report.process_status import by_number, client_status, filled, names_of, printed, reason_status
 from exporter.report.reasons import log_text, source_text
 from exporter.report.remedy import address_of
 from exporter.report.status_text import counts_of, modes, with_summary
@@ -130,22 +121,14 @@ def status_document(data: StatusInput) -> StatusDocument:
 
 
 def _finding(found: Finding) -> FindingStatus:
-    return FindingStatus(
+    definition = found.definition
+    return filled(
+        FindingStatus,
+        found,
         code=found.problem.code,
-        label=found.definition.label,
-        severity=found.severity,
-        daemon=None if found.daemon is None else shown(found.daemon),
-        server=found.server,
-        gpu=found.gpu,
-        client=found.client,
-        since=found.since,
-        text=found.text,
-        meaning=found.definition.meaning,
-        remedy=found.remedy,
-        commands=found.commands,
-        steps=tuple(StepStatus(text=each.text, commands=each.commands) for each in found.steps),
-        runbook=found.definition.page,
-        fails=found.fails,
+        label=definition.label,
+        meaning=definition.meaning,
+        runbook=definition.page,
     )
 
 
@@ -160,7 +143,7 @@ def _failure_domains(node: Node) -> tuple[FailureDomainStatus, ...]:
     return tuple(
         FailureDomainStatus(
             name=_letter(number),
-            daemon=shown(daemon.name),
+            daemon=printed(daemon.name),
             clients=tuple(sorted(domain.clients)),
             gpus=by_number(node, domain.gpus),
             upper_bound=domain.upper_bound,
@@ -185,68 +168,65 @@ def _daemon(
     memory: MemoryByProcess,
 ) -> DaemonStatus:
     severity, label = severity_and_label(daemon, found)
-    name, process, queued = shown(daemon.name), daemon.runtime.process, daemon.connections.queued
-    domain_of = {pid: each.name for each in domains if each.daemon == name for pid in each.clients}
+    runtime, totals, limits = daemon.runtime, daemon.totals, daemon.default_limits
+    of_daemon = [each for each in domains if each.daemon == printed(daemon.name)]
+    domain_of = {pid: each.name for each in of_daemon for pid in each.clients}
     gpus = gpus_of_clients(node, daemon, daemon.clients)
-    percentage = None if daemon.has_static_partitions else daemon.default_limits.active_thread_percentage
+
+    def client(each: Client) -> ClientStatus:
+        return client_status(node, each, memory.get(each.pid, {}), gpus.get(each.pid, ()), domain_of.get(each.pid))
 
     def server(each: Server) -> ServerStatus:
         running = node.processes.get(each.pid)
-        user = process_status(node, each.pid).user or ("" if each.uid is None else str(each.uid))
-        ratio = None if daemon.has_static_partitions else _ratio(each.limits.active_thread_percentage)
-        return ServerStatus(
-            pid=each.pid,
-            name=optional(each.name),
-            uid=each.uid,
+        user = names_of(node, each.pid)["user"] or ("" if each.uid is None else str(each.uid))
+        return filled(
+            ServerStatus,
+            each,
             user="all users" if daemon.serves_all_users else user,
-            state=each.state,
             started_at=each.started_at if running is None else running.started,
-            clients_known=each.clients_known,
             clients_limit=clients_limit(node, daemon, each),
-            active_thread_ratio=ratio,
+            active_thread_ratio=_thread_ratio(daemon, each.limits.active_thread_percentage),
             low_priority=bool(each.limits.client_priority),
             pinned_memory_limit_bytes=dict(memory_limits_by_gpu(node, daemon, each.limits.pinned_memory)),
-            clients=tuple(
-                client_status(
-                    node, client, memory.get(client.pid, {}), gpus.get(client.pid, ()), domain_of.get(client.pid)
-                )
-                for client in clients_of(daemon, each)
-            ),
+            clients=tuple(map(client, clients_of(daemon, each))),
         )
 
-    return DaemonStatus(
-        name=name,
+    return filled(
+        DaemonStatus,
+        daemon,
         state=state_text(daemon),
         state_since=None if daemon.state is None else daemon.lifecycle.state_since,
         severity=severity,
         label=label,
         expected=daemon.declared.expected,
-        pid=None if process is None else process.pid,
-        unit=optional(daemon.runtime.unit or daemon.declared.unit),
-        foreign_uid=daemon.runtime.foreign_owner,
-        version=optional(daemon.runtime.version),
+        unit=printed(runtime.unit or daemon.declared.unit),
+        foreign_uid=runtime.foreign_owner,
+        version=printed(runtime.version),
         static_partitions=daemon.has_static_partitions,
-        active_thread_ratio=_ratio(percentage),
-        pinned_memory_limit_bytes=dict(memory_limits_by_gpu(node, daemon, daemon.default_limits.pinned_memory)),
+        active_thread_ratio=_thread_ratio(daemon, limits.active_thread_percentage),
+        pinned_memory_limit_bytes=dict(memory_limits_by_gpu(node, daemon, limits.pinned_memory)),
         client_count=len(daemon.clients),
-        clients_known=daemon.clients_known,
-        died=sum(daemon.totals.losses.values()),
-        faults=daemon.totals.faults,
-        fault_affected=daemon.totals.fault_affected,
-        refused={str(reason): count for reason, count in daemon.totals.refused.items()},
-        problems=tuple(_daemon_problems(daemon)),
+        died=sum(totals.losses.values()),
+        faults=totals.faults,
+        fault_affected=totals.fault_affected,
+        refused=totals.refused,
+        problems=tuple(_problems(daemon)),
         logs=tuple(_logs(daemon)),
-        waiting=tuple(waiting_status(node, pid, queued.get(pid)) for pid in sorted(daemon.connections.waiting)),
+        waiting=tuple(
+            ProcessStatus(**names_of(node, pid, daemon.connections.queued.get(pid)))
+            for pid in sorted(daemon.connections.waiting)
+        ),
         watchdog=_watchdog(node, at, daemon, policy, severity),
         servers=tuple(map(server, daemon.servers.values())),
     )
 
 
-def _ratio(percentage: float | None) -> float | None:
-    return None if percentage is None else percentage / 100
+def _thread_ratio(daemon: Daemon, percentage: float | None) -> float | None:
+    """Return the fraction of the threads that clients may use; None if it is unknown or does not apply."""
+    return None if percentage is None or daemon.has_static_partitions else percentage / 100
 
 
-def _daemon_problems(daemon: Daemon) -> Iterable[str]:
+def _problems(daemon: Daemon) -> Iterable[str]:
     if not daemon.supported:
         yield f"MPS protocol {printable(str(daemon.runtime.protocol))} is unknown: its clients are known only from NVML"
     if daemon.pid_file_spoilt and daemon.runtime.process is not None:
@@ -269,59 +249,38 @@ def _watchdog(
     if watch is None and (policy is None or not daemon.declared.expected):
         return None
     watch = watch or WatchdogState()
-    found, quarantine, of_state = watch.diagnosis, watch.quarantine, of_phase(watch.phase)
-    idle = watch.phase is WatchdogPhase.IDLE
-    return WatchdogStatus(
+    found, quarantine, idle = watch.diagnosis, watch.quarantine, watch.phase is WatchdogPhase.IDLE
+    definition = of_phase(watch.phase)
+    return filled(
+        WatchdogStatus,
+        watch,
         mode=None if policy is None else policy.mode_of(daemon),
         state=watch.phase,
-        label="idle" if idle else of_state.label,
-        severity=Severity.UNKNOWN if idle and severity is not Severity.WELL else of_state.severity,
-        diagnosis=None
-        if found is None
-        else DiagnosisStatus(
-            condition=found.condition,
-            since=found.since,
-            indications=tuple(map(reason_status, found.indications)),
-            process=None if found.process is None else found.process.pid,
-            server=found.server,
-            incident=found.incident,
-        ),
-        acting=_action(watch.acting),
-        last_action=_action(watch.last_action),
-        restarts=watch.restarts,
-        restarts_left=None if policy is None else restart.restarts_left(watch, policy.thresholds, at),
-        failures=watch.failures,
-        last_restart_at=watch.last_restart_at,
-        not_before=watch.not_before,
-        circuit_opened_at=watch.circuit_opened_at,
-        state_lost_at=watch.state_lost_at,
-        stopped_at=watch.stopped_at,
-        quarantine=None
-        if quarantine is None
-        else QuarantineStatus(
-            at=quarantine.at,
-            xid=quarantine.xid,
-            gpu=printable(quarantine.gpu),
-            action=printable(quarantine.action),
-        ),
-        counts=tuple(
-            ActionCountStatus(action=each.kind, reason=each.reason, result=each.result, count=each.count)
-            for each in watch.action_counts
-        ),
+        label="idle" if idle else definition.label,
+        severity=Severity.UNKNOWN if idle and severity is not Severity.WELL else definition.severity,
+        summary=watchdog_summary(node, daemon),
+        condition=None if found is None else found.condition,
+        since=None if found is None else found.since,
+        indications=() if found is None else tuple(map(reason_status, found.indications)),
+        process=None if found is None or found.process is None else found.process.pid,
+        server=None if found is None else found.server,
+        incident=None if found is None else found.incident,
+        action=_action(watch),
         reason=None if watch.reason is None else reason_status(watch.reason),
         problem=None if watch.problem is None else reason_status(watch.problem),
-        summary=watchdog_summary(node, daemon),
+        counts=tuple(filled(ActionCountStatus, each, action=each.kind) for each in watch.action_counts),
+        restarts_left=None if policy is None else restart.restarts_left(watch, policy.thresholds, at),
+        quarantined_at=None if quarantine is None else quarantine.at,
+        quarantine_gpu=None if quarantine is None else printable(quarantine.gpu),
+        quarantine_xid=None if quarantine is None else quarantine.xid,
     )
 
 
-def _action(action: OngoingAction | LastAction | None) -> ActionStatus | None:
-    match action:
-        case OngoingAction():
-            began, done = action.began_at, action.done_at
-            return ActionStatus(action=action.kind, reason=action.reason, begun=True, began_at=began, done_at=done)
-        case LastAction():
-            return ActionStatus(action=action.kind, reason=action.reason, begun=action.begun)
-    return None
+def _action(watch: WatchdogState) -> ActionStatus | None:
+    acting, last = watch.acting, watch.last_action
+    if acting is not None:
+        return filled(ActionStatus, acting, action=acting.kind, begun=True)
+    return None if last is None else filled(ActionStatus, last, action=last.kind, began_at=None, done_at=None)
 
 
 def _collector(name: str, source: CollectorState) -> CollectorStatus:

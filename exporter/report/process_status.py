@@ -1,58 +1,56 @@
-"""Processes, clients and reasons of the status document. Their texts come from users, and are printable here."""
+"""Processes, clients and reasons of the status document. Texts that users chose become printable here."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any, TypeVar
 
-from exporter.model.identity import Workload
-from exporter.model.incident import ClientDetails
 from exporter.model.node import Node
 from exporter.model.reason import Reason
 from exporter.model.server import Client
-from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_TEXT, LONGEST_VALUE, printable
+from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_VALUE, printable
 from exporter.report.document import ClientStatus
-from exporter.report.incident_document import ProcessStatus, ReasonStatus
+from exporter.report.incident_document import ReasonStatus
 from exporter.report.reasons import reason_text
 from exporter.state.processes import cgroup_of, client_id, pod_of, workload_of
 from exporter.view import gpu_name
 
-
-def shown(text: str) -> str:
-    """Return a name or path, printable."""
-    return printable(text, LONGEST_VALUE)
+Part = TypeVar("Part")
 
 
-def optional(text: str | None, longest: int = LONGEST_VALUE) -> str | None:
-    """Return a name, printable; None if it is not known."""
-    return None if text is None else printable(text, longest)
+def filled(kind: Callable[..., Part], source: object, longest: int = LONGEST_VALUE, **given: Any) -> Part:
+    """Return a part of the document. What is not given comes from the attributes of `source`, as printable text."""
+    names = (name for name in _names(kind) if name not in given)
+    return kind(**given, **{name: printed(getattr(source, name), longest) for name in names})
 
 
-def process_status(node: Node, pid: int) -> ProcessStatus:
-    """Return the process that has this PID now."""
-    return ProcessStatus(**names_of(node, pid))
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
-def names_of(node: Node, pid: int) -> Mapping[str, Any]:
-    """Return the names of the process that has this PID now, as fields of a `ProcessStatus`."""
+def printed(value: Any, longest: int = LONGEST_VALUE) -> Any:
+    """Return a value with printable texts. A code stays as it is."""
+    if type(value) is str:
+        return printable(value, longest)
+    return tuple(printed(each, longest) for each in value) if type(value) is tuple else value
+
+
+def names_of(node: Node, pid: int, uid: int | None = None) -> Mapping[str, Any]:
+    """Return the names of the process that has this PID now, as fields of a `ProcessStatus`.
+
+    If its user is unknown, the name is made of its UID, if that is given.
+    """
     process = node.processes.get(pid)
     pod = pod_of(node, process)
+    user = None if process is None else process.user
     return {
         "pid": pid,
-        "user": None if process is None else optional(process.user),
-        "command": None if process is None else optional(process.command),
-        "workload": _workload(workload_of(process)),
-        "pod": None if pod is None else shown(pod.name),
+        "user": printed(user) if user else None if uid is None else f"UID {uid}",
+        "command": None if process is None else printed(process.command),
+        "workload": workload_of(process),
+        "pod": None if pod is None else printed(pod.name),
     }
-
-
-def _workload(workload: Workload | None) -> Workload | None:
-    return None if workload is None else Workload(kind=workload.kind, name=shown(workload.name))
-
-
-def waiting_status(node: Node, pid: int, uid: int | None) -> ProcessStatus:
-    """Return a client that waits for its turn. Of one with a hidden PID, the UID is known."""
-    names = names_of(node, pid)
-    user = f"UID {uid}" if names["user"] in (None, "") and uid is not None else names["user"]
-    return ProcessStatus(**{**names, "user": user})
 
 
 def client_status(
@@ -60,34 +58,19 @@ def client_status(
 ) -> ClientStatus:
     """Return a connected client. `memory` are its bytes on each GPU, and `domain` names its failure domain."""
     process = node.processes.get(client.pid)
-    member, pod = cgroup_of(process), pod_of(node, process)
-    return ClientStatus(
+    pod = pod_of(node, process)
+    return filled(
+        ClientStatus,
+        cgroup_of(process),
         **names_of(node, client.pid),
         client=client_id(client, process),
         uid=None if process is None else process.uid,
-        unit=optional(member.unit),
-        container=optional(member.container),
-        pod_uid=member.pod_uid,
-        namespace=None if pod is None else shown(pod.namespace),
-        slurm_job_id=member.slurm_job_id,
+        namespace=None if pod is None else printed(pod.namespace),
         memory_used_bytes=memory,
         connected_at=client.connected_at,
         gpus=by_number(node, gpus),
         failure_domain=domain,
     )
-
-
-def identity_of(client: ClientDetails) -> Mapping[str, Any]:
-    """Return what was known of a client at the time of a fault, as fields of a `ClientIdentity`."""
-    texts = ("user", "command", "pod", "unit", "container", "pod_uid", "namespace", "slurm_job_id")
-    return {
-        **{name: optional(getattr(client, name), LONGEST_TEXT) for name in texts},
-        "pid": client.pid,
-        "client": optional(client.client, LONGEST_TEXT) or None,
-        "uid": client.uid,
-        "workload": _workload(client.workload),
-        "memory_used_bytes": {printable(gpu): size for gpu, size in client.memory_bytes.items()},
-    }
 
 
 def by_number(node: Node, uuids: Iterable[str]) -> tuple[str, ...]:
@@ -100,13 +83,6 @@ def by_number(node: Node, uuids: Iterable[str]) -> tuple[str, ...]:
 
 
 def reason_status(reason: Reason, source: str = "") -> ReasonStatus:
-    """Return a reason, or the problem of this collector, without the other problems of its collection."""
-    known = {
-        name: printable(value, LONGEST_PROBLEM)
-        if type(value) is str
-        else tuple(value)
-        if type(value) is list
-        else value
-        for name, value in reason.parameters_as_json().items()
-    }
+    """Return a reason, or the problem of this collector."""
+    known = {name: printed(value, LONGEST_PROBLEM) for name, value in reason.parameters.items()}
     return ReasonStatus(code=reason.code.value, parameters=known, text=reason_text(reason, source))

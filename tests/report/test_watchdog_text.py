@@ -210,18 +210,16 @@ def test_object_with_all_keys() -> None:
         "state": "backoff",
         "label": "waiting to restart",
         "severity": "warning",
-        "diagnosis": {
-            "condition": "crashed",
-            "since": AT + 5,
-            "indications": [
-                {"code": "process_gone", "parameters": {"pid": 441}, "text": "process 441 has exited"},
-                {"code": "no_daemon_found", "parameters": {}, "text": "nvidia-cuda-mps-control finds no daemon"},
-            ],
-            "process": None,
-            "server": None,
-            "incident": None,
-        },
-        "acting": None,
+        "condition": "crashed",
+        "since": AT + 5,
+        "indications": [
+            {"code": "process_gone", "parameters": {"pid": 441}, "text": "process 441 has exited"},
+            {"code": "no_daemon_found", "parameters": {}, "text": "nvidia-cuda-mps-control finds no daemon"},
+        ],
+        "process": None,
+        "server": None,
+        "incident": None,
+        "action": None,
         "restarts": [AT + 5],
         "restarts_left": 4,
         "failures": 1,
@@ -229,11 +227,12 @@ def test_object_with_all_keys() -> None:
         "not_before": AT + 20,
         "circuit_opened_at": None,
         "state_lost_at": None,
-        "quarantine": None,
         "stopped_at": None,
+        "quarantined_at": None,
+        "quarantine_gpu": None,
+        "quarantine_xid": None,
         "counts": [{"action": "restart", "reason": "crashed", "result": "failed", "count": 1}],
         "reason": None,
-        "last_action": None,
         "problem": None,
         "summary": {
             "problem": True,
@@ -254,9 +253,10 @@ def test_object_has_the_process_and_the_action() -> None:
     acting = OngoingAction(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, began_at=AT)
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
     found = object_of(watched(faulted(), diagnosis=CRASHED, acting=acting, quarantine=quarantine))
-    assert found["acting"] == {"action": "kill_clients", "reason": "fault", "begun": True, "began_at": AT}
-    assert found["quarantine"] == {"at": AT, "xid": 79, "gpu": GPU, "action": "RESTART_BM"}
-    assert object_of(suspended())["diagnosis"]["process"] == SERVER
+    action = {"action": "kill_clients", "reason": "fault", "begun": True, "began_at": AT, "done_at": None}
+    assert found["action"] == action
+    assert [found[f"quarantine{name}"] for name in ("d_at", "_xid", "_gpu")] == [AT, 79, GPU]
+    assert object_of(suspended())["process"] == SERVER
 
 
 def test_mode_is_null_without_a_policy() -> None:
@@ -269,7 +269,7 @@ def test_reasons_and_problems_are_codes() -> None:
     found = object_of(watched(idle(), reason=waits, problem=Reason(ReasonCode.NO_RESULT), last_action=would))
     assert (found["reason"]["code"], found["reason"]["parameters"]) == ("hang_too_recent", {"seconds": 90.0})
     assert (found["problem"]["code"], found["problem"]["parameters"]) == ("no_result", {})
-    assert found["last_action"] == {"action": "restart", "reason": "hung", "begun": False}
+    assert (found["action"]["action"], found["action"]["begun"]) == ("restart", False)
 
 
 # What `pause` and `resume` say that they have done, and how they exit.
