@@ -12,7 +12,6 @@ from exporter.report.document import (
     GpuStatus,
     ServerStatus,
     StatusDocument,
-    UsedShare,
 )
 from exporter.report.status_text import gpu_numbers
 from exporter.report.text import counted, display_name, duration_text, mebibytes
@@ -115,7 +114,6 @@ class Segment:
     width: float
     middle: float
     label: str
-    used: UsedShare | None
     hue: int
 
 
@@ -139,7 +137,6 @@ def segments(gpu: GpuStatus, hues: dict[int, int]) -> Sequence[Segment] | None:
                 width=length,
                 middle=round(left + length / 2, 2),
                 label=("?" if pid < 1 else str(pid)) if pid is not None and length >= LEAST_LABELLED_PERCENT else "",
-                used=None if process is None else process.used,
                 hue=0 if pid is None else hues.setdefault(pid, len(hues) % HUES),
             )
         )

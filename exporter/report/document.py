@@ -199,24 +199,6 @@ class DaemonStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsedShare:
-    """The fraction of a GPU's SMs that a process used, one standard error of it, and how it was found."""
-
-    sm_ratio: float
-    sm_error_ratio: float
-    method: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuProcess(ProcessStatus):
-    """A process on a GPU. `role` is `client`, `bypassing`, `server` or, if that is unknown, `other`."""
-
-    role: str
-    memory_used_bytes: int | None
-    used: UsedShare | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourStatus:
     """A client that uses the resource for which another one waits, and the fraction of it."""
 
@@ -237,21 +219,28 @@ class SlowdownStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientUsageStatus(ProcessStatus):
-    """What a client has and may use of a GPU. `watched` is whether its launches are counted."""
+class GpuProcess(ProcessStatus):
+    """A process on a GPU. `role` is `client`, `bypassing`, `server` or, if that is unknown, `other`.
 
-    client: str
-    daemon: str
-    server: int
-    connected_at: float
-    active_thread_ratio: float | None
-    memory_limit_bytes: int | None
+    `sm_ratio` is what it used, with one standard error. What follows `method` is known of clients only: what they may
+    use, and whether their launches are `watched`.
+    """
+
+    role: str
     memory_used_bytes: int | None
-    used: UsedShare | None
-    dram_bandwidth_ratio: float | None
-    dram_bandwidth_error_ratio: float | None
-    slowdown: SlowdownStatus | None
-    watched: bool | None
+    sm_ratio: float | None
+    sm_error_ratio: float | None
+    method: str | None
+    client: str | None = None
+    daemon: str | None = None
+    server: int | None = None
+    connected_at: float | None = None
+    active_thread_ratio: float | None = None
+    memory_limit_bytes: int | None = None
+    dram_bandwidth_ratio: float | None = None
+    dram_bandwidth_error_ratio: float | None = None
+    slowdown: SlowdownStatus | None = None
+    watched: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,15 +276,6 @@ class SharingStatus:
     idle: tuple[int, ...]
     over_limit: tuple[int, ...]
     sharing_gain_ratio: float | None
-    clients: tuple[ClientUsageStatus, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodStatus:
-    """The name of a pod."""
-
-    namespace: str
-    pod: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +286,7 @@ class SharesStatus:
     allocatable: int
     allocated: int
     unused: int | None
-    unused_by: tuple[PodStatus, ...] | None
+    unused_by: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

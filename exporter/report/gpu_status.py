@@ -1,22 +1,19 @@
 """The GPUs of the status document: their memory, and how they are shared."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.node import CollectorName, Node
-from exporter.model.usage import Share
 from exporter.parse.printable import printable
 from exporter.report.document import (
-    ClientUsageStatus,
     GpuProcess,
     GpuStatus,
     HeadroomStatus,
     NeighbourStatus,
-    PodStatus,
     SharesStatus,
     SharingStatus,
     SlowdownStatus,
-    UsedShare,
 )
 from exporter.report.finding import Finding
 from exporter.report.problem import NodeProblem, Severity
@@ -75,7 +72,21 @@ def _gpu(
     if reading.problem is not None:
         label, severity = "cannot be read", NodeProblem.GPU_UNREADABLE.definition.severity
     held, used = used_bytes(reading), {} if sharing is None else sharing.recent.shares
-    pids = sorted((*held, *(pid for pid in gpu.bypassing if pid not in held)), key=lambda pid: (-held.get(pid, 0), pid))
+    clients = {} if sharing is None else {each.client.pid: each for each in sharing.clients}
+    pids = sorted({*held, *gpu.bypassing, *clients}, key=lambda pid: (-held.get(pid, 0), pid))
+
+    def process(pid: int) -> GpuProcess:
+        share = used.get(pid)
+        return GpuProcess(
+            **names_of(node, pid),
+            role="bypassing" if pid in gpu.bypassing else roles.get(pid, "other"),
+            memory_used_bytes=held.get(pid),
+            sm_ratio=None if share is None else share.sm,
+            sm_error_ratio=None if share is None else share.error,
+            method=None if share is None else share.method,
+            **(_usage(node, clients[pid]) if pid in clients else {}),
+        )
+
     return filled(
         GpuStatus,
         reading,
@@ -88,26 +99,14 @@ def _gpu(
         mode=mode,
         problem=None if reading.problem is None else reason_status(reading.problem, CollectorName.NVML),
         utilization_ratio=None if reading.gpu_percent is None else reading.gpu_percent / 100,
-        processes=tuple(
-            GpuProcess(
-                **names_of(node, pid),
-                role="bypassing" if pid in gpu.bypassing else roles.get(pid, "other"),
-                memory_used_bytes=held.get(pid),
-                used=_used(used.get(pid)),
-            )
-            for pid in pids
-        ),
-        sharing=None if sharing is None else _sharing(node, sharing),
+        processes=tuple(map(process, pids)),
+        sharing=None if sharing is None else _sharing(sharing),
         shares=tuple(_shares(resource, each) for resource, each in shares.items()),
         sharing_sentences=tuple(sentences(node, sharing, shares)),
     )
 
 
-def _used(share: Share | None) -> UsedShare | None:
-    return None if share is None else UsedShare(sm_ratio=share.sm, sm_error_ratio=share.error, method=share.method)
-
-
-def _sharing(node: Node, found: GpuSharing) -> SharingStatus:
+def _sharing(found: GpuSharing) -> SharingStatus:
     headroom = found.headroom
     return SharingStatus(
         seconds=found.recent.seconds,
@@ -130,43 +129,39 @@ def _sharing(node: Node, found: GpuSharing) -> SharingStatus:
         idle=tuple(each.client.pid for each in found.idle),
         over_limit=tuple(each.client.pid for each in found.over_limit),
         sharing_gain_ratio=found.gain,
-        clients=tuple(_usage(node, each) for each in found.clients),
     )
 
 
-def _usage(node: Node, usage: ClientUsage) -> ClientUsageStatus:
-    pid, slowed = usage.client.pid, usage.slowdown
-    return ClientUsageStatus(
-        **names_of(node, pid),
-        client=client_id(usage.client, node.processes.get(pid)),
-        daemon=printed(usage.daemon),
-        server=usage.client.server,
-        connected_at=usage.client.connected_at,
-        active_thread_ratio=usage.threads,
-        memory_limit_bytes=usage.memory_limit,
-        memory_used_bytes=usage.memory,
-        used=_used(usage.share),
-        dram_bandwidth_ratio=None if usage.bandwidth is None else usage.bandwidth.part,
-        dram_bandwidth_error_ratio=None if usage.bandwidth is None else usage.bandwidth.error,
-        slowdown=None
+def _usage(node: Node, usage: ClientUsage) -> Mapping[str, Any]:
+    """Return what is known of clients only."""
+    slowed, bandwidth = usage.slowdown, usage.bandwidth
+    neighbours = () if slowed is None else slowed.neighbours[:MOST_NEIGHBOURS]
+    return {
+        "client": client_id(usage.client, node.processes.get(usage.client.pid)),
+        "daemon": printed(usage.daemon),
+        "server": usage.client.server,
+        "connected_at": usage.client.connected_at,
+        "active_thread_ratio": usage.threads,
+        "memory_limit_bytes": usage.memory_limit,
+        "dram_bandwidth_ratio": None if bandwidth is None else bandwidth.part,
+        "dram_bandwidth_error_ratio": None if bandwidth is None else bandwidth.error,
+        "slowdown": None
         if slowed is None
         else SlowdownStatus(
             ratio=slowed.ratio,
             error_ratio=slowed.error,
             at_least=slowed.is_bound,
             resource=slowed.resource,
-            neighbours=tuple(
-                NeighbourStatus(pid=other, used_ratio=part) for other, part in slowed.neighbours[:MOST_NEIGHBOURS]
-            ),
+            neighbours=tuple(NeighbourStatus(pid=pid, used_ratio=part) for pid, part in neighbours),
             text=factor_text(usage),
         ),
-        watched=usage.watched,
-    )
+        "watched": usage.watched,
+    }
 
 
 def _shares(resource: str, found: AllocatedShares) -> SharesStatus:
     pods = found.unused_by
-    named = None if pods is None else tuple(filled(PodStatus, each) for each in pods[:MOST_LISTED])
+    named = None if pods is None else tuple(printable(f"{each.namespace}/{each.pod}") for each in pods[:MOST_LISTED])
     return filled(SharesStatus, found, resource=printable(resource), unused_by=named)
 
 

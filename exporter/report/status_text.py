@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from exporter.parse.printable import printable
-from exporter.report.document import ClientUsageStatus, DaemonStatus, GpuStatus, SharingStatus, StatusDocument
+from exporter.report.document import DaemonStatus, GpuProcess, GpuStatus, StatusDocument
 from exporter.report.incident_document import IncidentStatus, ProcessStatus
 from exporter.report.incident_text import brief, details
 from exporter.report.problem import Severity
@@ -165,7 +165,7 @@ def only_daemon(document: StatusDocument, name: str) -> StatusDocument:
 
 
 def _is_used(gpu: GpuStatus, daemon: str) -> bool:
-    return gpu.sharing is not None and any(each.daemon == daemon for each in gpu.sharing.clients)
+    return gpu.sharing is not None and any(each.daemon == daemon for each in gpu.processes)
 
 
 def counts_text(document: StatusDocument) -> str:
@@ -297,40 +297,40 @@ def sharing_lines(document: StatusDocument, width: int | None) -> Iterable[Line]
             text = warning(each.text) if each.severity is Severity.WARNING else each.text
             yield line_of(before, text)
         if gpu.sharing is not None:
-            yield from _clients_table(document.at, gpu.sharing, width)
+            yield from _clients_table(document.at, gpu, width)
     if document.attribution_problem is not None:
         yield line_of(dim(document.attribution_problem))
 
 
-def _clients_table(at: float, found: SharingStatus, width: int | None) -> Iterable[Line]:
-    if not found.methods:
+def _clients_table(at: float, gpu: GpuStatus, width: int | None) -> Iterable[Line]:
+    clients = [each for each in gpu.processes if each.client is not None]
+    methods = {each.method for each in clients if each.method is not None}
+    if not methods:
         return
-    used = {each.pid: 0.0 if each.used is None else each.used.sm_ratio for each in found.clients}
-    order = sorted(found.clients, key=lambda each: (-used[each.pid], -(each.memory_used_bytes or 0), each.pid))
+    order = sorted(clients, key=lambda each: (-(each.sm_ratio or 0.0), -(each.memory_used_bytes or 0), each.pid))
     rows = [_sharing_row(at, each) for each in order[:MOST_ROWS]]
-    dropped = ["METHOD"] if len(found.methods) == 1 else []
-    unused = (name for name, place in _IF_KNOWN.items() if all(row[place].text == "-" for row in rows))
-    dropped.extend(unused)
+    dropped = ["METHOD"] if len(methods) == 1 else []
+    dropped.extend(name for name, place in _IF_KNOWN.items() if all(row[place].text == "-" for row in rows))
     yield from align_table(*drop_columns(_SHARING_COLUMNS, rows, dropped), width, _SHARING_DROPPABLE)
     rest = order[MOST_ROWS:]
     if rest:
         held = mebibytes(sum(each.memory_used_bytes or 0 for each in rest))
-        share = percent(sum(used[each.pid] for each in rest))
+        share = percent(sum(each.sm_ratio or 0.0 for each in rest))
         yield line_of(dim(f"and {len(rest)} more, which together hold {held} and used {share}"))
 
 
-def _sharing_row(at: float, usage: ClientUsageStatus) -> Row:
-    used, threads = usage.used, usage.active_thread_ratio
+def _sharing_row(at: float, client: GpuProcess) -> Row:
+    threads, connected = client.active_thread_ratio, client.connected_at
     texts = (
-        str(usage.pid) if usage.pid > 0 else "?",
-        *_names(usage),
+        str(client.pid) if client.pid > 0 else "?",
+        *_names(client),
         "" if threads is None else percent(threads),
-        "" if used is None else with_error(used.sm_ratio, used.sm_error_ratio),
-        "" if used is None else used.method,
-        "" if usage.slowdown is None else usage.slowdown.text,
-        "" if usage.memory_used_bytes is None else mebibytes(usage.memory_used_bytes),
+        "" if client.sm_ratio is None else with_error(client.sm_ratio, client.sm_error_ratio or 0.0),
+        client.method,
+        "" if client.slowdown is None else client.slowdown.text,
+        "" if client.memory_used_bytes is None else mebibytes(client.memory_used_bytes),
         # One unit is enough.
-        " ".join(duration_text(max(0.0, at - usage.connected_at)).split()[:2]),
+        "" if connected is None else " ".join(duration_text(max(0.0, at - connected)).split()[:2]),
     )
     return [cell(text or "-") for text in texts]
 

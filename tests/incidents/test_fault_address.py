@@ -27,7 +27,7 @@ from exporter.model.reason import ReasonCode
 from exporter.model.values import replace
 from exporter.recording import Mask, Recording, open_recording
 from exporter.reducer import reduce_all
-from exporter.report.incident_text import address_texts, verdict
+from exporter.report.incident_status import address_texts, verdict
 from tests.builders import (
     AT,
     GPU,

@@ -50,6 +50,11 @@ def sharing_of(present: Node, uuid: str = GPU) -> Any:
     return next(gpu["sharing"] for gpu in status_json(present)["gpus"] if gpu["uuid"] == uuid)
 
 
+def clients_of(present: Node) -> Any:
+    processes = status_json(present)["gpus"][0]["processes"]
+    return sorted((each for each in processes if "client" in each), key=lambda each: each["pid"])
+
+
 def texts(present: Node, width: int | None = None) -> list[str]:
     return [line.text for line in lines_of(present, width)]
 
@@ -139,7 +144,7 @@ def test_names_clients_that_cannot_be_measured() -> None:
     looking = replace(present, work=WorkReading(at=present.at, boot_ns=1, seconds=1.0, watched=(TRAIN, EVAL)))
     shown_of = [text for text in texts(looking) if "not measured" in text]
     assert shown_of == ["  not measured: launches of PID 601 (vllm) cannot be counted"]
-    watched = {each["pid"]: each["watched"] for each in sharing_of(looking)["clients"]}
+    watched = {each["pid"]: each["watched"] for each in clients_of(looking)}
     assert watched == {TRAIN: True, VLLM: False}
     assert not any("not measured" in text for text in texts(replace(looking, at=looking.at + 11)))
 
@@ -196,7 +201,7 @@ def test_has_a_line_for_the_most_slowed_clients_that_are_clearly_slower() -> Non
     lines = slowdown_lines(present)
     assert [line.split()[3] for line in lines[:-1]] == ["1007", "1006", "1005", "1004", "1003"]
     assert lines[-1] == "  slowed down: 3 more clients"
-    first, *_ = sharing_of(present)["clients"]
+    first, *_ = clients_of(present)
     assert len(first["slowdown"]["neighbours"]) == MOST_NEIGHBOURS < len(pids) - 1
 
 
@@ -258,46 +263,25 @@ def test_object_with_all_keys() -> None:
         "idle": [VLLM],
         "over_limit": [],
         "sharing_gain_ratio": None,
-        "clients": [
-            {
-                "client": "600-1aao",
-                "daemon": "/tmp/nvidia-mps",
-                "server": 513,
-                "pid": TRAIN,
-                "user": "alice",
-                "command": "train.py",
-                "pod": None,
-                "workload": {"kind": "user", "name": "alice"},
-                "active_thread_ratio": 0.5,
-                "memory_limit_bytes": None,
-                "memory_used_bytes": 1540 << 20,
-                "used": {"sm_ratio": 0.48, "sm_error_ratio": 0.012, "method": "flight"},
-                "dram_bandwidth_ratio": None,
-                "dram_bandwidth_error_ratio": None,
-                "slowdown": None,
-                "watched": None,
-                "connected_at": 1_000_000.0,
-            },
-            {
-                "client": "601-1adg",
-                "daemon": "/tmp/nvidia-mps",
-                "server": 513,
-                "pid": VLLM,
-                "user": "bob",
-                "command": "vllm",
-                "pod": None,
-                "workload": {"kind": "user", "name": "bob"},
-                "active_thread_ratio": 0.5,
-                "memory_limit_bytes": None,
-                "memory_used_bytes": 2564 << 20,
-                "used": {"sm_ratio": 0.004, "sm_error_ratio": 0.002, "method": "flight"},
-                "dram_bandwidth_ratio": None,
-                "dram_bandwidth_error_ratio": None,
-                "slowdown": None,
-                "watched": None,
-                "connected_at": 1_000_000.0,
-            },
-        ],
+    }
+    first, second, _ = status_json(present)["gpus"][0]["processes"]
+    assert (first["pid"], second["pid"]) == (VLLM, TRAIN)
+    assert second == {
+        "pid": TRAIN,
+        "user": "alice",
+        "command": "train.py",
+        "workload": {"kind": "user", "name": "alice"},
+        "pod": None,
+        "role": "client",
+        "memory_used_bytes": 1540 << 20,
+        "sm_ratio": 0.48,
+        "sm_error_ratio": 0.012,
+        "method": "flight",
+        "client": "600-1aao",
+        "daemon": "/tmp/nvidia-mps",
+        "server": 513,
+        "connected_at": 1_000_000.0,
+        "active_thread_ratio": 0.5,
     }
 
 
@@ -306,7 +290,7 @@ def test_the_object_has_slowdown_bandwidth_and_sharing_gain() -> None:
     sharing = gpu_sharing(present)[GPU]
     error = sharing.clients[0].slowdown.error if sharing.clients[0].slowdown else None
     found = sharing_of(present)
-    slow, heavy = found["clients"]
+    slow, heavy = clients_of(present)
     assert slow["slowdown"] == {
         "ratio": pytest.approx(4.9),
         "error_ratio": error,
@@ -377,7 +361,7 @@ def test_shares_have_an_object() -> None:
                 "allocatable": 4,
                 "allocated": 3,
                 "unused": 2,
-                "unused_by": [{"namespace": "team-b", "pod": "trainer-0"}],
+                "unused_by": ["team-b/trainer-0"],
             }
         ],
         [],
