@@ -13,10 +13,12 @@ from exporter.errors import ConfigError
 from exporter.model.event import EventName
 from exporter.model.server import RefusalReason, ServerState
 from exporter.model.watchdog import Condition
+from exporter.report.node_status import document_of
 from exporter.usage.capacity import gpu_sharing
 from tests.builders import AT, Reduced
 from tests.clocks import HandClock
-from tests.simulated import MINUTE, minutes
+from tests.report.test_document import assert_valid
+from tests.simulated import MINUTE, POLICY, minutes
 
 PAST, AFTER, SECONDS = 30.0, 2.0, 73.0
 DURING, OVER = (1, 2), 3
@@ -93,6 +95,8 @@ def test_a_planned_failure_is_reported_for_its_duration(subtests: pytest.Subtest
     for failure in list(FAILURES):
         with subtests.test(failure=failure):
             during = calm_minutes(failure)
+            for minute in during:
+                assert_valid(document_of(minute.node, POLICY))
             assert any(REPORTED[failure](during[number]) for number in DURING)
 
             # A fault that recovers by itself does not last either.
