@@ -8,9 +8,10 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.reason import with_known_parts
 from exporter.parse.printable import printable
-from exporter.report.document import ManualStep
+from exporter.report.document import FindingStatus, ManualStep
 from exporter.report.problem import ON_NODE, Definition, Entry, Severity
 from exporter.report.problems import Situation
+from exporter.report.process_status import filled
 from exporter.report.text import duration_text
 
 MOST_COMMANDS = 4
@@ -102,6 +103,19 @@ class Finding:
         known = {"daemon": self.daemon, "gpu": self.gpu, "server": self.server, "since": since}
         shown = {name: printable(str(value)) for name, value in known.items() if value is not None}
         return defaultdict(lambda: "unknown", {**shown, **self.values})
+
+
+def finding_status(found: Finding) -> FindingStatus:
+    """Return the finding as a part of the status document."""
+    definition = found.definition
+    return filled(
+        FindingStatus,
+        found,
+        code=found.problem.code,
+        label=definition.label,
+        meaning=definition.meaning,
+        runbook=definition.page,
+    )
 
 
 def state_text(daemon: Daemon) -> str:

@@ -4,17 +4,9 @@ from collections.abc import Collection, Iterator
 
 from exporter.report.finding import Finding
 from exporter.report.problem import Severity
-from exporter.report.text import Line, Piece, Style, dim, line_of, shell_command
+from exporter.report.text import SEVERITY_STYLES, Line, Piece, dim, line_of, shell_command
 
 MOST_PLACES = 5
-
-SEVERITY_STYLES = {
-    Severity.WELL: Style.OK,
-    Severity.INFO: Style.DIM,
-    Severity.UNKNOWN: Style.WARNING,
-    Severity.WARNING: Style.WARNING,
-    Severity.CRITICAL: Style.ERROR,
-}
 
 
 def severity_piece(severity: Severity) -> Piece:

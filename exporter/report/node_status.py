@@ -21,13 +21,12 @@ from exporter.report.document import (
     CollectorStatus,
     DaemonStatus,
     FailureDomainStatus,
-    FindingStatus,
     LogStatus,
     ServerStatus,
     StatusDocument,
     WatchdogStatus,
 )
-from exporter.report.finding import Finding, severity_and_label, state_text
+from exporter.report.finding import Finding, finding_status, severity_and_label, state_text
 from exporter.report.findings import findings
 from exporter.report.gpu_status import attribution_problem, gpu_statuses
 from exporter.report.incident_document import ProcessStatus
@@ -98,7 +97,7 @@ def status_document(data: StatusInput) -> StatusDocument:
             version=VERSION,
             severity=found[0].severity if found else Severity.WELL,
             summary="",
-            findings=tuple(map(_finding, found)),
+            findings=tuple(map(finding_status, found)),
             fails=any(each.fails for each in found),
             at=at,
             host=printable(data.host),
@@ -117,18 +116,6 @@ def status_document(data: StatusInput) -> StatusDocument:
             collectors=tuple(_collector(name, source) for name, source in sorted(node.sources.items())),
             attribution_problem=attribution_problem(node, sharing.values()),
         )
-    )
-
-
-def _finding(found: Finding) -> FindingStatus:
-    definition = found.definition
-    return filled(
-        FindingStatus,
-        found,
-        code=found.problem.code,
-        label=definition.label,
-        meaning=definition.meaning,
-        runbook=definition.page,
     )
 
 

@@ -9,6 +9,7 @@ from exporter.report.incident_document import IncidentStatus, ProcessStatus
 from exporter.report.incident_text import brief, details
 from exporter.report.problem import Severity
 from exporter.report.text import (
+    SEVERITY_STYLES,
     SIMULATED,
     Column,
     Line,
@@ -86,13 +87,6 @@ _STATE_STYLES = {
 }
 """All other states are errors."""
 
-_SEVERITY_STYLES = {
-    Severity.WELL: Style.OK,
-    Severity.UNKNOWN: Style.WARNING,
-    Severity.WARNING: Style.WARNING,
-    Severity.CRITICAL: Style.ERROR,
-}
-
 
 def status_lines(document: StatusDocument, width: int | None = None) -> Sequence[Line]:
     """Return the status as lines. Tables are at most `width` columns wide."""
@@ -104,11 +98,11 @@ def headline(document: StatusDocument) -> Sequence[Line]:
     found, severity = document.findings, document.severity
     # Upper case also shows without colours.
     word = severity.words.upper() if severity is Severity.CRITICAL else severity.words
-    problems = [line_of("  ", Piece(each.text, _SEVERITY_STYLES[each.severity])) for each in found[:MOST_FINDINGS]]
+    problems = [line_of("  ", Piece(each.text, SEVERITY_STYLES[each.severity])) for each in found[:MOST_FINDINGS]]
     if len(found) > MOST_FINDINGS:
         problems.append(line_of(dim(f"  and {len(found) - MOST_FINDINGS} more")))
     simulated = [line_of(warning(SIMULATED))] if document.simulated else []
-    return [*simulated, line_of(Piece(word, _SEVERITY_STYLES[severity]), f": {document.summary}", indent=2), *problems]
+    return [*simulated, line_of(Piece(word, SEVERITY_STYLES[severity]), f": {document.summary}", indent=2), *problems]
 
 
 def body(document: StatusDocument, width: int | None = None) -> Sequence[Line]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.parse.printable import printable
+from exporter.report.problem import Severity
 
 if TYPE_CHECKING:
     # With these, commands that only ask the service would take 1.8 times the instructions.
@@ -70,6 +71,15 @@ class Style(StrEnum):
     DIM = "dim"
     COMMAND = "command"
     """A shell command: its line is never broken, so that it can be copied."""
+
+
+SEVERITY_STYLES = {
+    Severity.WELL: Style.OK,
+    Severity.INFO: Style.DIM,
+    Severity.UNKNOWN: Style.WARNING,
+    Severity.WARNING: Style.WARNING,
+    Severity.CRITICAL: Style.ERROR,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from exporter.model.values import build
 from exporter.report.document import StatusDocument
 from exporter.report.node_status import StatusInput, status_document
-from exporter.report.schema import schema
+from exporter.web.schema import schema
 from tests.page.inputs import INPUTS
 from tests.status import as_json
 
@@ -19,7 +19,7 @@ PRIVATE_WORDS = {"beside", "gone_ratio", "fit", "culprit", "finder", "sources"}
 
 
 def test_the_schema_in_the_docs_is_current() -> None:
-    """If not: python -m exporter.report.schema > docs/status.schema.json."""
+    """If not: python -m exporter.web.schema > docs/status.schema.json."""
     assert SCHEMA.read_text() == schema()
     Draft202012Validator.check_schema(json.loads(schema()))
 

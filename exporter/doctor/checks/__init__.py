@@ -8,10 +8,10 @@ from exporter import __version__
 from exporter.doctor.check import Check, shown
 from exporter.doctor.checks import clients, daemons, exporter, gpus
 from exporter.doctor.facts import Facts
+from exporter.model.values import plain
 from exporter.parse.printable import printable_value
-from exporter.report.finding import Finding
+from exporter.report.finding import Finding, finding_status
 from exporter.report.finding_text import finding_lines, severity_piece
-from exporter.report.objects import _finding as finding_object
 from exporter.report.problem import Severity
 from exporter.report.text import Line, counted, line_of
 
@@ -75,7 +75,9 @@ def report_object(report: Report, facts: Facts) -> dict[str, Any]:
         "version": __version__,
         "exit_code": report.exit_code,
         "counts": report.counts,
-        "findings": printable_value([{**finding_object(each), "places": each.places} for each in report.findings]),
+        "findings": printable_value(
+            [{**plain(finding_status(each)), "places": each.places} for each in report.findings]
+        ),
         "ok": [check.code for check in report.ok],
         "unknown": [check.code for check in report.unknown],
         "not_examined": [{"area": str(each.area), "reason": shown(each.reason)} for each in facts.not_examined],

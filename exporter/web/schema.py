@@ -1,6 +1,6 @@
 """The JSON Schema of the status document, which has that of incidents: `docs/status.schema.json`.
 
-`python -m exporter.report.schema > docs/status.schema.json` writes the file.
+`python -m exporter.web.schema > docs/status.schema.json` writes the file.
 """
 
 import inspect
@@ -23,7 +23,7 @@ def schema() -> str:
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Status of a node by cuda-mps-exporter",
-        "$comment": "Written by `python -m exporter.report.schema`. Incidents are of the type IncidentStatus.",
+        "$comment": "Written by `python -m exporter.web.schema`. Incidents are of the type IncidentStatus.",
         **_type(StatusDocument, definitions),
         "$defs": definitions,
     }
