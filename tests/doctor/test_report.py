@@ -9,9 +9,9 @@ from exporter.doctor.checks import CHECKS, examine, report_lines, report_object
 from exporter.doctor.facts import Area, Facts, NotExamined, Programs
 from exporter.model.node import Node
 from exporter.model.settings import PIPE_DIRECTORY
-from exporter.report.status_text import status_answer
 from exporter.report.text import text_of
 from tests.doctor.healthy import BYPASSING, DAEMON, directory, exporter_process, healthy, process, with_bypassing
+from tests.status import status_json
 
 HOSTILE = "\x1b]0;owned\x07\n$(reboot) `id` '; rm -rf / #\u202e" + "x" * 5000
 
@@ -103,7 +103,7 @@ def test_json_has_all_parts_of_the_report() -> None:
     assert set(found) == {"version", "exit_code", "counts", "findings", "ok", "unknown", "not_examined"}
     assert found["counts"] == {"critical": 1, "warning": 0, "unknown": 0, "info": 1}
     assert [finding["code"] for finding in found["findings"]] == ["mps_program_unusable", "kernel_log_closed"]
-    (of_status,) = status_answer(Node(), as_json=True)["node"]["findings"]
+    (of_status,) = status_json(Node())["findings"]
     assert all(set(finding) == {*of_status, "places"} for finding in found["findings"])
     assert "reported_by_status" in found["unknown"]
     assert found["not_examined"][0]["reason"].isprintable()
