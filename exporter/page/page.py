@@ -1,39 +1,23 @@
 """The HTML page: the template of a status document. All values are escaped."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from inspect import isfunction
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from exporter import __version__
-from exporter.page.cards import boxes, counts, facts, limits, segments, slots
+from exporter.page import cards
 from exporter.page.plots import Hour, plots
 from exporter.page.timeline import timeline
 from exporter.parse.printable import printable
+from exporter.report import incident_text, status_text, text
 from exporter.report.document import StatusDocument
-from exporter.report.incident_text import (
-    affected_count,
-    affected_text,
-    client_text,
-    incident_state,
-    indications_text,
-    xid_text,
-)
 from exporter.report.node_status import MOST_PAST, StatusInput, status_document
 from exporter.report.problem import Severity
-from exporter.report.status_text import counts_text, gpu_numbers, gpus_text, has_domains, workload_of
-from exporter.report.text import (
-    SIMULATED,
-    code_text,
-    counted,
-    display_name,
-    duration_text,
-    local_time,
-    mebibytes,
-    short_gpu,
-    with_error,
-)
+from exporter.report.status_text import counts_text, gpu_numbers, has_domains
+from exporter.report.text import SIMULATED
 
 REFRESH_SECONDS = 5
 
@@ -41,14 +25,6 @@ _LIMITS = {"MOST_BRIDGES": 4, "MOST_CHIPS": 6, "MOST_NAMED": 8, "MOST_PAST": MOS
 """How many entries of a kind the page names; it counts the others."""
 
 _SERVER_SEVERITIES = {"active": Severity.WELL, "fault": Severity.CRITICAL, None: Severity.UNKNOWN}
-
-_TEXTS: Sequence[Callable[..., str]] = (
-    *(affected_count, affected_text, client_text, incident_state, indications_text, xid_text),
-    *(code_text, counted, display_name, duration_text, gpus_text, local_time, mebibytes, printable, short_gpu),
-    *(with_error, workload_of),
-)
-_SHAPES: Sequence[Callable[..., object]] = (boxes, counts, facts, limits, segments, slots)
-"""What templates call, by name."""
 
 
 class Page:
@@ -64,8 +40,9 @@ class Page:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        named = {each.__name__: each for each in (*_TEXTS, *_SHAPES)}
-        environment.filters.update(named, joined=_joined, with_code=_with_code)
+        modules = (cards, incident_text, status_text, text)
+        named = {name: each for module in modules for name, each in vars(module).items() if isfunction(each)}
+        environment.filters.update(named, printable=printable, joined=_joined, with_code=_with_code)
         mark = SIMULATED if simulated else ""
         environment.globals.update(named, version=__version__, links=links, refresh=REFRESH_SECONDS, simulated=mark)
         environment.globals.update(_LIMITS, SERVER_SEVERITIES=_SERVER_SEVERITIES)

@@ -131,9 +131,9 @@ class WatchdogSummary:
 class WatchdogStatus:
     """The watchdog's state of a daemon.
 
-    `label` and `severity` are those of its `state`. `process`, `server` and `incident` are those that the `condition`
-    of the daemon concerns. `action` is the present one, or the last one. `restarts` are the times of the counted ones,
-    and `restarts_left` how many more are permitted now. `summary` is None if the daemon is well and the watchdog idle.
+    `label` and `severity` are those of its `state`. `process` is the PID that the `condition` concerns. `action` is the
+    present one, or the last one. `restarts` are the times of the counted ones, and `restarts_left` how many more are
+    permitted now. `summary` is None if the daemon is well and the watchdog idle.
     """
 
     mode: str | None
@@ -145,16 +145,12 @@ class WatchdogStatus:
     since: float | None
     indications: tuple[ReasonStatus, ...]
     process: int | None
-    server: int | None
-    incident: str | None
     action: ActionStatus | None
     reason: ReasonStatus | None
     problem: ReasonStatus | None
     counts: tuple[ActionCountStatus, ...]
     restarts: tuple[float, ...]
     restarts_left: int | None
-    failures: int
-    last_restart_at: float | None
     not_before: float | None
     circuit_opened_at: float | None
     state_lost_at: float | None

@@ -72,14 +72,6 @@ class BlockingClient(ClientIdentity):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedClient:
-    """A client that was refused during a fault."""
-
-    at: float
-    pid: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class XidStatus:
     """An Xid of a fault, what it means, and what NVIDIA advises. `pid` and `name` are the process that it names."""
 
@@ -127,8 +119,8 @@ class IncidentStatus:
     """A fault, as it was known `at` a time.
 
     `title` names the fault, and `verdict` its likely cause. `leading` are the PIDs of the suspects that stand out, with
-    the `likelihood` that one of them is the cause. If it is `stuck`, `end_server_command` ends the server. Lists are
-    limited; the counts are not.
+    the `likelihood` that one of them is the cause. `refused` are PIDs of new clients. If it is `stuck`,
+    `end_server_command` ends the server. Lists are limited; the counts are not.
     """
 
     id: str
@@ -155,7 +147,7 @@ class IncidentStatus:
     affected_count: int
     affected_confirmed: bool
     suspects: tuple[SuspectStatus, ...]
-    refused: tuple[RefusedClient, ...]
+    refused: tuple[int, ...]
     refused_count: int
     blocking: tuple[BlockingClient, ...]
     blocking_count: int

@@ -14,7 +14,6 @@ from exporter.report.incident_document import (
     AffectedClient,
     BlockingClient,
     IncidentStatus,
-    RefusedClient,
     SuspectStatus,
     XidStatus,
 )
@@ -88,7 +87,7 @@ def incident_status(
             )
             for each in incident.suspects[:clients]
         ),
-        refused=tuple(filled(RefusedClient, each) for each in incident.refused[:clients]),
+        refused=tuple(each.pid for each in incident.refused[:clients] if each.pid is not None),
         blocking=tuple(_blocking(incident, pid, at, address) for pid in list(incident.blocking)[:clients]),
         blocking_count=len(incident.blockers),
         end_server_command=() if server_command is None else (server_command,),

@@ -216,7 +216,7 @@ def _suspects(suspects: Sequence[SuspectStatus]) -> Iterable[str]:
 def _refused(incident: IncidentStatus) -> Sequence[str]:
     if not incident.refused_count:
         return []
-    pids = _first(pid_text(each.pid) for each in incident.refused if each.pid is not None)
+    pids = _first(map(pid_text, incident.refused))
     return [f"{counted(incident.refused_count, 'new client')}, because the server was in FAULT (error 807)", *pids]
 
 

@@ -250,8 +250,6 @@ def _watchdog(
         since=None if found is None else found.since,
         indications=() if found is None else tuple(map(reason_status, found.indications)),
         process=None if found is None or found.process is None else found.process.pid,
-        server=None if found is None else found.server,
-        incident=None if found is None else found.incident,
         action=_action(watch),
         reason=None if watch.reason is None else reason_status(watch.reason),
         problem=None if watch.problem is None else reason_status(watch.problem),

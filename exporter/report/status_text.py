@@ -133,16 +133,12 @@ def with_summary(document: StatusDocument) -> StatusDocument:
 
 
 def only_daemon(document: StatusDocument, name: str) -> StatusDocument:
-    """Return the document with one daemon. Bypassing processes belong to no daemon, so they are left out."""
+    """Return the document with one daemon and the GPUs of its clients. Bypassing processes belong to no daemon."""
     findings = [each for each in document.findings if each.daemon in (None, name) and each.code != "process_bypassing"]
     gpus = [
-        replace(
-            gpu,
-            processes=tuple(each for each in gpu.processes if each.role != "bypassing"),
-            sharing=gpu.sharing if (is_used := _is_used(gpu, name)) else None,
-            sharing_sentences=gpu.sharing_sentences if is_used else (),
-        )
+        replace(gpu, processes=tuple(each for each in gpu.processes if each.daemon == name))
         for gpu in document.gpus
+        if any(each.daemon == name for each in gpu.processes)
     ]
     return with_summary(
         replace(
@@ -156,10 +152,6 @@ def only_daemon(document: StatusDocument, name: str) -> StatusDocument:
             incidents=tuple(each for each in document.incidents if each.daemon == name),
         )
     )
-
-
-def _is_used(gpu: GpuStatus, daemon: str) -> bool:
-    return gpu.sharing is not None and any(each.daemon == daemon for each in gpu.processes)
 
 
 def counts_text(document: StatusDocument) -> str:

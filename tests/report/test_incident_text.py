@@ -246,7 +246,7 @@ def test_open_incident() -> None:
         "affected_count": 2,
         "affected_confirmed": True,
         "verdict": "very likely PID 600 (train.py of alice)",
-        "refused": [{"at": AT + 1, "pid": 700}, {"at": AT + 2, "pid": None}],
+        "refused": [700],
         "refused_count": 2,
         "blocking": [
             {**ALICE, "since": AT, "until": AT + 2, "seconds": 2.0, "kill_command": []},
