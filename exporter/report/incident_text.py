@@ -131,7 +131,7 @@ def _row(incident: IncidentStatus, *, short: bool) -> Sequence[Piece]:
     elif 1 < len(leaders) <= MOST_NAMED:
         suspect = f"{incident.likelihood} one of {', '.join(map(str, leaders))}"
     else:
-        suspect = truncate(incident.verdict, _LONGEST_SUSPECT)
+        suspect = truncate(incident.verdict, len(f"{incident.likelihood} ") + _LONGEST_SUSPECT)
     return (
         cell(printable(incident.id)),
         cell(short_time(started, now) if short else local_time(started)),
