@@ -9,7 +9,7 @@ from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import CollectorState, Node
 from exporter.model.reason import LOG_BLOCKED
-from exporter.model.server import Client, Server, ServerState
+from exporter.model.server import Client, Server
 from exporter.model.usage import Sample
 from exporter.model.watchdog import WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
@@ -37,8 +37,8 @@ from exporter.report.process_status import by_number, client_status, filled, nam
 from exporter.report.reasons import log_text, source_text
 from exporter.report.remedy import address_of
 from exporter.report.status_text import counts_of, modes, with_summary
-from exporter.report.text import SIMULATED
-from exporter.report.watchdog_text import brief_problems, watchdog_summary
+from exporter.report.text import SIMULATED, counted
+from exporter.report.watchdog_text import watchdog_summary
 from exporter.state.failure_domains import failure_domains, gpus_of_clients
 from exporter.state.limits import clients_limit, memory_limits_by_gpu
 from exporter.usage.capacity import gpu_sharing
@@ -51,7 +51,8 @@ RESTART_EXPORTER = "systemctl restart cuda-mps-exporter"
 MOST_PAST = 10
 """Incidents that are over, besides those of the last hour."""
 
-MOST_BLOCKERS = 8
+MOST_IN_LINE = 4
+"""Problems in the line for the service manager."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,28 +283,15 @@ def _collector(name: str, source: CollectorState) -> CollectorStatus:
 
 def summary_line(node: Node, policy: Policy | None = None) -> str:
     """Return one line for the service manager. It is made every second, so without the whole document."""
-    faults = (_fault(node, *each) for each in View(node).servers() if each[1].state is ServerState.FAULT)
-    failed = [name for name, source in node.sources.items() if source.last.problem is not None]
-    errors = [f"cannot collect: {', '.join(failed)}"] if failed else []
-    daemons = [(each.state is DaemonState.UP, len(each.clients), each.clients_known) for each in View(node).daemons()]
-    acting = [
-        None if policy is None else policy.mode_of(each) for each in View(node).daemons() if each.declared.expected
-    ]
+    daemons = list(View(node).daemons())
+    acting = [None if policy is None else policy.mode_of(each) for each in daemons if each.declared.expected]
+    found = [each.text for each in findings(node, node.at, policy)]
+    more = len(found) - MOST_IN_LINE
     parts = (
         SIMULATED if node.simulated else "",
         "" if policy is None else modes(policy.mode, acting),
-        counts_of(daemons),
-        *faults,
-        *brief_problems(node),
-        *errors,
+        counts_of([(each.state is DaemonState.UP, len(each.clients), each.clients_known) for each in daemons]),
+        *found[:MOST_IN_LINE],
+        f"{counted(more, 'more problem')}" if more > 0 else "",
     )
     return "; ".join(filter(None, parts))
-
-
-def _fault(node: Node, daemon: Daemon, server: Server) -> str:
-    """Return the server in FAULT, and the clients that block its recovery."""
-    incidents = (each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid))
-    blockers = [str(pid) for incident in incidents for pid in incident.blockers]
-    more = f" and {len(blockers) - MOST_BLOCKERS} more" if len(blockers) > MOST_BLOCKERS else ""
-    names = ", ".join(blockers[:MOST_BLOCKERS])
-    return f"FAULT of server {server.pid}" + (f", blocked by {names}{more}" if blockers else "")

@@ -15,35 +15,12 @@ from exporter.report.remedy import SUSPENDED, quarantine_cause
 from exporter.report.text import (
     code_text,
     counted,
-    display_name,
     duration_text,
     pid_text,
     process_text,
 )
-from exporter.view import View
 
 MOST_INDICATIONS = 8
-
-MOST_BRIEF = 4
-"""At most so many daemons are named in one line."""
-
-
-def brief_problems(node: Node) -> Sequence[str]:
-    """Return the problem of each daemon in a few words. If there are many, the last entry counts the others."""
-    found = ((daemon, _brief(node.watches.get(daemon.name))) for daemon in View(node).daemons())
-    texts = [f"{display_name(daemon.name)}: {text}" for daemon, text in found if text]
-    more = [f"{len(texts) - MOST_BRIEF} more daemons have problems"] if len(texts) > MOST_BRIEF else []
-    return [*texts[:MOST_BRIEF], *more]
-
-
-def _brief(watch: WatchdogState | None) -> str:
-    """Return the problem of a daemon; empty if it has none, or only a fault, which is shown separately."""
-    if watch is None:
-        return ""
-    condition = None if watch.diagnosis is None else watch.diagnosis.condition
-    if condition not in (None, *HARMLESS, Condition.FAULT):
-        return ", ".join([CONDITION_PROBLEMS[condition].definition.label, *history_of(watch)])
-    return "" if watch.phase is WatchdogPhase.IDLE else ", ".join(history_of(watch))
 
 
 def history_of(watch: WatchdogState) -> Sequence[str]:

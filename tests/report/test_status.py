@@ -10,7 +10,7 @@ from exporter.model.node import Node
 from exporter.report.finding import Finding
 from exporter.report.findings import daemon_findings
 from exporter.report.incident_status import leading, likelihood, verdict
-from exporter.report.node_status import document_of, summary_line
+from exporter.report.node_status import MOST_IN_LINE, document_of, summary_line
 from exporter.report.problem import Severity
 from exporter.report.status_text import MOST_FINDINGS, headline, only_daemon
 from exporter.report.text import Line, Style
@@ -256,18 +256,22 @@ class TestJson:
 class TestLine:
     """For the service manager."""
 
-    @pytest.mark.parametrize(
-        ("present", "line"),
-        [
-            (three_clients(), "1 of 1 daemons up, 3 clients"),
-            (daemon_dead(), "0 of 1 daemons up, 0 clients"),
-            (no_nvml(), "1 of 1 daemons up, 3 clients; cannot collect: nvml"),
-        ],
-        ids=("three clients", "dead", "blind"),
-    )
-    def test_renders_one_line(self, present: Node, line: str) -> None:
-        """What is up, who is there, and what cannot be seen."""
-        assert summary_line(present) == line
+    def test_renders_one_line(self) -> None:
+        """What is up, who is there, and the problems that `status` has too."""
+        assert summary_line(idle()) == "1 of 1 daemons up, 0 clients"
+        for present in (three_clients(), daemon_dead(), no_nvml()):
+            found = document_of(present).findings
+            assert summary_line(present) == "; ".join((counts_of_node(present), *(each.text for each in found)))
+
+    def test_counts_problems_that_are_not_shown(self) -> None:
+        names = [f"/run/{number}" for number in range(20)]
+        line = summary_line(reduced(look(), start=node(*names)).node)
+        assert line.endswith(f"; {20 - MOST_IN_LINE} more problems")
+
+
+def counts_of_node(present: Node) -> str:
+    """Return the numbers of daemons and clients."""
+    return ", ".join(document_of(present).summary.split("; ")[0].split(", ")[:2])
 
 
 # The head of `status`: whether all is well, who is there, and what is the matter.

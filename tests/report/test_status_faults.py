@@ -9,7 +9,7 @@ from exporter.model.incident import ClientDetails, FaultKind, Incident, Incident
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
-from exporter.report.node_status import document_of, summary_line
+from exporter.report.node_status import document_of
 from exporter.report.remedy import Address
 from exporter.report.text import text_of
 from exporter.state.failure_domains import failure_domains
@@ -227,20 +227,6 @@ class TestElsewhere:
             incident_json(OVER, AT),
             incident_json(incident(), AT, replace(ADDRESS, living={600: "600-1"})),
         ]
-
-    def test_line_for_the_service_manager(self, subtests: pytest.Subtests) -> None:
-        for present, line in [
-            (with_faults(incident()), "1 of 1 daemons up, 2 clients; FAULT of server 513, blocked by 600"),
-            (with_faults(incident(blocking={})), "1 of 1 daemons up, 2 clients; FAULT of server 513"),
-            (with_faults(), "1 of 1 daemons up, 2 clients; FAULT of server 513"),
-            (with_faults(OVER, state=ServerState.ACTIVE), "1 of 1 daemons up, 2 clients"),
-            (
-                with_faults(incident(blocking={pid: RecoveryDelay(since=AT) for pid in range(1, 21)})),
-                "1 of 1 daemons up, 2 clients; FAULT of server 513, blocked by 1, 2, 3, 4, 5, 6, 7, 8 and 12 more",
-            ),
-        ]:
-            with subtests.test(present=present, line=line):
-                assert summary_line(present) == line
 
     def test_exit_code(self) -> None:
         assert document_of(with_faults(incident())).fails

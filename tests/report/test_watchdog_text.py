@@ -27,7 +27,7 @@ from exporter.report.node_status import document_of, summary_line
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import SUSPENDED
 from exporter.report.status_text import watchdog_lines
-from exporter.report.watchdog_text import MOST_BRIEF, watchdog_summary
+from exporter.report.watchdog_text import watchdog_summary
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
@@ -36,7 +36,6 @@ from tests.builders import (
     GPU,
     SERVER,
     backing_off,
-    blocked_recovery,
     circuit_open,
     daemon_dead,
     faulted,
@@ -172,24 +171,6 @@ def test_line_counts_the_daemons_for_which_the_watchdog_acts() -> None:
     two = reduced(start=node(DAEMON, "/run/other")).node
     mixed = Policy(mode=Mode.ACT, daemon_policies={DAEMON: DaemonPolicy(mode=Mode.OBSERVE)})
     assert line(two, mixed).startswith("watchdog acts for 1 of 2; ")
-
-
-def test_line_has_the_problem_of_a_daemon() -> None:
-    assert line(circuit_open()) == (
-        f"watchdog acts; 0 of 1 daemons up, 0 clients; {DAEMON}: daemon down, restarted 4 times, circuit open"
-    )
-    assert line(crashed()).endswith(f"{DAEMON}: daemon down")
-
-
-def test_line_has_a_fault_once() -> None:
-    known = Diagnosis(condition=Condition.FAULT, since=AT)
-    assert line(replace(blocked_recovery(), watches=watched(idle(), diagnosis=known).watches)).count("FAULT") == 1
-
-
-def test_line_names_some_of_many_daemons() -> None:
-    names = [f"/run/{number}" for number in range(MOST_BRIEF + 2)]
-    present = replace(node(*names), watches={name: crashed().watches[DAEMON] for name in names})
-    assert line(present).endswith("/run/3: daemon down; 2 more daemons have problems")
 
 
 # -- as an object, for a program --------------------------------------------------------------------------------------
