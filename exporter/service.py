@@ -38,8 +38,7 @@ from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import printable, printable_value
 from exporter.report import remedy
 from exporter.report.document import StatusDocument
-from exporter.report.incident_document import IncidentStatus
-from exporter.report.incident_filter import IncidentFilter
+from exporter.report.incident_document import IncidentFilter, IncidentStatus
 from exporter.report.incident_status import MOST_LISTED, incident_status
 from exporter.report.node_status import StatusInput, status_document, summary_line
 from exporter.report.remedy import address_of

@@ -17,7 +17,6 @@ from exporter.config.settings import Config
 from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
 from exporter.model.values import plain
 from exporter.parse.printable import printable, printable_value
-from exporter.report.incident_filter import IncidentFilter
 from exporter.status_client import (
     SERVICE_SECONDS,
     Answer,
@@ -30,7 +29,7 @@ from exporter.terminal import Terminal
 
 if TYPE_CHECKING:
     from exporter.report.document import StatusDocument
-    from exporter.report.incident_document import IncidentStatus
+    from exporter.report.incident_document import IncidentFilter, IncidentStatus
 
 METRICS_MODE = 0o644
 
@@ -69,6 +68,7 @@ def _collected(config: Config) -> "StatusDocument":
 
 def incidents(arguments: Namespace, config: Config) -> int:
     """List the last faults or show one, from the service or else from its state file."""
+    from exporter.report.incident_document import IncidentFilter
     from exporter.report.incident_text import incident_lines
 
     wanted = IncidentFilter(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
@@ -109,7 +109,7 @@ def _query_of(arguments: Namespace, config: Config) -> Callable[..., Answer | No
     return RemoteExporter(arguments.url, arguments.cert).query
 
 
-def _stored_incidents(config: Config, wanted: IncidentFilter) -> "Sequence[IncidentStatus]":
+def _stored_incidents(config: Config, wanted: "IncidentFilter") -> "Sequence[IncidentStatus]":
     from exporter import log
     from exporter.clock import SystemClock
     from exporter.report.incident_status import incident_status

@@ -107,15 +107,7 @@ class Finding:
 
 def finding_status(found: Finding) -> FindingStatus:
     """Return the finding as a part of the status document."""
-    definition = found.definition
-    return filled(
-        FindingStatus,
-        found,
-        code=found.problem.code,
-        label=definition.label,
-        meaning=definition.meaning,
-        runbook=definition.page,
-    )
+    return filled(FindingStatus, found, found.definition, code=found.problem.code, runbook=found.definition.page)
 
 
 def state_text(daemon: Daemon) -> str:

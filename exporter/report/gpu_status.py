@@ -108,8 +108,10 @@ def _gpu(
 
 def _sharing(found: GpuSharing) -> SharingStatus:
     headroom = found.headroom
-    return SharingStatus(
-        seconds=found.recent.seconds,
+    return filled(
+        SharingStatus,
+        found,
+        found.recent,
         sm_utilization_ratio=found.recent.sm,
         dram_bandwidth_ratio=found.recent.dram,
         clients_sm_ratio=found.sm_used,
@@ -118,7 +120,6 @@ def _sharing(found: GpuSharing) -> SharingStatus:
         departed_sm_ratio=found.departed_sm if found.recent.shares else None,
         methods=tuple(found.methods),
         clients_memory_bytes=found.memory_held,
-        memory_total_bytes=found.memory_total_bytes,
         threads_committed_ratio=found.threads_committed,
         memory_committed_ratio=found.memory_committed,
         headroom=HeadroomStatus(

@@ -1,9 +1,14 @@
-"""Parts of the status document: reasons, processes and faults."""
+"""Parts of the status document: reasons, processes and faults; and a filter of faults."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from exporter.model.identity import Workload
+
+if TYPE_CHECKING:
+    from exporter.model.incident import Incident
 
 Bytes = Mapping[str, int]
 """Bytes by the UUID of a GPU."""
@@ -163,3 +168,22 @@ class IncidentStatus:
     def blockers(self) -> tuple[BlockingClient, ...]:
         """The listed clients that delay recovery now."""
         return tuple(each for each in self.blocking if each.until is None) if self.open else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentFilter:
+    """The incident with an `id`; otherwise the newest `limit` incidents, of one daemon, or only open ones."""
+
+    id: str | None = None
+    daemon: str | None = None
+    open: bool = False
+    limit: int
+
+    def apply(self, incidents: "Iterable[Incident]") -> "list[Incident]":
+        """Return the incidents that match. They are expected and returned in order, the newest first."""
+        if self.id is not None:
+            found = (each for each in incidents if each.id == self.id)
+        else:
+            daemon_matches = (each for each in incidents if self.daemon in (None, each.daemon))
+            found = (each for each in daemon_matches if each.open or not self.open)
+        return list(islice(found, self.limit))

@@ -61,7 +61,7 @@ def incident_status(
     return filled(
         IncidentStatus,
         incident,
-        LONGEST_TEXT,
+        longest=LONGEST_TEXT,
         at=at,
         simulated=simulated,
         state="open" if incident.open else "ended",
@@ -97,21 +97,13 @@ def incident_status(
 def _client(kind: Callable[..., Part], client: ClientDetails, **known: Any) -> Part:
     id_ = printable(client.client) or None
     memory = {printable(gpu): size for gpu, size in client.memory_bytes.items()}
-    return filled(kind, client, LONGEST_TEXT, client=id_, memory_used_bytes=memory, **known)
+    return filled(kind, client, longest=LONGEST_TEXT, client=id_, memory_used_bytes=memory, **known)
 
 
 def _xid(xid: IncidentXid) -> XidStatus:
     known = xid_meaning(xid.number)
-    return filled(
-        XidStatus,
-        xid,
-        LONGEST_TEXT,
-        xid=xid.number,
-        mnemonic=known and known.mnemonic,
-        meaning=known and known.meaning,
-        cause=known and known.kind,
-        advice=known and known.action,
-    )
+    cause, advice = (None, None) if known is None else (known.kind, known.action)
+    return filled(XidStatus, xid, known, longest=LONGEST_TEXT, xid=xid.number, cause=cause, advice=advice)
 
 
 def _address(incident: Incident) -> AddressStatus | None:
@@ -119,7 +111,7 @@ def _address(incident: Incident) -> AddressStatus | None:
     if clue is None:
         return None
     matches = tuple(filled(AddressMatchStatus, each) for each in clue.matches)
-    return filled(AddressStatus, clue, LONGEST_TEXT, matches=matches, texts=tuple(address_texts(incident)))
+    return filled(AddressStatus, clue, longest=LONGEST_TEXT, matches=matches, texts=tuple(address_texts(incident)))
 
 
 def _blocking(incident: Incident, pid: int, at: float, address: Address | None) -> BlockingClient:

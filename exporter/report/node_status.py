@@ -182,22 +182,20 @@ def _daemon(
     return filled(
         DaemonStatus,
         daemon,
+        totals,
+        runtime,
+        daemon.declared,
         state=state_text(daemon),
         state_since=None if daemon.state is None else daemon.lifecycle.state_since,
         severity=severity,
         label=label,
-        expected=daemon.declared.expected,
         unit=printed(runtime.unit or daemon.declared.unit),
         foreign_uid=runtime.foreign_owner,
-        version=printed(runtime.version),
         static_partitions=daemon.has_static_partitions,
         active_thread_ratio=_thread_ratio(daemon, limits.active_thread_percentage),
         pinned_memory_limit_bytes=dict(memory_limits_by_gpu(node, daemon, limits.pinned_memory)),
         client_count=len(daemon.clients),
         died=sum(totals.losses.values()),
-        faults=totals.faults,
-        fault_affected=totals.fault_affected,
-        refused=totals.refused,
         problems=tuple(_problems(daemon)),
         logs=tuple(_logs(daemon)),
         waiting=tuple(
@@ -242,13 +240,12 @@ def _watchdog(
     return filled(
         WatchdogStatus,
         watch,
+        found,
         mode=None if policy is None else policy.mode_of(daemon),
         state=watch.phase,
         label="idle" if idle else definition.label,
         severity=Severity.UNKNOWN if idle and severity is not Severity.WELL else definition.severity,
         summary=watchdog_summary(node, daemon),
-        condition=None if found is None else found.condition,
-        since=None if found is None else found.since,
         indications=() if found is None else tuple(map(reason_status, found.indications)),
         process=None if found is None or found.process is None else found.process.pid,
         action=_action(watch),
@@ -266,18 +263,19 @@ def _action(watch: WatchdogState) -> ActionStatus | None:
     acting, last = watch.acting, watch.last_action
     if acting is not None:
         return filled(ActionStatus, acting, action=acting.kind, begun=True)
-    return None if last is None else filled(ActionStatus, last, action=last.kind, began_at=None, done_at=None)
+    return None if last is None else filled(ActionStatus, last, action=last.kind)
 
 
 def _collector(name: str, source: CollectorState) -> CollectorStatus:
     last = source.last.problem
-    return CollectorStatus(
+    return filled(
+        CollectorStatus,
+        source.last,
         name=printable(name),
         problem=source_text(name, source) or None,
         failed=last is not None,
         reasons=() if last is None else tuple(reason_status(each, name) for each in last.each),
         last_success_at=source.last_success,
-        seconds=source.last.seconds,
     )
 
 

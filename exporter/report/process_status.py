@@ -18,10 +18,23 @@ from exporter.view import gpu_name
 Part = TypeVar("Part")
 
 
-def filled(kind: Callable[..., Part], source: object, longest: int = LONGEST_VALUE, **given: Any) -> Part:
-    """Return a part of the document. What is not given comes from the attributes of `source`, as printable text."""
-    names = (name for name in _names(kind) if name not in given)
-    return kind(**given, **{name: printed(getattr(source, name), longest) for name in names})
+def filled(kind: Callable[..., Part], *sources: object, longest: int = LONGEST_VALUE, **given: Any) -> Part:
+    """Return a part of the document.
+
+    What is not given comes from the first of the `sources` that has such an attribute, as printable text. If none has
+    it, it is None, as of a source that is None.
+    """
+    for name in _names(kind):
+        if name not in given:
+            for each in sources:
+                value = getattr(each, name, _UNKNOWN)
+                if value is not _UNKNOWN:
+                    break
+            given[name] = None if value is _UNKNOWN else printed(value, longest)
+    return kind(**given)
+
+
+_UNKNOWN = object()
 
 
 @cache
@@ -62,12 +75,12 @@ def client_status(
     return filled(
         ClientStatus,
         cgroup_of(process),
+        client,
+        process,
         **names_of(node, client.pid),
         client=client_id(client, process),
-        uid=None if process is None else process.uid,
         namespace=None if pod is None else printed(pod.namespace),
         memory_used_bytes=memory,
-        connected_at=client.connected_at,
         gpus=by_number(node, gpus),
         failure_domain=domain,
     )

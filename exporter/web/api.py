@@ -17,8 +17,7 @@ from exporter.model.incident import Incident
 from exporter.model.values import plain
 from exporter.parse.printable import LONGEST_TEXT, printable_value
 from exporter.report.document import StatusDocument
-from exporter.report.incident_document import IncidentStatus
-from exporter.report.incident_filter import IncidentFilter
+from exporter.report.incident_document import IncidentFilter, IncidentStatus
 from exporter.report.incident_status import MOST_LISTED
 from exporter.report.text import SIMULATED, utc_time
 from exporter.web.handler import Answer, BadRequestError, Request, Route
