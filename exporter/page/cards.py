@@ -102,7 +102,7 @@ def boxes(document: StatusDocument) -> Iterable[Box]:
 class Segment:
     """A part of a bar of memory, in percent of its length.
 
-    `label` is the text at `middle`; empty if the segment is too narrow. `hue` distinguishes neighbours; a process that
+    `label` is the text in the middle; empty if the segment is too narrow. `hue` distinguishes neighbours; a process that
     is on several GPUs has one.
     """
 
@@ -112,7 +112,6 @@ class Segment:
     amount: int
     begin: float
     width: float
-    middle: float
     label: str
     hue: int
 
@@ -135,7 +134,6 @@ def segments(gpu: GpuStatus, hues: dict[int, int]) -> Sequence[Segment] | None:
                 amount=amount,
                 begin=left,
                 width=length,
-                middle=round(left + length / 2, 2),
                 label=("?" if pid < 1 else str(pid)) if pid is not None and length >= LEAST_LABELLED_PERCENT else "",
                 hue=0 if pid is None else hues.setdefault(pid, len(hues) % HUES),
             )

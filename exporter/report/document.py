@@ -361,8 +361,6 @@ class StatusDocument:
     at: float
     host: str
     simulated: bool
-    stalled: bool
-    exporter_started_at: float | None
     watchdog: str | None
     daemons: tuple[DaemonStatus, ...]
     gpus: tuple[GpuStatus, ...]

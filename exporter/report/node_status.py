@@ -103,8 +103,6 @@ def status_document(data: StatusInput) -> StatusDocument:
             at=at,
             host=printable(data.host),
             simulated=node.simulated,
-            stalled=data.stalled_seconds is not None,
-            exporter_started_at=node.began_at,
             watchdog=None if policy is None else policy.mode,
             daemons=tuple(_daemon(node, at, each, policy, found, domains, memory) for each in View(node).daemons()),
             gpus=gpu_statuses(node, found, sharing),
