@@ -102,7 +102,7 @@ def boxes(document: StatusDocument) -> Iterable[Box]:
 class Segment:
     """A part of a bar of memory, in percent of its length.
 
-    `label` is the text in the middle; empty if the segment is too narrow. `hue` distinguishes neighbours; a process that
+    `label` is the text in the middle, empty if there is no room. `hue` distinguishes neighbours; a process that
     is on several GPUs has one.
     """
 
