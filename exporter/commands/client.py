@@ -87,13 +87,13 @@ def incidents(arguments: Namespace, config: Config) -> int:
     if wanted.id is not None and not found:
         raise ServiceError(f"no incident {printable(wanted.id)} is stored; `incidents` lists those that are")
     terminal = Terminal(sys.stdout, os.environ, arguments.color)
-    shown = [printable_value(plain(each)) for each in found]
     if not arguments.json:
         terminal.show(incident_lines(found, terminal.width, detailed=wanted.id is not None))
     elif wanted.id is not None:
-        terminal.show_text(json.dumps(shown[0], indent=2) + "\n")
+        terminal.show_text(json.dumps(printable_value(plain(found[0])), indent=2) + "\n")
     else:
-        terminal.show_text("[{}]\n".format(",\n".join(json.dumps(each, ensure_ascii=False) for each in shown)))
+        texts = (json.dumps(printable_value(plain(each)), ensure_ascii=False) for each in found)
+        terminal.show_text("[{}]\n".format(",\n".join(texts)))
     return int(any(each.open for each in found))
 
 

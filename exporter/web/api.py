@@ -98,9 +98,8 @@ _LIMIT, _CLIENTS = _integer(MAX_LIMIT), _integer(MOST_LISTED)
 class Api:
     """The pages of a node.
 
-    `status` returns its status, or why there is none, and `incident` an incident of `history` with at
-    most so many clients of each kind. All answers of a
-    `simulated` node have a warning.
+    `status` returns its status, or why there is none, and `incident` an incident of `history` with at most so many
+    clients of each kind. All answers of a `simulated` node have a warning.
     """
 
     history: History
