@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 from exporter.collectors.thread import BoundedCalls
 from exporter.errors import ConfigError, ServiceError
 from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.report.text import SIMULATED
 from exporter.status_client import MAX_ANSWER_BYTES, SERVICE_SECONDS, Answer
 
 PATH = "/api/v1/"
@@ -49,10 +50,12 @@ class RemoteExporter:
             given = {key: str(value).lower() if value is True else value for key, value in arguments.items() if value}
         page = command if name is None else f"{command}/{quote(name, safe='')}"
         query = f"?{urlencode(given)}" if given else ""
-        data = self._data(f"{self._parts.path.rstrip('/')}{PATH}{page}{query}")
-        return {command: data if name is None else [data]}
+        answer = self._answer(f"{self._parts.path.rstrip('/')}{PATH}{page}{query}")
+        data, warnings = answer["data"], answer.get("warnings")
+        simulated = isinstance(warnings, list) and SIMULATED in warnings
+        return {command: data if name is None else [data], "simulated": simulated}
 
-    def _data(self, target: str) -> Any:
+    def _answer(self, target: str) -> Answer:
         # A timeout of the connection begins again with each byte, and looking up a name has none.
         received = BoundedCalls(self._timeout).call(target, lambda: self._get(target), None)
         if received is None:
@@ -66,7 +69,7 @@ class RemoteExporter:
             raise self._error(self._refusal(status, server, envelope))
         if not isinstance(envelope, dict) or not isinstance(envelope.get("data"), dict | list):
             raise self._error("another service answers there; check host and port (default port: 10677)")
-        return envelope["data"]
+        return envelope
 
     def _get(self, target: str) -> tuple[int, str, bytes]:
         host, port = self._parts.hostname or "", self._parts.port

@@ -241,12 +241,12 @@ class Service:
             return {"problem": problem}
         found = IncidentFilter(**wanted).apply(self._history.incidents)
         objects = (plain(self._incident(each, clients)) for each in found)
-        return {"incidents": [json.loads(each) for each in encode_within(objects, MOST_BYTES)]}
+        encoded = encode_within(objects, MOST_BYTES)
+        return {"incidents": list(map(json.loads, encoded)), "simulated": self.loop.node.simulated}
 
     def _incident(self, incident: Incident, clients: int) -> IncidentStatus:
-        node, now = self.loop.node, self._clock.now()
-        address = address_of(node, incident.daemon, self._watchdog.policy)
-        return incident_status(incident, now, address, simulated=node.simulated, clients=clients)
+        address = address_of(self.loop.node, incident.daemon, self._watchdog.policy)
+        return incident_status(incident, self._clock.now(), address, clients=clients)
 
     def _status_input(self) -> StatusInput:
         return StatusInput(

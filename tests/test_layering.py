@@ -67,7 +67,7 @@ PACKAGES: Mapping[str, str] = {
     "log": "config parse report",
     "accept_failures": "",
     "status_client": "errors model parse report",
-    "remote_client": "collectors errors parse status_client",
+    "remote_client": "collectors errors parse report status_client",
     "service_socket": "accept_failures status_client",
     "terminal": "parse report",
     "web": "__version__ accept_failures errors history metrics model page parse report",

@@ -75,6 +75,7 @@ def incidents(arguments: Namespace, config: Config) -> int:
     # The table names no clients, of which there can be many.
     clients = {} if arguments.json or wanted.id is not None else {"clients": 1}
     answer = _query_of(arguments, config)("incidents", **asdict(wanted), **clients)
+    simulated = False
     if answer is None:
         found = _stored_incidents(config, wanted)
         print(
@@ -83,12 +84,13 @@ def incidents(arguments: Namespace, config: Config) -> int:
             file=sys.stderr,
         )
     else:
-        found = parse_incidents(answer)
+        found, simulated = parse_incidents(answer), answer.get("simulated") is True
     if wanted.id is not None and not found:
         raise ServiceError(f"no incident {printable(wanted.id)} is stored; `incidents` lists those that are")
     terminal = Terminal(sys.stdout, os.environ, arguments.color)
     if not arguments.json:
-        terminal.show(incident_lines(found, terminal.width, detailed=wanted.id is not None))
+        lines = incident_lines(found, terminal.width, detailed=wanted.id is not None, simulated=simulated)
+        terminal.show(lines)
     elif wanted.id is not None:
         terminal.show_text(json.dumps(printable_value(plain(found[0])), indent=2) + "\n")
     else:

@@ -27,6 +27,7 @@ from exporter.report.problems import (
     of_phase,
 )
 from exporter.report.reasons import log_text, reason_text, source_text
+from exporter.report.recovered import recovered
 from exporter.report.remedy import (
     DOCTOR,
     address_of,
@@ -85,6 +86,7 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
     found = (
         *_faults(node, at, policy),
         *daemon_findings(node, at, policy),
+        *recovered(node, at),
         *_lost_gpus(node, at),
         *_resets_needed(node, at),
         *_full_servers(node, at),

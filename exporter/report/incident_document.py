@@ -130,7 +130,6 @@ class IncidentStatus:
 
     id: str
     at: float
-    simulated: bool
     daemon: str
     server: int
     state: str

@@ -48,7 +48,6 @@ def incident_status(
     at: float,
     address: Address | None = None,
     *,
-    simulated: bool = False,
     clients: int = MOST_LISTED,
 ) -> IncidentStatus:
     """Return an incident as it is `at` a time, with at most so many `clients` of each kind.
@@ -63,7 +62,6 @@ def incident_status(
         incident,
         longest=LONGEST_TEXT,
         at=at,
-        simulated=simulated,
         state="open" if incident.open else "ended",
         title=f"{_KINDS[incident.kind]} on server {incident.server} of {printable(incident.daemon)}",
         verdict=verdict(incident),

@@ -100,10 +100,10 @@ def indications_text(reasons: Iterable[ReasonStatus]) -> str:
 
 
 def incident_lines(
-    incidents: Sequence[IncidentStatus], width: int | None = None, *, detailed: bool = False
+    incidents: Sequence[IncidentStatus], width: int | None = None, *, detailed: bool = False, simulated: bool = False
 ) -> Sequence[Line]:
-    """Return the only incident in detail, or a table of incidents. The lines state it if a node is simulated."""
-    first = [line_of(warning(SIMULATED))] if any(each.simulated for each in incidents) else []
+    """Return the only incident in detail, or a table of incidents. The lines state it if the node is `simulated`."""
+    first = [line_of(warning(SIMULATED))] if simulated else []
     return [*first, *(details(incidents[0]) if detailed else incidents_table(incidents, width))]
 
 

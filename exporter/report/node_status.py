@@ -107,10 +107,7 @@ def status_document(data: StatusInput) -> StatusDocument:
             daemons=tuple(_daemon(node, at, each, policy, found, domains, memory) for each in View(node).daemons()),
             gpus=gpu_statuses(node, found, sharing),
             failure_domains=domains,
-            incidents=tuple(
-                incident_status(each, at, address_of(node, each.daemon, policy), simulated=node.simulated)
-                for each in incidents
-            ),
+            incidents=tuple(incident_status(each, at, address_of(node, each.daemon, policy)) for each in incidents),
             older_incidents=len(known) - len(incidents),
             collectors=tuple(_collector(name, source) for name, source in sorted(node.sources.items())),
             attribution_problem=attribution_problem(node, sharing.values()),

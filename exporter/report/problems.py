@@ -13,7 +13,7 @@ from exporter.report.problem import RUN_DOCTOR, Definition, NodeProblem, Problem
 
 _DIED = Definition(
     label="daemon died recently",
-    summary="MPS daemon {daemon} on {node} died",
+    summary="MPS daemon {daemon} [died {since} ago, and is up again; {ended}|on {node} died]",
     meaning="The control daemon ended, and no operator stopped it. Its clients, if it had any, ended with it. Limits "
     "that were set by command are lost, unless the watchdog sets them again.",
     remedy="Restart the processes that bypass MPS. Then look for the cause in the daemon's log and in the kernel log.",
@@ -65,7 +65,7 @@ class DaemonProblem(Problem):
     DAEMON_DIED_WITH_CLIENTS = replace(_DIED, severity=Severity.CRITICAL, label="daemon died with clients")
     DAEMON_RESTARTED = Definition(
         label="restarted by the watchdog",
-        summary="The watchdog restarted MPS daemon {daemon} on {node}",
+        summary="The watchdog restarted MPS daemon {daemon} [{since} ago|on {node}]",
         meaning="The control daemon was hung, or a fault did not end, so the watchdog ended the daemon and started "
         "it again. Its clients ended with it.",
         remedy="Check that the clients run again.",
@@ -183,7 +183,8 @@ class DaemonProblem(Problem):
     )
     FAULT = Definition(
         label="fault recently",
-        summary="A fatal GPU error hit clients of MPS daemon {daemon} on {node}",
+        summary="[{affected} of|A fatal GPU error hit clients of] MPS daemon {daemon} [had a fault {since} ago, which "
+        "has ended; suspect: {suspect}|on {node}]",
         meaning="A client made a fatal GPU error. MPS ended all clients that share a GPU with it, directly or "
         "through other clients. The server has recovered, or is about to.",
         remedy="Start the clients that were hit and do not restart by themselves. The daemon needs no action.",

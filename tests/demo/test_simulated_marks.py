@@ -53,10 +53,9 @@ def test_status_states_it(simulated: bool) -> None:
 
 @BOTH
 def test_incidents_state_it(simulated: bool) -> None:
-    found = incident_status(blocked(), AT, simulated=simulated)
-
-    assert (SIMULATED in incident_lines([found])[0].text) is simulated
-    assert found.simulated is simulated
+    """Also if there are none."""
+    for found in ([], [incident_status(blocked(), AT)]):
+        assert (SIMULATED in incident_lines(found, simulated=simulated)[0].text) is simulated
 
 
 @BOTH

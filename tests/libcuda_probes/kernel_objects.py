@@ -1,5 +1,6 @@
 """BPF objects in the kernel: those of a process, and whether they still exist."""
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -16,9 +17,11 @@ _BY_ID = {"prog": 13, "map": 14, "link": 30}
 def bpf_objects_of(pid: int) -> set[tuple[str, int]]:
     found = set()
     for file in Path(f"/proc/{pid}/fdinfo").iterdir():
-        ids = re.findall(r"^(prog|map|link)_id:\s+(\d+)$", file.read_text(), re.MULTILINE)
-        # The file of a link names its program, too. The file of a program names no map.
-        found.update((kind, int(number)) for kind, number in ids)
+        # The process opens and closes files meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            ids = re.findall(r"^(prog|map|link)_id:\s+(\d+)$", file.read_text(), re.MULTILINE)
+            # The file of a link names its program, too. The file of a program names no map.
+            found.update((kind, int(number)) for kind, number in ids)
     return found
 
 

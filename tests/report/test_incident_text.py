@@ -213,7 +213,6 @@ def test_open_incident() -> None:
     assert shown == {
         "id": "513-1a",
         "at": NOW,
-        "simulated": False,
         "daemon": DAEMON,
         "server": 513,
         "state": "open",

@@ -1,0 +1,55 @@
+"""What is over is shown for as long as its alert fires, with the severity of the alert."""
+
+import pytest
+
+from exporter.model.node import Node
+from exporter.model.values import replace
+from exporter.report.findings import findings
+from exporter.report.problem import Severity
+from exporter.report.problems import DaemonProblem
+from exporter.report.recovered import ALERT_SECONDS, recovered
+from tests.builders import AT, CLIENT, DAEMON, faulted, three_clients, watched
+
+
+def died(clients: frozenset[int] | None = frozenset({CLIENT}), *, back_at: float = AT + 3) -> Node:
+    """Return a node whose daemon died at AT, and is up again."""
+    present = three_clients()
+    daemon = present.daemons[DAEMON]
+    lifecycle = replace(daemon.lifecycle, last_loss_at=AT, clients_at_end=clients, state_since=back_at)
+    return replace(present, daemons={DAEMON: replace(daemon, lifecycle=lifecycle)})
+
+
+@pytest.mark.parametrize(
+    ("clients", "severity", "ended"),
+    [
+        (frozenset({CLIENT}), Severity.CRITICAL, "1 client ended"),
+        (frozenset[int](), Severity.WARNING, "0 clients ended"),
+        (None, Severity.WARNING, "an unknown number of clients ended"),
+    ],
+)
+def test_a_daemon_that_died_and_is_up_again(clients: frozenset[int] | None, severity: Severity, ended: str) -> None:
+    (first,) = recovered(died(clients), AT + 30)
+    assert (first.severity, first.fails) == (severity, True)
+    assert first.text == f"MPS daemon {DAEMON} died 30 s ago, and is up again; {ended}"
+
+
+def test_a_death_is_over_some_time_after_the_return() -> None:
+    """A daemon may be down for long."""
+    assert findings(died(back_at=AT + 500), AT + 500 + ALERT_SECONDS - 1)[0].severity is Severity.CRITICAL
+    assert not list(recovered(died(back_at=AT + 500), AT + 500 + ALERT_SECONDS + 1))
+
+
+def test_a_restart_by_the_watchdog_without_a_death() -> None:
+    restarted = watched(three_clients(), last_restart_at=AT + 50)
+    assert [each.problem for each in recovered(restarted, AT + 60)] == [DaemonProblem.DAEMON_RESTARTED]
+    assert not list(recovered(restarted, AT + 50 + ALERT_SECONDS + 1))
+
+
+def test_a_fault_that_has_ended() -> None:
+    present = faulted()
+    over = {name: replace(each, ended_at=AT + 20) for name, each in present.incidents.items()}
+    node = replace(three_clients(), incidents=over)
+    (found,) = recovered(node, AT + 30)
+    assert (found.problem, found.severity, found.fails) == (DaemonProblem.FAULT, Severity.WARNING, False)
+    assert "which has ended; suspect: " in found.text
+    assert not list(recovered(node, AT + 20 + ALERT_SECONDS + 1))
