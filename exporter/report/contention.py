@@ -40,7 +40,7 @@ def starved_clients(node: Node, at: float) -> Iterable[Finding]:
                 values={
                     "client": process_name(node, pids[0]),
                     "gpu": printable(gpu_name(node, uuid)),
-                    "slowdown": f"it is {slowdown_text(node, sharing[uuid], slowed[pids[0]])}",
+                    "slowdown": f"its work {slowdown_text(node, sharing[uuid], slowed[pids[0]])}",
                 },
                 notes=(others,) if len(pids) > 1 else (),
             )
@@ -52,11 +52,11 @@ def factor(ratio: float) -> str:
 
 
 def slowdown_text(node: Node, sharing: GpuSharing, found: Slowdown) -> str:
-    """Return how much slower a client is than on a quiet GPU, by which resource, and which other uses most of it.
+    """Return how much longer a client's work takes, for which resource it waits, and which other uses most of that.
 
     Without GPM the use of memory bandwidth is unknown, and so is the resource unless it is the SMs.
     """
-    slower = f"{'at least ' if found.is_bound else ''}{factor(found.ratio)} times slower than alone"
+    slower = f"takes {'at least ' if found.is_bound else ''}{factor(found.ratio)} times as long as on a quiet GPU"
     if found.resource is None:
         return slower
     is_other = found.resource is Resource.OTHER

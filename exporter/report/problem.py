@@ -185,7 +185,8 @@ class NodeProblem(Problem):
         meaning="For ten minutes, the client's work has taken more than twice as long as on a quiet GPU. MPS "
         "guarantees no client SMs or memory bandwidth.",
         remedy="If the client waits for SMs, limit its neighbours' threads. If it waits for memory bandwidth, that "
-        "does not help: move it, or the neighbour that uses most, to another GPU or to a MIG instance.",
+        "does not help: move it, or the neighbour that uses most, to another GPU. Each move ends the process that "
+        "moves.",
         alert="CudaMpsClientStarved",
         fails=False,
     )
@@ -308,9 +309,10 @@ class NodeProblem(Problem):
         severity=Severity.CRITICAL,
         label="driver unusable",
         summary="NVML does not work on {node}[: {problem}]",
-        meaning="The exporter cannot read the GPUs. Without the driver, no CUDA process and no MPS server can start.",
-        remedy="Repair the installation of the driver. In a container, provide its libraries and devices (--gpus all, "
-        "or NVIDIA_VISIBLE_DEVICES).",
+        meaning="The exporter cannot read the GPUs. If the driver itself is missing or broken, no CUDA process and no "
+        "MPS server can start.",
+        remedy="Run `cuda-mps-exporter doctor`: it shows what is missing, and how to repair it. In a container, "
+        "provide the driver's libraries and devices (--gpus all, or NVIDIA_VISIBLE_DEVICES).",
         runbook="CudaMpsExporterBlind",
     )
     EXPORTER_CANNOT_COLLECT = Definition(

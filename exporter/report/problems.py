@@ -53,7 +53,7 @@ class DaemonProblem(Problem):
         label="ended",
         summary="MPS daemon {daemon} on {node} has ended; it was not expected to run",
         meaning="A discovered control daemon has ended. Neither the configuration nor an enabled unit declares it.",
-        remedy="Nothing, unless you need this daemon.",
+        remedy="If clients ended with it, inform their owners and start it again; otherwise do nothing.",
     )
     DAEMON_STOPPED = Definition(
         label="stopped",
@@ -185,8 +185,8 @@ class DaemonProblem(Problem):
         label="fault recently",
         summary="[{affected} of|A fatal GPU error hit clients of] MPS daemon {daemon} [had a fault {since} ago, which "
         "has ended; suspect: {suspect}|on {node}]",
-        meaning="A client made a fatal GPU error. MPS ended all clients that share a GPU with it, directly or "
-        "through other clients. The server has recovered, or is about to.",
+        meaning="A client caused a fatal GPU error. MPS ended all clients that share a GPU with it, directly or "
+        "through other clients. The fault is over, or will be within a minute.",
         remedy="Start the clients that were hit and do not restart by themselves. The daemon needs no action.",
         alert="CudaMpsFault",
         fails=False,

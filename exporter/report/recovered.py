@@ -1,4 +1,4 @@
-"""Problems that are over, for as long as their alerts fire."""
+"""Problems that are over, for about as long as their alerts fire."""
 
 from collections.abc import Iterable
 

@@ -130,7 +130,7 @@ def _contention(node: Node, found: GpuSharing) -> Iterable[str]:
     slowed = {pid: each.slowdown for pid, each in clients.items() if each.slowdown and each.is_slowed}
     order = sorted(slowed, key=lambda pid: -slowed[pid].ratio)
     for pid in order[:MOST_SLOWED]:
-        yield f"slowed down: {process_name(node, pid)} is {slowdown_text(node, found, slowed[pid])}"
+        yield f"slowed down: {process_name(node, pid)} {slowdown_text(node, found, slowed[pid])}"
     if more := order[MOST_SLOWED:]:
         yield f"slowed down: {counted(len(more), 'more client')}"
     if found.bandwidth_is_full:

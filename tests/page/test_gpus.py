@@ -100,8 +100,8 @@ def test_shows_sharing_in_sentences_and_for_each_process() -> None:
 
 def test_shows_slowed_clients() -> None:
     text = shown(status_input(slowed()))
-    assert "slowed down: PID 600 (train.py) is 4.9 times slower than alone" in text
-    assert "slowed down: PID 602 (eval.py) is at least 4.9 times slower than alone" in text
+    assert "slowed down: PID 600 (train.py) takes 4.9 times as long as on a quiet GPU" in text
+    assert "slowed down: PID 602 (eval.py) takes at least 4.9 times as long as on a quiet GPU" in text
 
 
 def test_no_sharing_without_clients() -> None:

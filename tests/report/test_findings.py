@@ -283,7 +283,7 @@ def test_the_end_of_an_unexpected_daemon_is_not_critical() -> None:
     )
     (found,) = found_in(replace(idle(), daemons={DAEMON: gone}))
 
-    assert (found.severity, found.remedy) == (WARNING, "Nothing, unless you need this daemon.")
+    assert (found.severity, found.remedy) == (WARNING, DaemonProblem.DAEMON_ENDED.definition.remedy)
 
 
 def test_a_wrong_pid_file_is_reported_with_the_pid() -> None:

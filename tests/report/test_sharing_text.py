@@ -156,7 +156,7 @@ def test_warns_of_bandwidth_contention_without_a_likely_cause() -> None:
     assert hint.has(Style.WARNING)
 
 
-FACTOR = "  slowed down: PID 600 (train.py) is 4.9 times slower than alone"
+FACTOR = "  slowed down: PID 600 (train.py) takes 4.9 times as long as on a quiet GPU"
 
 
 def slowdown_lines(present: Node) -> list[str]:
@@ -184,7 +184,7 @@ def test_the_resource_is_unknown_without_gpm() -> None:
 
 def test_a_lower_bound_is_marked_in_the_sentence_and_in_the_table() -> None:
     known, bound = (contended(three_clients(), TRAIN, VLLM, is_bound=is_bound) for is_bound in (False, True))
-    assert "is at least 4.9 times slower than alone" in slowdown_lines(bound)[0]
+    assert "takes at least 4.9 times as long as on a quiet GPU" in slowdown_lines(bound)[0]
     rows = [next(line for line in texts(each) if line.startswith("600")) for each in (known, bound)]
     assert [(" 4.9x " in row, "≥ 4.9x" in row) for row in rows] == [(True, False), (True, True)]
 

@@ -148,7 +148,9 @@ def test_a_client_is_starved_after_ten_minutes_and_reported_with_the_cause() -> 
     (finding,) = starved_clients(with_reading(gpu.node, reading), gpu.at)
     assert (finding.client, finding.gpu, finding.fails) == (SMALL, GPU, False)
     name = "Client PID 600 (alice) on GPU 0 is starved by its neighbours"
-    cause = "it is 2.2 times slower than alone; it waits for memory bandwidth, of which PID 601 (bob) uses"
+    cause = (
+        "its work takes 2.2 times as long as on a quiet GPU; it waits for memory bandwidth, of which PID 601 (bob) uses"
+    )
     assert finding.text.startswith(f"{name}: {cause}")
 
 
