@@ -1,6 +1,7 @@
 """What each client uses now, how sure that is, what it launches, and how much others slow it down."""
 
 from dashboards import looks
+from dashboards.accounting.owners import HOUR, OWNER, by
 from dashboards.board import Row
 from dashboards.links import to_node
 from dashboards.panel import Column, lines, table
@@ -97,7 +98,6 @@ CLIENTS = Row(
 
 _SLOWDOWN, _LEAST = "cuda_mps_client_slowdown_ratio", "cuda_mps_client_slowdown_least_ratio"
 _BANDWIDTH = "cuda_mps_client_dram_bandwidth_ratio"
-_OWNER = "workload_kind, workload"
 _LOST = ("cuda_mps_workload_contention_seconds_total", "cuda_mps_workload_contention_caused_seconds_total")
 _SLOWED = (
     _SLOWDOWN,
@@ -153,7 +153,7 @@ NEIGHBOURS = Row(
             "Time lost to neighbours by workload",
             "Hours that each workload lost to its neighbours in the selected time range, at least, and that it cost "
             "them, in proportion to its use of the resource for which they waited.",
-            tuple(f"sum by ({_OWNER}) (increase({family}{{gpus}}[$__range])) / 3600" for family in _LOST),
+            tuple(by(OWNER, family, HOUR) for family in _LOST),
             {
                 "workload_kind": "Kind",
                 "workload": "Workload",

@@ -8,8 +8,8 @@ from dashboards.query import GPU, WITH_INDEX, Query, rate
 
 HOUR, KILOWATT_HOUR, GIGABYTE_HOUR = 3600, 3.6e6, 3.6e12
 
-_OWNER = "workload_kind, workload"
-_ENTRY = f"{_OWNER}, method"
+OWNER = "workload_kind, workload"
+_ENTRY = f"{OWNER}, method"
 _NAMED = "{{workload_kind}} {{workload}} {{method}}"
 
 _SM, _ENERGY = "cuda_mps_workload_sm_seconds_total", "cuda_mps_workload_energy_joules_total"
@@ -22,8 +22,8 @@ def _in_all(family: str, per: float | None = None, more: str = "") -> str:
     return _in_units(f"sum(increase({family}{{gpus{more}}}[$__range]))", per)
 
 
-def _by(labels: str, family: str, per: float | None = None) -> str:
-    """The same by owner, GPU or entry."""
+def by(labels: str, family: str, per: float | None = None) -> str:
+    """Return the same by owner, GPU or entry."""
     return _in_units(f"sum by ({labels}) (increase({family}{{gpus}}[$__range]))", per)
 
 
@@ -101,9 +101,9 @@ OWNERS = Row(
             "Part: of all SM time. No method: unattributed, or used by the MPS server itself. "
             "Energy is divided in proportion to SM time.",
             (
-                _by(_ENTRY, _SM, HOUR),
-                f"{_by(_ENTRY, _SM)} / on () group_left () ({_in_all(_GPU_SM)} > 0)",
-                _by(_ENTRY, _ENERGY, KILOWATT_HOUR),
+                by(_ENTRY, _SM, HOUR),
+                f"{by(_ENTRY, _SM)} / on () group_left () ({_in_all(_GPU_SM)} > 0)",
+                by(_ENTRY, _ENERGY, KILOWATT_HOUR),
             ),
             {
                 "workload_kind": "Kind",
@@ -120,7 +120,7 @@ OWNERS = Row(
         table(
             "Memory by workload",
             "GPU memory of each workload in the selected time range, multiplied by the time. It is measured.",
-            _by(_OWNER, _MEMORY, GIGABYTE_HOUR),
+            by(OWNER, _MEMORY, GIGABYTE_HOUR),
             {"workload_kind": "Kind", "workload": "Workload", "Value": Column("GB-hours", looks.COUNT)},
             sort=("GB-hours", True),
             width=10,
@@ -156,7 +156,7 @@ OVER_TIME = Row(
         lines(
             "Memory by workload over time",
             "Average GPU memory of each workload, stacked.",
-            Query(_briefly(rate(_MEMORY, _OWNER, of="gpus")), "{{workload_kind}} {{workload}}"),
+            Query(_briefly(rate(_MEMORY, OWNER, of="gpus")), "{{workload_kind}} {{workload}}"),
             unit=looks.BYTES,
             stacked=True,
             width=8,
@@ -183,10 +183,10 @@ OVER_TIME = Row(
             "Totals of each GPU in the selected time range. Ended: use of workloads whose series ended in that "
             "time. It was reported before, and is not lost.",
             (
-                _by(GPU, _GPU_SM, HOUR),
-                _by(GPU, "cuda_mps_gpu_closed_sm_seconds_total", HOUR),
-                _by(GPU, _GPU_ENERGY, KILOWATT_HOUR),
-                _by(GPU, "cuda_mps_gpu_closed_energy_joules_total", KILOWATT_HOUR),
+                by(GPU, _GPU_SM, HOUR),
+                by(GPU, "cuda_mps_gpu_closed_sm_seconds_total", HOUR),
+                by(GPU, _GPU_ENERGY, KILOWATT_HOUR),
+                by(GPU, "cuda_mps_gpu_closed_energy_joules_total", KILOWATT_HOUR),
             ),
             {
                 "instance": Column("Node", link=to_node()),

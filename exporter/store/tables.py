@@ -28,7 +28,7 @@ MAX_WATCHDOG_STATES = 256
 """Four times as many daemons as can be configured."""
 
 LEAST_PACE = 1e-9
-"""Less is no count of launches, spans and widths, nor a time, of a pace. Such values are divided by each other."""
+"""Least count, and least time, in a stored pace. A smaller one is damaged, and dividing by it fails."""
 
 SCHEMA = """
 CREATE TABLE incidents (id TEXT PRIMARY KEY, at REAL NOT NULL, daemon TEXT, expected INTEGER, open INTEGER, json TEXT);
