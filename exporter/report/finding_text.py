@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from exporter.report.finding import Finding
 from exporter.report.problem import Severity
-from exporter.report.text import SEVERITY_STYLES, Line, Piece, dim, line_of, shell_command
+from exporter.report.text import SEVERITY_STYLES, Line, Piece, dim, line_of, shell_command, step_lines
 
 MOST_PLACES = 5
 
@@ -28,8 +28,6 @@ def finding_lines(finding: Finding, *heading: Piece | str, above: Collection[str
     if finding.remedy:
         yield line_of(f"  {finding.remedy}", indent=2)
     yield from (line_of("    ", shell_command(command)) for command in finding.commands if command not in above)
-    for number, step in enumerate(finding.steps, start=1):
-        yield line_of(dim(f"  {number}. "), step.text, indent=5)
-        yield from (line_of(" " * 5, shell_command(command), indent=5) for command in step.commands)
+    yield from step_lines(finding.steps)
     if finding.definition.page is not None:
         yield line_of(dim(f"  See {finding.definition.page}"))

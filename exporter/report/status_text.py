@@ -29,6 +29,7 @@ from exporter.report.text import (
     mebibytes,
     percent,
     shell_command,
+    step_lines,
     truncate,
     warning,
     with_error,
@@ -331,9 +332,7 @@ def _remedies(document: StatusDocument, above: Sequence[Line]) -> Iterable[Line]
             yield from (line_of(), line_of(f"What to do: {finding.text}"))
             yield from (line_of(f"  {finding.meaning}"), line_of(f"  {finding.remedy}"))
         yield from (line_of("  ", shell_command(command)) for command in new)
-        for number, step in enumerate(finding.steps, start=1):
-            yield line_of(dim(f"  {number}. "), step.text, indent=5)
-            yield from (line_of(" " * 5, shell_command(command), indent=5) for command in step.commands)
+        yield from step_lines(finding.steps)
 
 
 def _collection_errors(document: StatusDocument) -> Iterable[str]:

@@ -21,13 +21,7 @@ from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import used_bytes
 from exporter.state.limits import clients_limit
 from exporter.state.processes import cgroup_of
-from exporter.usage.contention import (
-    STARVED_RATIO,
-    bandwidths,
-    is_clearly_slowed,
-    sharing_gain,
-    slowdowns,
-)
+from exporter.usage.contention import STARVED_RATIO, bandwidths, is_clearly_slowed, sharing_gain, slowdowns
 from exporter.usage.last_minute import MINUTE_SECONDS, fresh_splits
 from exporter.usage.launch_history import current_reading
 
