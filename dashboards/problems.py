@@ -51,9 +51,9 @@ SHOWN_PROBLEMS = (
     ShownProblem(NodeProblem.EXPORTER_DOWN, "up{node} == 0"),
     ShownProblem(NodeProblem.EXPORTER_STALLED, "time() - cuda_mps_exporter_snapshot_timestamp_seconds{node} > 120"),
     ShownProblem(
-        DaemonProblem.DAEMON_DEAD, f'cuda_mps_daemon_state{{node, state="absent"}} == 1 {_EXPECTED_AND_NOT_STOPPED}'
+        DaemonProblem.DAEMON_DOWN, f'cuda_mps_daemon_state{{node, state="down"}} == 1 {_EXPECTED_AND_NOT_STOPPED}'
     ),
-    ShownProblem(DaemonProblem.DAEMON_HUNG, 'cuda_mps_daemon_state{node, state="unresponsive"} == 1'),
+    ShownProblem(DaemonProblem.DAEMON_UNRESPONSIVE, 'cuda_mps_daemon_state{node, state="unresponsive"} == 1'),
     ShownProblem(DaemonProblem.SERVER_FAULT, 'cuda_mps_server_state{node, state="fault"} == 1'),
     ShownProblem(DaemonProblem.SERVER_CRASH_LOOP, "cuda_mps_server_crash_loop{node} == 1"),
     ShownProblem(DaemonProblem.CIRCUIT_OPEN, 'cuda_mps_watchdog_state{node, state="circuit_open"} == 1'),

@@ -439,7 +439,7 @@ def full() -> Node:
     ).node
 
 
-def daemon_dead() -> Node:
+def daemon_down() -> Node:
     """The daemon of three clients died ten seconds ago."""
     return reduced(
         exited(CONTROL, at=AT + 5),
@@ -690,7 +690,7 @@ def drifted() -> Node:
 
 
 CRASHED = Diagnosis(
-    condition=Condition.CRASHED,
+    condition=Condition.DOWN,
     since=AT + 5,
     indications=(Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.NO_DAEMON_FOUND)),
 )
@@ -703,9 +703,9 @@ def watched(present: Node, **known: Any) -> Node:
 
 def backing_off() -> Node:
     """The daemon died, and a restart failed."""
-    failed = ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=1)
+    failed = ActionCount(kind=ActionKind.RESTART, reason=ActionReason.DOWN, result=ActionResult.FAILED, count=1)
     return watched(
-        daemon_dead(),
+        daemon_down(),
         phase=WatchdogPhase.BACKOFF,
         diagnosis=CRASHED,
         restarts=(AT + 5,),
@@ -719,7 +719,7 @@ def backing_off() -> Node:
 def circuit_open() -> Node:
     """The daemon died three times, and restarts are suspended."""
     return watched(
-        daemon_dead(),
+        daemon_down(),
         phase=WatchdogPhase.CIRCUIT_OPEN,
         diagnosis=CRASHED,
         restarts=(AT - 2000, AT, AT + 3, AT + 5),
@@ -823,7 +823,7 @@ def divided() -> Node:
 
 
 _ALL = (
-    *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, blocked_recovery),
+    *(idle, three_clients, full, daemon_down, no_nvml, gpu_lost, faulted, blocked_recovery),
     *(limited, drifted, owned),
     *(accounted, allocated, slowed),
     *(backing_off, circuit_open, quarantined, suspended, launches_counted, simulated),

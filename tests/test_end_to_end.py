@@ -131,10 +131,10 @@ def test_reports_a_fault_and_its_recovery(mps: MpsStandIn, serve: Serve) -> None
 # -- the daemon's life ---------------------------------------------------------------------------------------------
 
 
-def test_counts_a_killed_daemon_as_one_loss_and_an_absent_one_as_none(mps: MpsStandIn, serve: Serve) -> None:
+def test_counts_a_killed_daemon_as_one_loss_and_one_that_was_down_as_none(mps: MpsStandIn, serve: Serve) -> None:
     exporter = serve()
     exporter.shows(0, "cuda_mps_daemon_up", daemon=str(mps.pipe_directory))
-    exporter.is_in_state("absent")
+    exporter.is_in_state("down")
     assert exporter.value("cuda_mps_daemon_losses_total") == 0
 
     mps.start()
@@ -143,7 +143,7 @@ def test_counts_a_killed_daemon_as_one_loss_and_an_absent_one_as_none(mps: MpsSt
     mps.kill()
     exporter.shows(0, "cuda_mps_daemon_up")
     exporter.shows(1, "cuda_mps_daemon_losses_total", reason="died")
-    exporter.is_in_state("absent")
+    exporter.is_in_state("down")
     disconnected = exporter.samples("cuda_mps_clients_disconnected_total")
     assert {labels["reason"]: count for labels, count in disconnected if count} == {"daemon_gone": 1}
     assert exporter.value("cuda_mps_server_clients") is None
@@ -177,7 +177,7 @@ def _assert_obeyed(mps: MpsStandIn, command: str) -> None:
 
 @pytest.mark.parametrize(
     ("end", "state", "losses"),
-    [("ActiveState=inactive\nResult=success", "stopped", 0), ("ActiveState=failed\nResult=signal", "absent", 1)],
+    [("ActiveState=inactive\nResult=success", "stopped", 0), ("ActiveState=failed\nResult=signal", "down", 1)],
     ids=("by an operator", "it failed"),
 )
 def test_reads_the_end_of_a_daemon_from_its_unit(
@@ -403,7 +403,7 @@ def test_status_fails_if_a_server_is_in_fault_or_an_expected_daemon_is_down(
     mps.kill()
     for flags in ([], ["--json"]):
         done = run(environment, "status", *flags)
-        assert (done.returncode, "absent" in done.stdout) == (1, True)
+        assert (done.returncode, "down" in done.stdout) == (1, True)
 
 
 def test_status_shows_a_hung_and_a_held_daemon(mps: MpsStandIn, environment: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ COLLECTORS = Row(
         ),
         table(
             "Problems of collectors",
-            "Why the most recent collection failed. The runbook of CudaMpsExporterBlind explains what to do.",
+            "Why the most recent collection failed. The runbook of CudaMpsExporterCannotCollect explains what to do.",
             max_by("cuda_mps_exporter_source_problem_info", "job, instance, source, problem", of="node"),
             {"instance": "Node", "source": "Collector", "problem": "Problem"},
             sort=("Collector", False),

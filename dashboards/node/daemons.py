@@ -16,7 +16,7 @@ DAEMON_STATES: Mapping[str, Colour] = {
     DaemonState.STOPPED: Colour.ODD,
     DaemonState.HELD: Colour.WARNING,
     DaemonState.UNRESPONSIVE: Colour.BAD,
-    DaemonState.ABSENT: Colour.BAD,
+    DaemonState.DOWN: Colour.BAD,
 }
 SERVER_STATES: Mapping[str, Colour] = {
     ServerState.ACTIVE: Colour.WELL,

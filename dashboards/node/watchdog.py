@@ -100,7 +100,7 @@ WATCHDOG = Row(
             "Processes at fault",
             "Processes that had the session open, were stopped, hung, or could not be woken, in the selected time "
             "range. Empty: there was none.",
-            "last_over_time(cuda_mps_watchdog_culprit_info{daemons}[$__range])",
+            "last_over_time(cuda_mps_watchdog_process_info{daemons}[$__range])",
             {"instance": "Node", "daemon": "Daemon", "diagnosis": "Diagnosis", "pid": "PID"},
             sort=("Daemon", False),
             width=10,

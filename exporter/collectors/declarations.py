@@ -1,6 +1,6 @@
 """Daemons that the node's MPS installation declares: NVIDIA's device plugin and DRA driver for Kubernetes, and GKE.
 
-A declared daemon must run: if it is absent, an alert fires. No access to the Kubernetes API is needed.
+A declared daemon must run: if it is down, an alert fires. No access to the Kubernetes API is needed.
 """
 
 import contextlib

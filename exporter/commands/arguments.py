@@ -101,7 +101,7 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
             add("--for", dest="duration", metavar="DURATION", help="Duration. (default: until interrupted)")
             switch("--mask", help="Replace names and identifiers, the same ones in the same way.")
         case "replay":
-            operands, example = "{--list | --events FILE | --metrics FILE}", "--events sample:culprit_trap"
+            operands, example = "{--list | --events FILE | --metrics FILE}", "--events sample:client_traps"
             what = parser.add_mutually_exclusive_group(required=True)
             what.add_argument("--list", action="store_true", help="List the sample recordings.")
             what.add_argument("--events", action="store_true", help="Print one JSON object for each event.")

@@ -83,7 +83,7 @@ def print_commands(origin: str) -> None:
         f"{SIMULATED}.\n\nTry in another terminal:\n\n"
         f"  {own} status --url {origin}\n"
         f"  {own} incidents --url {origin}\n"
-        f"  {own} replay --events sample:culprit_trap\n\n"
+        f"  {own} replay --events sample:client_traps\n\n"
         "doctor and record examine this machine. They cannot examine the simulated node.\n"
     )
     with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ from exporter.reducer import reduce_all
 from exporter.view import View
 
 SAMPLES: Mapping[str, str] = {
-    "culprit_trap": "a kernel of one client executes a trap; the fault ends its neighbours too",
+    "client_traps": "a kernel of one client executes a trap; the fault ends its neighbours too",
     "two_gpus_fault_on_0": "a client that uses two GPUs joins them: a fault on one ends the clients on both",
     "control_killed": "the control daemon is killed, and its server and clients end",
     "control_hangs": "the control daemon does not answer for a while",

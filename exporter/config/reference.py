@@ -35,7 +35,7 @@ of a command.
 ## Daemons
 
 The exporter finds all control daemons of the node. It *expects* those that are declared: by the configuration, by an
-enabled systemd unit, or by [Kubernetes](kubernetes.md) on the node. If an expected daemon is absent, an alert fires.
+enabled systemd unit, or by [Kubernetes](kubernetes.md) on the node. If an expected daemon is down, an alert fires.
 The configuration declares daemons in one of these ways; the first that applies counts:
 
 1. `--pipe-directory` and `--log-directory` name one daemon. If the file has a daemon with that pipe directory, its keys

@@ -39,7 +39,7 @@ def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observatio
     """Affect all clients that share two GPUs. One of them stays for `seconds`, and recovery waits for it.
 
     The cause is by turns a client that is killed with a kernel in flight, and a wild pointer, mostly 1 GiB beyond a
-    range of the culprit.
+    range of the cause.
     """
     daemon = scenario.training
     if daemon.pid is None or daemon.fault is not None:
@@ -48,11 +48,11 @@ def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observatio
     scenario.faults += 1
     clients = _sharing(daemon)
     if killed := scenario.faults % 2:
-        *clients, culprit = clients
-        named = blamed = next(client for client in clients if set(client.gpus) & set(culprit.gpus))
-        gpu, error = next(gpu for gpu in named.gpus if gpu in culprit.gpus), LOST_INSTRUCTIONS
-        yield from daemon.disconnect(at - 0.2, culprit, killed=True)
-        yield culprit.exit(at - 0.19, wait_status=9)
+        *clients, cause = clients
+        named = blamed = next(client for client in clients if set(client.gpus) & set(cause.gpus))
+        gpu, error = next(gpu for gpu in named.gpus if gpu in cause.gpus), LOST_INSTRUCTIONS
+        yield from daemon.disconnect(at - 0.2, cause, killed=True)
+        yield cause.exit(at - 0.19, wait_status=9)
     else:
         named, *_, blamed = clients
         number = scenario.faults // 2
@@ -68,7 +68,7 @@ def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observatio
         yield from _address_ranges(clients, at - 0.06)
     yield from _fault_block(at - (0.08 if killed else 0.05), daemon, clients, blamed, seconds)
     if killed:
-        yield daemon.server_log(at, f"Client process {culprit.pid} disconnected")
+        yield daemon.server_log(at, f"Client process {cause.pid} disconnected")
 
 
 def _address_ranges(clients: Sequence[SimulatedProcess], at: float) -> Iterator[Observation]:
@@ -308,19 +308,19 @@ FAILURES: Mapping[str, Failure] = {
     "contained-fault": Failure(_contained_fault, None, 0, -400, 700),
     "hardware-xid": Failure(_hardware_xid, "CudaMpsQuarantined", 600, -870, 3000, 90),
     "daemon-restarts": Failure(_daemon_restarts, "CudaMpsDaemonDied", 0, -450, 1660),
-    "daemon-dies": Failure(_daemon_dies, "CudaMpsDaemonDead", 300, -150, 1500, 45),
-    "daemon-keeps-dying": Failure(_daemon_keeps_dying, "CudaMpsDaemonDead", 300, -30, 2400, 180),
+    "daemon-dies": Failure(_daemon_dies, "CudaMpsDaemonDown", 300, -150, 1500, 45),
+    "daemon-keeps-dying": Failure(_daemon_keeps_dying, "CudaMpsDaemonDown", 300, -30, 2400, 180),
     "daemon-hangs": Failure(_daemon_hangs, "CudaMpsDaemonUnresponsive", 300, 520, 1700, 60),
     "session-held": Failure(_session_held, "CudaMpsDaemonHeld", 1200, 12, 400, 40),
     "servers-crash": Failure(_servers_crash, "CudaMpsServerCrashLoop", 300, -620, 2600, 30),
     "server-full": Failure(_server_full, "CudaMpsClientsRefused", 600, -330, 1300, 120),
     "user-waits": Failure(_user_waits, "CudaMpsClientsWaiting", 1200, 2, 800, 90),
     "limits-drift": Failure(_limits_drift, "CudaMpsLimitsDrifted", 1200, -20, 900, 120),
-    "bypass": Failure(_bypass, "CudaMpsClientsBypassing", 1200, -10, 300, 90),
-    "memory-full": Failure(_memory_full, "CudaMpsTenantFillsMemory", 1200, -800, 2000, 120),
+    "bypass": Failure(_bypass, "CudaMpsProcessBypassing", 1200, -10, 300, 90),
+    "memory-full": Failure(_memory_full, "CudaMpsWorkloadFillsMemory", 1200, -800, 2000, 120),
     "noisy-neighbour": Failure(_noisy_neighbour, "CudaMpsClientStarved", 1500, -60, 1900, 300),
     "unknown-line": Failure(_unknown_line, None, 0, -650, 950),
-    "nvml-fails": Failure(_nvml_fails, "CudaMpsExporterBlind", 1200),
+    "nvml-fails": Failure(_nvml_fails, "CudaMpsExporterCannotCollect", 1200),
 }
 """By their names in `--at`. An hour has all but the last, and the first minute has most."""
 

@@ -17,7 +17,7 @@ from exporter.model.values import replace
 
 INSIDE, NEAR = 0, 1
 GPU_PARTS, HOST_PARTS = (0.5, 0.3), (0.08, 0.02)
-"""How often the address of a failed access is inside a range of the culprit for its GPU, or near one; and inside other
+"""How often the address of a failed access is inside a range of the cause for its GPU, or near one; and inside other
 large memory of it, or near that. The rest is anywhere."""
 
 NEAREST, FARTHEST = 1 << 21, 1 << 34

@@ -83,7 +83,7 @@ ADDRESS_NEAR = Calibration(60, 61)
 """The client that the faulting address names, because it is in a range of that client, or near one."""
 
 MAX_IF_AMBIGUOUS = 0.75
-"""At most this while the address ranges of another candidate are unknown: if the culprit's are, an innocent was named
+"""At most this while the address ranges of another candidate are unknown: if the cause's are, an innocent was named
 in 14 of 223 trials. A client can make its own unreadable, and many exit right after their fault. The same if the
 address is in a range of another client, which can reserve most addresses, and farther than `MOST_IF_INSIDE_ANOTHER`
 from those of the first."""

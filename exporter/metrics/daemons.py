@@ -218,7 +218,7 @@ _OUTCOME = (Choice("reason", ActionReason), Choice("result", ActionResult))
 _BY_WATCHDOG = (ActionResult.SUCCEEDED, ActionResult.FAILED, ActionResult.OBSERVED)
 
 _COUNTED_FROM_ZERO = (
-    *product((ActionKind.RESTART,), (ActionReason.CRASHED, ActionReason.HUNG), ActionResult),
+    *product((ActionKind.RESTART,), (ActionReason.DOWN, ActionReason.HUNG), ActionResult),
     *product((ActionKind.RESTART, *AGAINST_FAULTS), (ActionReason.FAULT,), _BY_WATCHDOG),
     *product((ActionKind.END_SERVER,), (ActionReason.HUNG,), _BY_WATCHDOG),
     *product((ActionKind.SET_LIMITS,), (ActionReason.LIMITS_LOST, ActionReason.LIMITS_DRIFTED), _BY_WATCHDOG[:2]),
@@ -254,7 +254,7 @@ def _blocked(each: _Watched) -> Mapping[str, bool]:
     return {reason: reason in found for reason in BlockReason}
 
 
-def _culprits(view: View) -> Rows:
+def _processes(view: View) -> Rows:
     found = ((labels, watch.diagnosis) for labels, watch in _WATCHED_STATE.items(view))
     return ((*labels, each.condition, each.process.pid) for labels, each in found if each and each.process)
 
@@ -302,7 +302,7 @@ WATCHDOG = group(
         Choice("diagnosis", Condition),
         lambda each: Condition.UNKNOWN if each.diagnosis is None else each.diagnosis.condition,
     ).help("Diagnosis of the daemon from several sources; exactly one diagnosis is 1."),
-    info("cuda_mps_watchdog_culprit_info", ("daemon", Choice("diagnosis", Condition), "pid"), _culprits).help(
+    info("cuda_mps_watchdog_process_info", ("daemon", Choice("diagnosis", Condition), "pid"), _processes).help(
         "Process that the diagnosis names, always 1: it has the control session open, is suspended, or hangs."
     ),
     Series(

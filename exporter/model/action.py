@@ -33,7 +33,7 @@ AGAINST_FAULTS = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
 class ActionReason(StrEnum):
     """Why an action is taken."""
 
-    CRASHED = "crashed"
+    DOWN = "down"
     HUNG = "hung"
     FAULT = "fault"
     LIMITS_LOST = "limits_lost"

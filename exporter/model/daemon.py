@@ -97,7 +97,7 @@ STATIC_PARTITIONING = frozenset(("-S", "--static-partitioning"))
 class DaemonState(StrEnum):
     """State of a control daemon."""
 
-    ABSENT = "absent"
+    DOWN = "down"
     STARTING = "starting"
     UP = "up"
     UNRESPONSIVE = "unresponsive"
@@ -363,7 +363,7 @@ class Daemon:
     @property
     def ended(self) -> bool:
         """Whether the daemon was lost or stopped."""
-        return self.state in (DaemonState.ABSENT, DaemonState.STOPPED)
+        return self.state in (DaemonState.DOWN, DaemonState.STOPPED)
 
     @property
     def answers(self) -> bool:

@@ -125,7 +125,7 @@ def severity_and_label(daemon: Daemon, found: Iterable[Finding]) -> tuple[Severi
         severity = Severity.WELL
     elif daemon.state is None and daemon.supported:
         severity = Severity.UNKNOWN
-    elif daemon.declared.expected and daemon.state in (DaemonState.ABSENT, DaemonState.UNRESPONSIVE):
+    elif daemon.declared.expected and daemon.state in (DaemonState.DOWN, DaemonState.UNRESPONSIVE):
         severity = Severity.CRITICAL
     for each in found:
         if each.daemon == daemon.name and each.severity.rank > severity.rank:

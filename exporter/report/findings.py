@@ -70,9 +70,9 @@ _SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.STATE_LOST)
 """The watchdog restarts nothing until an operator runs `resume`, and no GPU is quarantined."""
 
 _STATE_PROBLEMS = {
-    DaemonState.ABSENT: DaemonProblem.DAEMON_DEAD,
+    DaemonState.DOWN: DaemonProblem.DAEMON_DOWN,
     DaemonState.STOPPED: DaemonProblem.DAEMON_STOPPED,
-    DaemonState.UNRESPONSIVE: DaemonProblem.DAEMON_HUNG,
+    DaemonState.UNRESPONSIVE: DaemonProblem.DAEMON_UNRESPONSIVE,
     DaemonState.HELD: DaemonProblem.DAEMON_HELD,
     DaemonState.STARTING: DaemonProblem.DAEMON_STARTING,
 }
@@ -358,7 +358,7 @@ def _state_finding(
         # Clients are not affected; lists of them, limits and servers' states are as old as the last answer.
         run = control_command(list_servers(daemon.runtime.protocol), address_of(node, name, policy), deadline=10)
         since = daemon.commands.unanswered_since
-        return Finding(DaemonProblem.CONTROL_PROGRAM_HUNG, at=at, since=since, daemon=name, commands=known(run))
+        return Finding(DaemonProblem.CONTROL_PROGRAM_UNRESPONSIVE, at=at, since=since, daemon=name, commands=known(run))
     if summary is not None and summary.problem and not summary.fault:
         problem = _problem_of(node, at, daemon, watch)
         commands, since = commands_to_signal(node, watch.diagnosis), _since(node, at, daemon, watch, problem)
@@ -413,7 +413,7 @@ def _not_up(
             commands = (*commands_to_resume(daemon.name), *start)
         elif watch.phase is WatchdogPhase.IDLE:
             commands = commands_to_start(node, daemon, policy)
-    elif problem is DaemonProblem.DAEMON_HUNG and not acts:
+    elif problem is DaemonProblem.DAEMON_UNRESPONSIVE and not acts:
         commands = commands_to_restart(node, daemon, policy)
     if summary is not None and summary.action is not None:
         return _with_watchdog(replace(found, commands=commands), watch, summary)

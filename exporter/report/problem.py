@@ -108,7 +108,7 @@ _BYPASSING = Definition(
     meaning="CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and "
     "MPS clients wait while they compute.",
     remedy="Restart the processes with CUDA_MPS_PIPE_DIRECTORY set to the daemon's directory.",
-    alert="CudaMpsClientsBypassing",
+    alert="CudaMpsProcessBypassing",
     fails=False,
 )
 
@@ -132,7 +132,7 @@ class NodeProblem(Problem):
         meaning="The driver reported an error that no program causes, and NVIDIA advises a reset of the GPU or a "
         "reboot. Work on that GPU fails.",
         remedy="Take the node out of scheduling. Then reset the GPU or reboot. A restart of MPS does not help.",
-        alert="CudaMpsHardwareXid",
+        alert="CudaMpsGpuResetNeeded",
     )
     HARDWARE_XID = Definition(
         label="hardware Xid recently",
@@ -176,7 +176,7 @@ class NodeProblem(Problem):
         meaning="More than 95 % of the GPU's memory is used, and one workload has more than half of it. Allocations "
         "of the other workloads fail.",
         remedy="Limit the workload's memory (`pinned_memory_limits` in the configuration), or move it.",
-        alert="CudaMpsTenantFillsMemory",
+        alert="CudaMpsWorkloadFillsMemory",
         fails=False,
     )
     CLIENT_STARVED = Definition(
@@ -276,7 +276,7 @@ class NodeProblem(Problem):
         summary="Exporter on {node} cannot read a log of MPS daemon {daemon}[: {problem}]",
         meaning="The exporter misses short faults, the clients that they hit, and refused clients.",
         remedy="Let the exporter read the log.",
-        runbook="CudaMpsExporterBlind",
+        runbook="CudaMpsExporterCannotCollect",
         fails=False,
     )
     NOTHING_COLLECTED = Definition(
@@ -303,7 +303,7 @@ class NodeProblem(Problem):
         meaning="The exporter's main loop has stopped, or the clocks of the node and of Prometheus differ. Other "
         "alerts of this node may be wrong.",
         remedy="Restart the exporter. No client is affected.",
-        alert="CudaMpsExporterLate",
+        alert="CudaMpsExporterStalled",
     )
     NVML_UNUSABLE = Definition(
         severity=Severity.CRITICAL,
@@ -313,14 +313,14 @@ class NodeProblem(Problem):
         "MPS server can start.",
         remedy="Run `cuda-mps-exporter doctor`: it shows what is missing, and how to repair it. In a container, "
         "provide the driver's libraries and devices (--gpus all, or NVIDIA_VISIBLE_DEVICES).",
-        runbook="CudaMpsExporterBlind",
+        runbook="CudaMpsExporterCannotCollect",
     )
     EXPORTER_CANNOT_COLLECT = Definition(
         label="exporter cannot collect",
         summary="CUDA MPS exporter on {node} cannot collect {source}[: {problem}]",
         meaning="A collector has failed, completely or in part. What it collects is missing, not zero.",
         remedy=RUN_DOCTOR,
-        alert="CudaMpsExporterBlind",
+        alert="CudaMpsExporterCannotCollect",
     )
     EXPORTER_PAUSED = Definition(
         label="exporter paused",

@@ -32,14 +32,14 @@ class DaemonProblem(Problem):
         remedy="",
         fails=False,
     )
-    DAEMON_DEAD = Definition(
+    DAEMON_DOWN = Definition(
         severity=Severity.CRITICAL,
         label="daemon down",
         summary="MPS daemon {daemon} [has been down for {since}|on {node} is down]",
         meaning="The control daemon does not run, and no operator stopped it. Any clients ended with it. New CUDA "
         "processes run without MPS and without limits, and get no error.",
         remedy="Start the daemon. Then restart the processes that bypass MPS.",
-        alert="CudaMpsDaemonDead",
+        alert="CudaMpsDaemonDown",
     )
     DAEMON_NEVER_STARTED = Definition(
         severity=Severity.CRITICAL,
@@ -47,7 +47,7 @@ class DaemonProblem(Problem):
         summary="MPS daemon {daemon} on {node} has never run",
         meaning="The configuration, a unit or Kubernetes declares the control daemon, but it has never run here.",
         remedy="Start the daemon, or remove it from the configuration.",
-        runbook="CudaMpsDaemonDead",
+        runbook="CudaMpsDaemonDown",
     )
     DAEMON_ENDED = Definition(
         label="ended",
@@ -103,7 +103,7 @@ class DaemonProblem(Problem):
         "clients from NVML, but no states, limits and namespaces.",
         remedy="Nothing. A newer version of the exporter may support the protocol.",
     )
-    DAEMON_HUNG = Definition(
+    DAEMON_UNRESPONSIVE = Definition(
         severity=Severity.CRITICAL,
         label="daemon unresponsive",
         summary="MPS daemon {daemon} [has not answered for {since}|on {node} does not answer]",
@@ -143,14 +143,14 @@ class DaemonProblem(Problem):
         "No client ends.",
         alert="CudaMpsDaemonHeld",
     )
-    CONTROL_PROGRAM_HUNG = Definition(
+    CONTROL_PROGRAM_UNRESPONSIVE = Definition(
         label="not queried",
         summary="The control program [has not answered for MPS daemon {daemon} for {since},|"
         "does not answer for MPS daemon {daemon} on {node},] but the daemon accepts connections",
         meaning="Clients are not affected. Lists of clients, limits and states of servers are as old as the last "
         "answer.",
         remedy="Find out why nvidia-cuda-mps-control hangs: run it by hand. Do not restart the daemon.",
-        runbook="CudaMpsExporterBlind",
+        runbook="CudaMpsExporterCannotCollect",
     )
     PID_FILE_WRONG = Definition(
         severity=Severity.CRITICAL,
@@ -201,7 +201,7 @@ class DaemonProblem(Problem):
         remedy="Resume the process with `kill -CONT`. No client ends.",
         runbook="CudaMpsDaemonUnresponsive",
     )
-    SERVER_HUNG = Definition(
+    SERVER_UNRESPONSIVE = Definition(
         severity=Severity.CRITICAL,
         label="server unresponsive",
         summary="MPS daemon {daemon} [has waited for a server that does not answer for {since}|"
@@ -299,15 +299,15 @@ CONDITION_PROBLEMS: Mapping[Condition, Problem] = {
     Condition.WELL: DaemonProblem.WELL,
     Condition.STARTING: DaemonProblem.DAEMON_STARTING,
     Condition.UNKNOWN: DaemonProblem.DAEMON_UNKNOWN,
-    Condition.CRASHED: DaemonProblem.DAEMON_DEAD,
+    Condition.DOWN: DaemonProblem.DAEMON_DOWN,
     Condition.STOPPED: DaemonProblem.DAEMON_STOPPED,
     Condition.NEVER_SEEN: DaemonProblem.DAEMON_NEVER_STARTED,
-    Condition.UNRESPONSIVE: DaemonProblem.DAEMON_HUNG,
+    Condition.UNRESPONSIVE: DaemonProblem.DAEMON_UNRESPONSIVE,
     Condition.SUSPENDED: DaemonProblem.DAEMON_SUSPENDED,
     Condition.STUCK_IN_DRIVER: DaemonProblem.DAEMON_STUCK_IN_DRIVER,
     Condition.SERVER_SUSPENDED: DaemonProblem.SERVER_SUSPENDED,
-    Condition.SERVER_UNRESPONSIVE: DaemonProblem.SERVER_HUNG,
-    Condition.PROGRAM_UNRESPONSIVE: DaemonProblem.CONTROL_PROGRAM_HUNG,
+    Condition.SERVER_UNRESPONSIVE: DaemonProblem.SERVER_UNRESPONSIVE,
+    Condition.PROGRAM_UNRESPONSIVE: DaemonProblem.CONTROL_PROGRAM_UNRESPONSIVE,
     Condition.HELD: DaemonProblem.DAEMON_HELD,
     Condition.FAULT: DaemonProblem.SERVER_FAULT,
     Condition.CRASH_LOOP: DaemonProblem.SERVER_CRASH_LOOP,

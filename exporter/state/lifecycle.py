@@ -236,7 +236,7 @@ def end(step: Step, at: float, how: LossReason = LossReason.DIED, *, killed: boo
     had_process = daemon.runtime.process is not None
     to_explain = had_process or daemon.state is not None or _is_recent(daemon.lifecycle.quit_at, at)
     daemon = with_lifecycle(
-        _responsive(replace(daemon, state=DaemonState.ABSENT, default_limits=DefaultLimits())),
+        _responsive(replace(daemon, state=DaemonState.DOWN, default_limits=DefaultLimits())),
         killed=killed,
         traces_expected=had_process,
         traces_read=False,
@@ -286,7 +286,7 @@ def explain_end(
     daemon = with_lifecycle(daemon, unexplained_end_at=None, quit_claimed_at=None)
     if stopped:
         step.daemon = with_lifecycle(daemon, quit_at=None)
-        if daemon.state is DaemonState.ABSENT:
+        if daemon.state is DaemonState.DOWN:
             step.daemon = with_lifecycle(replace(step.daemon, state=DaemonState.STOPPED), state_since=ended_at)
         step.report(ended_at, EventName.DAEMON_STOPPED, reason=None if quit_or_stopped else StopReason.WORKLOAD_ENDED)
         return

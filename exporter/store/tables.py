@@ -1,6 +1,7 @@
 """Tables of the state file. A row has the JSON of one value; its other columns only select rows."""
 
 import json
+import re
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -183,6 +184,10 @@ def _shares(rows: Sequence[tuple[Any, ...]], most: int) -> frozenset[int]:
     return frozenset(row[0] for row in select_fairly(rows, most, lambda row: row[1], expected))
 
 
+_RENAMED = re.compile(rb'("(?:condition|reason|state)": )"crashed"'), rb'\1"down"'
+"""A name that earlier versions stored, and what replaces it. In a text, the quotes of a key are escaped."""
+
+
 def _read(kind: type[Built], rows: Iterable[tuple[bytes]], unreadable: Counter[type]) -> tuple[Built, ...]:
     """Return the values of these rows, within `MAX_BYTES`, and count the rows that cannot be read."""
     values: list[Built] = []
@@ -192,7 +197,7 @@ def _read(kind: type[Built], rows: Iterable[tuple[bytes]], unreadable: Counter[t
         if size > MAX_BYTES:
             break
         try:
-            value = build(kind, json.loads(row))
+            value = build(kind, json.loads(_RENAMED[0].sub(_RENAMED[1], row)))
             if isinstance(value, UsageRow):
                 value.check()
             values.append(value)

@@ -65,8 +65,8 @@ def decide(context: Context) -> Decision:
     if found is None:
         return None
     match found.condition:
-        case Condition.CRASHED:
-            return restart.restart_crashed(context, found.since)
+        case Condition.DOWN:
+            return restart.restart_down_daemon(context, found.since)
         case Condition.UNRESPONSIVE:
             return kill_blockers(context) or restart.restart_hung(context, found.since)
         case Condition.SUSPENDED:

@@ -89,8 +89,8 @@ def _exit_diagnosis(context: Context) -> Diagnosis:
     no_quit = _loss_observed(context.daemon) or left or (unit is not None and unit.active == "failed")
     indications = tuple(_exit_indications(context, unit))
     independent = {_KINDS.get(indication.code, indication.code) for indication in indications}
-    crashed = lifecycle.unexplained_end_at is None and no_quit and len(independent) >= 2
-    condition = Condition.CRASHED if crashed else Condition.UNKNOWN
+    down = lifecycle.unexplained_end_at is None and no_quit and len(independent) >= 2
+    condition = Condition.DOWN if down else Condition.UNKNOWN
     return Diagnosis(condition=condition, since=since, indications=indications)
 
 

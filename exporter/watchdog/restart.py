@@ -57,7 +57,7 @@ _IN_TRANSITION = ("activating", "deactivating", "reloading")
 
 _ENDS_HEALTH = frozenset(
     {
-        Condition.CRASHED,
+        Condition.DOWN,
         Condition.STOPPED,
         Condition.NEVER_SEEN,
         Condition.UNRESPONSIVE,
@@ -175,7 +175,7 @@ def count_unit_restarts(context: Context) -> Evaluated:
     new = unit.restarts - before
     if not new or not context.works:
         return watch, ()
-    action, reason, result = ActionKind.RESTART, ActionReason.CRASHED, ActionResult.BY_SYSTEMD
+    action, reason, result = ActionKind.RESTART, ActionReason.DOWN, ActionResult.BY_SYSTEMD
     watch = count_action(watch, action, reason, result, by=new)
     restarts = (*watch.restarts, *(at,) * new)[-context.thresholds.restarts :]
     watch = replace(watch, unit_restarts=unit.restarts, restarts=restarts, last_restart_at=at)
@@ -216,10 +216,10 @@ def _unusable(unit: UnitState) -> Reason | None:
 # -- Decisions ---------------------------------------------------------------------------------------------------------
 
 
-def restart_crashed(context: Context, since: float) -> Decision:
-    """Decide about a daemon that crashed at `since`."""
+def restart_down_daemon(context: Context, since: float) -> Decision:
+    """Decide about a daemon that has been down since `since`."""
     obstacle = _obstacle(context) or _unit_obstacle(context, since)
-    return obstacle or _restart(context, ActionReason.CRASHED, since)
+    return obstacle or _restart(context, ActionReason.DOWN, since)
 
 
 def restart_hung(context: Context, since: float) -> Decision:
@@ -328,7 +328,7 @@ def _steps(context: Context) -> tuple[ActionStep, ...]:
     daemon, unit = identity_of(runtime.process), policy.unit
     wanted = limit_enforcement.limits_to_restore(policy.limits, watch)
     commands = (each.command for each in limit_enforcement.check_defaults(context.daemon, wanted))
-    # After a start of the exporter, only the last process shows the protocol of a dead daemon.
+    # After a start of the exporter, only the last process shows the protocol of a daemon that is down.
     has_defaults = watch.process is None or watch.process.protocol != PROTOCOL
     set_limits = tuple(GiveCommand(command=command, vital=False) for command in commands if has_defaults)
     if unit is not None and daemon is not None and runtime.unit == unit:

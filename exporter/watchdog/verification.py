@@ -82,10 +82,10 @@ def verify(context: Context) -> Evaluated:
         return _ended(context, acting, Reason(ReasonCode.NO_RESULT)) if overdue else (context.watch, ())
     if acting.problem is not None or acting.kind is not ActionKind.RESTART:
         return _ended(context, acting, acting.problem)
-    if context.condition is Condition.CRASHED and _crashed_again(context, acting, acting.done_at):
+    if context.condition is Condition.DOWN and _died_again(context, acting, acting.done_at):
         return _ended(context, acting, Reason(ReasonCode.DAEMON_ENDED_AGAIN))
     # No daemon was observed since an earlier run of the exporter began the restart.
-    missing = context.condition is Condition.CRASHED and not context.daemon.lifecycle.ever_ran
+    missing = context.condition is Condition.DOWN and not context.daemon.lifecycle.ever_ran
     waited, pod_seconds = context.at - acting.done_at, 0.0 if context.pod_uid is None else POD_SECONDS
     if missing and waited > START_SECONDS + pod_seconds:
         return _ended(context, acting, Reason(ReasonCode.DAEMON_MISSING))
@@ -96,8 +96,8 @@ def verify(context: Context) -> Evaluated:
     return _ended(context, acting, problem)
 
 
-def _crashed_again(context: Context, acting: OngoingAction, done_at: float) -> bool:
-    """Return whether the new daemon has crashed.
+def _died_again(context: Context, acting: OngoingAction, done_at: float) -> bool:
+    """Return whether the new daemon has died.
 
     The restart itself ends a daemon that hung. The exit counts if it came after the restart, or of another process.
     """
@@ -108,7 +108,7 @@ def _crashed_again(context: Context, acting: OngoingAction, done_at: float) -> b
     if loss_at is None or loss_at <= acting.began_at:
         return False
     another = identity_of(context.watch.process) != acting.before
-    return acting.reason is ActionReason.CRASHED or loss_at > done_at or another
+    return acting.reason is ActionReason.DOWN or loss_at > done_at or another
 
 
 def _restart_problem(context: Context, acting: OngoingAction, seconds: float) -> Reason | None:

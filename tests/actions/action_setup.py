@@ -29,7 +29,7 @@ def node_of(mps: MpsStandIn, name: str = NAME) -> Node:
 
 
 def action(*steps: ActionStep, daemon: str = NAME, uid: int | None = None) -> Action:
-    return Action(daemon=daemon, kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=steps, uid=uid)
+    return Action(daemon=daemon, kind=ActionKind.RESTART, reason=ActionReason.DOWN, steps=steps, uid=uid)
 
 
 def identity(pid: int) -> ProcessIdentity:

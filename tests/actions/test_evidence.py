@@ -70,7 +70,7 @@ def test_saves_what_is_known_of_the_daemon(mps: MpsStandIn, evidence: Evidence) 
     assert files["control.log"] == mps.control_log
     assert f"== {server}/stat ==\n{server} (nvidia-cuda-mps" in files["processes.txt"]
     known = json.loads(files["node.json"])
-    assert known["action"]["reason"] == "crashed"
+    assert known["action"]["reason"] == "down"
     assert list(known["daemon"]["servers"]) == [str(server)]
     assert list(known["daemon"]["clients"]) == [str(CLIENT)]
 

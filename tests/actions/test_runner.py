@@ -116,7 +116,7 @@ def test_restarts_a_killed_daemon_with_its_limits(mps: MpsStandIn, worker: Worke
     limit = "set_default_device_pinned_mem_limit 0 2G"
     done = worker.done(SaveEvidence(), starting(mps), GiveCommand(command=limit))
 
-    assert (done.daemon, done.kind, done.reason, done.problem) == (NAME, ActionKind.RESTART, "crashed", None)
+    assert (done.daemon, done.kind, done.reason, done.problem) == (NAME, ActionKind.RESTART, "down", None)
     assert done.evidence is not None
     assert "Starting new server" in Path(done.evidence, "control.log").read_text()
     (given, _) = worker.seen

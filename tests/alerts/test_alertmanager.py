@@ -17,22 +17,22 @@ from tests.prometheus import Alertmanager
 from tests.tools import needed
 
 EXPECTED = {
-    "1": ["CudaMpsDaemonDead"],
+    "1": ["CudaMpsDaemonDown"],
     "2": ["CudaMpsDaemonDied"],
-    "3": ["CudaMpsDaemonDied", "CudaMpsClientsBypassing"],
+    "3": ["CudaMpsDaemonDied", "CudaMpsProcessBypassing"],
     "4": ["CudaMpsDaemonUnresponsive"],
     "5": ["CudaMpsDaemonDied", "CudaMpsCircuitOpen"],
-    "6": ["CudaMpsDaemonDead"],
+    "6": ["CudaMpsDaemonDown"],
     "7": ["CudaMpsQuarantined"],
     "8": ["CudaMpsFault"],
     "9": ["CudaMpsServerFault"],
     "10": ["CudaMpsServerCrashLoop"],
     "11": ["CudaMpsClientSlotsNearlyFull", "CudaMpsClientsRefused"],
     "12": ["CudaMpsClientsWaiting"],
-    "13": ["CudaMpsTenantFillsMemory"],
-    "14": ["CudaMpsDaemonDead", "CudaMpsExporterDown"],
-    "15": ["CudaMpsExporterLate"],
-    "16": ["CudaMpsExporterBlind"],
+    "13": ["CudaMpsWorkloadFillsMemory"],
+    "14": ["CudaMpsDaemonDown", "CudaMpsExporterDown"],
+    "15": ["CudaMpsExporterStalled"],
+    "16": ["CudaMpsExporterCannotCollect"],
     "17": ["CudaMpsQuarantined"],
 }
 """The alerts that notify in each simulated failure, in the order of escalation."""
@@ -76,7 +76,7 @@ def test_configuration_is_valid() -> None:
 @pytest.mark.parametrize(
     ("labels", "receiver"),
     [
-        ({"severity": "critical", "alertname": "CudaMpsDaemonDead"}, "pager"),
+        ({"severity": "critical", "alertname": "CudaMpsDaemonDown"}, "pager"),
         ({"severity": "critical", "alertname": "CudaMpsExporterDown"}, "pager"),
         ({"severity": "warning", "alertname": "CudaMpsFault"}, "tickets"),
     ],
@@ -94,7 +94,7 @@ def test_groups_many_exporters_into_one_page() -> None:
             (each for each in route["routes"] if all(_matches(text, rule.alert) for text in each["matchers"][:1])),
             route,
         )
-        of_many = rule.alert in ("CudaMpsExporterDown", "CudaMpsExporterLate")
+        of_many = rule.alert in ("CudaMpsExporterDown", "CudaMpsExporterStalled")
         assert ("instance" in matched.get("group_by", route["group_by"])) is not of_many
 
 
@@ -222,10 +222,11 @@ def test_a_broken_gpu_hides_no_fault_and_no_other_gpu(alertmanager: Alertmanager
     labels = {"job": "cuda-mps-exporter", "instance": "xids:10677", "severity": "warning"}
     xid = {**labels, "alertname": "CudaMpsHardwareXid", "gpu": "GPU-0"}
     sent = [xid | {"gpu": "GPU-1"}, {**labels, "alertname": "CudaMpsFault", "daemon": "/run/other"}]
-    of_lost = xid | {"severity": "critical", "gpu": "GPU-2"}
+    reset = xid | {"alertname": "CudaMpsGpuResetNeeded", "severity": "critical"}
+    of_lost = reset | {"gpu": "GPU-2"}
     lost = of_lost | {"alertname": "CudaMpsGpuLost"}
     quarantined = lost | {"alertname": "CudaMpsQuarantined", "daemon": "/run/one"}
-    for each in (xid | {"severity": "critical"}, xid, of_lost, lost, quarantined, *sent):
+    for each in (reset, xid, of_lost, lost, quarantined, *sent):
         alertmanager.send(each)
     eventually(lambda: is_inhibited(alertmanager, xid))
     eventually(lambda: is_inhibited(alertmanager, of_lost))

@@ -26,7 +26,9 @@ ENDS = (3600, 3605, 3610)
 RESOLVED_SECONDS = 120
 OUTAGE_SECONDS = 180
 
-PERSISTENT = {"CudaMpsWorkloadOftenSuspected", "CudaMpsHardwareXid", "CudaMpsLogContradicted"}
+PERSISTENT = {
+    f"CudaMps{name}" for name in ("WorkloadOftenSuspected", "GpuResetNeeded", "HardwareXid", "LogContradicted")
+}
 """The consequence of these events lasts longer than two minutes; their runbooks state how long they alert."""
 Value = Callable[[float, float], float | None]
 """The value of a series at a time, in seconds after the beginning and after the end of a failure. None: absent."""
@@ -79,7 +81,7 @@ def _death(alert: str, lasts: float, clients: float) -> Failure:
 
     def series(begin: float, end: float) -> Mapping[str, Value]:
         return {
-            _named("daemon_state daemon=a state=absent"): state(0, 1),
+            _named("daemon_state daemon=a state=down"): state(0, 1),
             _named("watchdog_diagnosis daemon=a diagnosis=stopped"): always(0),
             _named("daemon_last_loss_timestamp_seconds daemon=a"): since(begin),
             _named("daemon_start_time_seconds daemon=a"): lambda begun, ended: (
@@ -118,7 +120,7 @@ def _bypassing(lasts: float, *, loss: bool) -> Failure:
         lost = {_named("daemon_last_loss_timestamp_seconds daemon=a"): since(begin)} if loss else {}
         return {_named("bypassing_processes daemon=a gpu=0"): state(0, 2), **lost}
 
-    return Failure("CudaMpsClientsBypassing", lasts, series)
+    return Failure("CudaMpsProcessBypassing", lasts, series)
 
 
 def _crash_loop(lasts: float) -> Failure:
@@ -131,7 +133,7 @@ def _crash_loop(lasts: float) -> Failure:
     return Failure("CudaMpsServerCrashLoop", lasts, series)
 
 
-DEATH = "CudaMpsDaemon(Dead|Died)"
+DEATH = "CudaMpsDaemon(Down|Died)"
 FAILURES: Sequence[Failure] = (
     *(_death(DEATH, lasts, clients) for lasts in (1, 20, 55, 110, 300) for clients in (0, 7)),
     *(_fault(lasts) for lasts in (0, 5, 20, 55, 110, 300)),
@@ -168,7 +170,7 @@ FAILURES: Sequence[Failure] = (
     _lasting("CudaMpsLogBlocked", 400, "daemon_log_blocked daemon=a", 0, 1),
     _lasting("CudaMpsClientsWaiting", 1200, "clients_waiting daemon=a", 0, 2),
     _lasting(
-        "CudaMpsTenantFillsMemory",
+        "CudaMpsWorkloadFillsMemory",
         1200,
         "gpu_memory_used_bytes gpu=0",
         10,
@@ -187,13 +189,13 @@ FAILURES: Sequence[Failure] = (
         5,
         **{"client_slowdown_error_ratio daemon=a client=1 gpu=0": 0},
     ),
-    _lasting("CudaMpsExporterBlind", 1200, "exporter_source_up source=nvml", 1, 0),
+    _lasting("CudaMpsExporterCannotCollect", 1200, "exporter_source_up source=nvml", 1, 0),
     _lasting("CudaMpsExporterPaused", 8000, "exporter_paused", 0, 1),
     _lasting("CudaMpsWatchdogBlocked", 600, "watchdog_blocked daemon=a reason=no_lock", 0, 1),
     _lasting("CudaMpsConfigReloadFailed", 600, "exporter_config_last_reload_successful", 1, 0),
     Failure("CudaMpsExporterDown", 600, lambda begin, end: {}),
     Failure(
-        "CudaMpsExporterLate",
+        "CudaMpsExporterStalled",
         600,
         lambda begin, end: {
             _named("exporter_snapshot_timestamp_seconds"): lambda begun, ended: end + ended if ended >= 0 else begin

@@ -122,7 +122,7 @@ RUNNING = DaemonProcess(at=1.0, daemon="one", pid=4711, start_ticks=1)
 
 @pytest.mark.parametrize(
     "unfinished",
-    [{"runtime__process": RUNNING}, {"state": DaemonState.ABSENT, "lifecycle__unexplained_end_at": 1.0}],
+    [{"runtime__process": RUNNING}, {"state": DaemonState.DOWN, "lifecycle__unexplained_end_at": 1.0}],
     ids=["running", "unexplained end"],
 )
 def test_keeps_a_daemon_that_is_no_longer_named_until_its_end_is_explained(unfinished: Mapping[str, Any]) -> None:

@@ -151,7 +151,7 @@ def test_queries_the_daemon_of_the_configured_user(foreign: DaemonLocation) -> N
 def start_problem(location: DaemonLocation, uid: int | None) -> Reason | None:
     tools = Tools(clock=CLOCK, proc=Proc(Path("/proc"), CLOCK), client=lambda *_: client_of(location), path=os.defpath)
     step = RunCommand(arguments=("true",), uid=uid)
-    action = Action(daemon="node", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=(step,))
+    action = Action(daemon="node", kind=ActionKind.RESTART, reason=ActionReason.DOWN, steps=(step,))
     return StepRunner(
         action, Node(), location, tools=tools, cancellation=Cancellation(CLOCK), report=lambda _: None
     ).run()

@@ -392,7 +392,7 @@ def test_reduces_all_observations_to_pids_of_this_namespace(contained: Container
     assert daemon.totals.disconnected["exit"] == 1
 
     os.kill(daemon_pid, 9)
-    daemon = until(lambda daemon: daemon.state is DaemonState.ABSENT)
+    daemon = until(lambda daemon: daemon.state is DaemonState.DOWN)
     assert (daemon.servers, daemon.clients) == ({}, {})
     logs.close()
     processes.close()

@@ -20,7 +20,7 @@ from tests.builders import (
     SERVER,
     blocked_recovery,
     circuit_open,
-    daemon_dead,
+    daemon_down,
     daemon_process,
     drifted,
     faulted,
@@ -138,7 +138,7 @@ def in_container(start: Callable[[], Node]) -> Node:
 
 def in_pod() -> Node:
     """Return a dead daemon that a pod ran."""
-    present = daemon_dead()
+    present = daemon_down()
     known = replace(daemon_process(), cgroup=f"0::/kubepods/burstable/pod{POD}/{'a' * 64}\n")
     found = PodFound(at=AT, uid=POD, name="mps-0", namespace="team-a")
     daemon = with_fields(present.daemons[DAEMON], runtime__last_process=known)
@@ -147,7 +147,7 @@ def in_pod() -> Node:
 
 def several() -> Node:
     """Return a dead daemon and one that runs."""
-    present, other = daemon_dead(), idle().daemons[DAEMON]
+    present, other = daemon_down(), idle().daemons[DAEMON]
     name = "/run/nvidia/mps/other"
     known = replace(with_fields(other, pipe_directory=name), name=name)
     return replace(present, daemons={**present.daemons, name: known})
@@ -163,11 +163,11 @@ LIMIT_HIT = unit_state("failed", unit=UNIT, result="start-limit-hit", sub="faile
 
 CASES: Mapping[str, Case] = {
     "idle": Case(make=idle),
-    "dead": Case(make=daemon_dead, runs=False),
-    "dead, the watchdog acts": Case(make=daemon_dead, policy=ACTS, runs=False, evaluated=True),
-    "dead, of another user": Case(make=partial(of_user, daemon_dead, 1000), runs=False),
-    "dead, of a unit": Case(make=daemon_dead, policy=WITH_UNIT, runs=False),
-    "dead, of a unit at its start limit": Case(make=after(daemon_dead, LIMIT_HIT), policy=WITH_UNIT, runs=False),
+    "dead": Case(make=daemon_down, runs=False),
+    "dead, the watchdog acts": Case(make=daemon_down, policy=ACTS, runs=False, evaluated=True),
+    "dead, of another user": Case(make=partial(of_user, daemon_down, 1000), runs=False),
+    "dead, of a unit": Case(make=daemon_down, policy=WITH_UNIT, runs=False),
+    "dead, of a unit at its start limit": Case(make=after(daemon_down, LIMIT_HIT), policy=WITH_UNIT, runs=False),
     "dead, of a pod": Case(make=in_pod, runs=False),
     "dead, beside another": Case(make=several, runs=False),
     "never started": Case(make=never_started, runs=False, evaluated=True),
@@ -202,10 +202,10 @@ CASES: Mapping[str, Case] = {
     ),
     "state lost": Case(make=in_phase(three_clients, WatchdogPhase.STATE_LOST, state_lost_at=AT)),
     "deferred to systemd": Case(
-        make=in_phase(daemon_dead, WatchdogPhase.DEFERRED_TO_SYSTEMD), policy=WITH_UNIT, runs=False
+        make=in_phase(daemon_down, WatchdogPhase.DEFERRED_TO_SYSTEMD), policy=WITH_UNIT, runs=False
     ),
     "quarantined": Case(make=needs(three_clients, "RESET_GPU")),
-    "quarantined, dead": Case(make=needs(daemon_dead, "RESET_GPU"), runs=False),
+    "quarantined, dead": Case(make=needs(daemon_down, "RESET_GPU"), runs=False),
     "quarantined, reboot": Case(make=quarantined),
     "paused": Case(make=after(idle, look(problem=PAUSED, at=AT + 1))),
     "no NVML": Case(make=no_nvml),

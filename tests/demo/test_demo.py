@@ -135,7 +135,7 @@ def test_has_nearly_every_diagnosis() -> None:
     found = {event.state for event in events() if event.event is EventName.DAEMON_DIAGNOSED}
     assert found == {
         Condition.WELL,
-        Condition.CRASHED,
+        Condition.DOWN,
         Condition.UNRESPONSIVE,
         Condition.HELD,
         Condition.FAULT,

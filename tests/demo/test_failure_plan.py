@@ -74,7 +74,7 @@ REPORTED: Mapping[str, Callable[[Reduced], bool]] = {
     "contained-fault": has(EventName.CLIENT_FAULT_CONTAINED),
     "hardware-xid": has(EventName.GPU_XID, EventName.DAEMON_QUARANTINED),
     "daemon-restarts": has(EventName.DAEMON_LOST, EventName.DAEMON_UP),
-    "daemon-dies": is_diagnosed(Condition.CRASHED),
+    "daemon-dies": is_diagnosed(Condition.DOWN),
     "daemon-keeps-dying": has(EventName.CIRCUIT_OPENED),
     "daemon-hangs": is_diagnosed(Condition.UNRESPONSIVE),
     "session-held": is_diagnosed(Condition.HELD),

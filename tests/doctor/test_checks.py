@@ -116,7 +116,7 @@ def crash_loop(facts: Facts, ago: float = 30) -> Facts:
 
 def ended(**changes: Any) -> Facts:
     facts = with_daemon(
-        healthy(daemons=(), **changes), state=DaemonState.ABSENT, runtime__process=None, clients={}, servers={}
+        healthy(daemons=(), **changes), state=DaemonState.DOWN, runtime__process=None, clients={}, servers={}
     )
     return replace(facts, processes={})
 
@@ -209,8 +209,8 @@ MISTAKES: tuple[Mistake, ...] = (
     ("visible_devices_wrong", WARNING, OTHER_GPU, lambda: client(**{VISIBLE_DEVICES: OTHER_GPU})),
     ("gpu_of_two_daemons", WARNING, "", other_daemon_of_the_gpu),
     ("no_daemon", WARNING, "", without_daemons),
-    ("daemon_dead", CRITICAL, f"{DAEMON} has been down", ended),
-    ("daemon_hung", CRITICAL, "not answer", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
+    ("daemon_down", CRITICAL, f"{DAEMON} has been down", ended),
+    ("daemon_unresponsive", CRITICAL, "not answer", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
     ("daemon_unknown", UNKNOWN, "is not known yet", lambda: with_daemon(healthy(), state=None)),
     ("daemon_held", WARNING, "open session", lambda: with_daemon(healthy(), state=DaemonState.HELD)),
     ("clients_waiting", WARNING, "another user's clients", another_user_waits),
@@ -355,7 +355,7 @@ def test_each_check_has_a_test() -> None:
 
 def test_problems_of_status_have_its_codes_and_commands() -> None:
     (finding,) = found(ended())
-    assert (finding.problem, finding.daemon) == (DaemonProblem.DAEMON_DEAD, DAEMON)
+    assert (finding.problem, finding.daemon) == (DaemonProblem.DAEMON_DOWN, DAEMON)
     assert finding.commands == (f"systemctl restart {UNIT}",)
 
 

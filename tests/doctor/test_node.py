@@ -323,7 +323,7 @@ def test_reports_two_daemons_in_one_directory(node: Preflight, correct: Report) 
 def test_reports_a_killed_daemon(node: Preflight, correct: Report) -> None:
     with another(node, {}) as (mps, environment):
         mps.kill()
-        expected = {"daemon_dead": "critical"}
+        expected = {"daemon_down": "critical"}
         if os.stat("/proc/self/ns/pid").st_ino != INITIAL_PID_NAMESPACE:
             expected = {"exporter_pid_namespace": "warning"}
         assert new_findings(node, correct, **environment) == expected

@@ -47,7 +47,7 @@ def test_restarts_a_killed_daemon_with_its_limits(
     assert max(kill["answers"] for kill in kills) <= BACK_WITHIN
     assert max(kill["limits"] for kill in kills) <= BACK_WITHIN
     assert max(kill["client"] for kill in kills) <= CLIENT_WITHIN
-    assert watchdog.done() == ["restart for crashed: succeeded"]
+    assert watchdog.done() == ["restart for down: succeeded"]
 
 
 def test_the_circuit_breaker_opens_and_stays_open_until_resume(daemon: ControlDaemon, watchdogs: Watchdogs) -> None:

@@ -55,7 +55,7 @@ def test_ends_a_stopped_server_of_a_dead_daemon_before_the_next_daemon_answers(
     figures.note(**{f"leftover_server_kill_to_{name}_seconds": seconds for name, seconds in taken.items()})
     assert taken["leftover_gone"] <= taken["answers"]
     eventually(watchdog.is_well)
-    assert watchdog.done() == ["restart for crashed: succeeded"]
+    assert watchdog.done() == ["restart for down: succeeded"]
 
 
 @pytest.fixture(scope="module")

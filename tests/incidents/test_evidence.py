@@ -385,7 +385,7 @@ class TestDaemon:
         """A stale pid file can name another process."""
         start = reduced(daemon_process(), start=UP).node
         seen = (exited(441, at=AT + 5), look("log", at=AT + 7), *(refusal(at=AT + at) for at in (10, 20, 30)))
-        assert reduced(*seen, start=start).daemon.state is DaemonState.ABSENT
+        assert reduced(*seen, start=start).daemon.state is DaemonState.DOWN
         assert reduced(*seen[2:], start=start).daemon.state is DaemonState.HELD
 
     def test_one_refusal_after_unanswered_commands_shows_no_open_session(self) -> None:

@@ -34,7 +34,7 @@ from tests.builders import (
     active,
     at_work,
     control_log,
-    daemon_dead,
+    daemon_down,
     exited,
     failure,
     fault,
@@ -236,9 +236,9 @@ def test_a_default_directory_without_a_daemon_has_no_series() -> None:
 
 
 def test_a_dead_daemon_has_a_state_a_counter_and_a_time_and_its_clients_are_disconnected() -> None:
-    present = daemon_dead()
+    present = daemon_down()
     assert value(present, "cuda_mps_daemon_up") == 0
-    assert value(present, "cuda_mps_daemon_state", state="absent") == 1
+    assert value(present, "cuda_mps_daemon_state", state="down") == 1
     assert by(present, "cuda_mps_daemon_losses_total", "reason") == {"died": 1, "replaced": 0}
     assert value(present, "cuda_mps_daemon_last_loss_timestamp_seconds") == AT + 5
     assert value(present, "cuda_mps_clients_disconnected_total", reason="daemon_gone") == 3
@@ -248,7 +248,7 @@ def test_a_dead_daemon_has_a_state_a_counter_and_a_time_and_its_clients_are_disc
 
 
 def test_a_loss_remains_visible_after_a_restart() -> None:
-    back = reduced(*at_work(at=AT + 20), start=daemon_dead()).node
+    back = reduced(*at_work(at=AT + 20), start=daemon_down()).node
     assert value(back, "cuda_mps_daemon_up") == 1
     assert value(back, "cuda_mps_daemon_losses_total", reason="died") == 1
     assert value(back, "cuda_mps_daemon_last_loss_timestamp_seconds") == AT + 5

@@ -64,31 +64,31 @@ def test_the_mode_of_the_daemon_takes_precedence() -> None:
 
 
 def test_shows_diagnosis_and_state_which_are_unknown_and_idle_before_the_first_evaluation() -> None:
-    for present, state, diagnosis in ((idle(), "idle", "unknown"), (circuit_open(), "circuit_open", "crashed")):
+    for present, state, diagnosis in ((idle(), "idle", "unknown"), (circuit_open(), "circuit_open", "down")):
         assert ones(present, "cuda_mps_watchdog_state") == [state]
         assert ones(present, "cuda_mps_watchdog_diagnosis") == [diagnosis]
 
 
 def test_shows_the_process_of_the_diagnosis() -> None:
-    assert shown(suspended())["cuda_mps_watchdog_culprit_info", "server_suspended", str(SERVER)] == 1
-    assert not [key for key in shown(circuit_open()) if key[0] == "cuda_mps_watchdog_culprit_info"]
+    assert shown(suspended())["cuda_mps_watchdog_process_info", "server_suspended", str(SERVER)] == 1
+    assert not [key for key in shown(circuit_open()) if key[0] == "cuda_mps_watchdog_process_info"]
 
 
 def test_restart_counters_start_at_0(subtests: pytest.Subtests) -> None:
-    for reason, result in product(["crashed", "hung"], ActionResult):
+    for reason, result in product(["down", "hung"], ActionResult):
         with subtests.test(reason=reason, result=result):
             assert shown(idle())[RESTARTS, reason, result] == 0
 
 
 def test_counts_restarts_and_other_actions() -> None:
     action_counts = (
-        ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.BY_SYSTEMD, count=3),
+        ActionCount(kind=ActionKind.RESTART, reason=ActionReason.DOWN, result=ActionResult.BY_SYSTEMD, count=3),
         ActionCount(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, result=ActionResult.OBSERVED, count=2),
         ActionCount(kind=ActionKind.SET_LIMITS, reason="new", result=ActionResult.FAILED, count=1),
     )
     found = shown(watched(three_clients(), action_counts=action_counts))
     assert {key: value for key, value in found.items() if value and key[0] in (RESTARTS, ACTIONS)} == {
-        (RESTARTS, "crashed", "by_systemd"): 3,
+        (RESTARTS, "down", "by_systemd"): 3,
         (ACTIONS, "kill_clients", "fault", "observed"): 2,
         (ACTIONS, "set_limits", "new", "failed"): 1,
     }

@@ -26,7 +26,7 @@ from tests.builders import (
     PAUSED,
     at_work,
     circuit_open,
-    daemon_dead,
+    daemon_down,
     daemon_process,
     faulted,
     flight,
@@ -59,7 +59,7 @@ CUT_OFF = Suspect(
     confidence=0.96,
     indications=(Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=0.12),),
 )
-WOULD_RESTART = LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=False)
+WOULD_RESTART = LastAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, begun=False)
 UNIT = "nvidia-cuda-mps.service"
 KINDS = (WorkloadKind.USER, WorkloadKind.SLURM_JOB, WorkloadKind.UNIT)
 POLICY = Policy(daemon_policies={DAEMON: DaemonPolicy(unit=UNIT)})
@@ -141,8 +141,8 @@ def fault() -> StatusInput:
 
 def dead() -> StatusInput:
     """Return a dead daemon with a watchdog that only observes."""
-    observed = ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.OBSERVED, count=1)
-    present = watched(daemon_dead(), diagnosis=CRASHED, last_action=WOULD_RESTART, action_counts=(observed,))
+    observed = ActionCount(kind=ActionKind.RESTART, reason=ActionReason.DOWN, result=ActionResult.OBSERVED, count=1)
+    present = watched(daemon_down(), diagnosis=CRASHED, last_action=WOULD_RESTART, action_counts=(observed,))
     return status_input(present, events=EVENTS)
 
 
@@ -248,7 +248,7 @@ def hostile() -> StatusInput:
 
 
 EVENTS = (
-    Event(at=AT + 6, event=EventName.WATCHDOG_WOULD_ACT, daemon=DAEMON, action="restart", reason="crashed"),
+    Event(at=AT + 6, event=EventName.WATCHDOG_WOULD_ACT, daemon=DAEMON, action="restart", reason="down"),
     Event(at=AT + 5, event=EventName.DAEMON_LOST, daemon=DAEMON, reason="died"),
     Event(at=AT + 4, event=EventName.CLIENT_CONNECTED, daemon=DAEMON, pid=600),
     Event(at=AT - 60, event=EventName.DAEMON_UP, daemon=DAEMON),

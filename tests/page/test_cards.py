@@ -52,7 +52,7 @@ EXPECTED = {
         "Critical",
         "MPS daemon /tmp/nvidia-mps has been down for 11 s.",
         (
-            "The watchdog only observes: would restart: crashed. Start the daemon. Then restart the "
+            "The watchdog only observes: would restart: down. Start the daemon. Then restart the "
             "processes that bypass MPS."
         ),
         ("systemctl restart nvidia-cuda-mps.service",),
@@ -201,8 +201,8 @@ def test_a_client_on_unknown_gpus_is_in_no_box() -> None:
 
 def test_shows_what_it_would_do_if_it_observes() -> None:
     text = shown(dead(), "watchdog")
-    assert "/tmp/nvidia-mps idle It observes · 5 restarts left, if it could act would restart: crashed" in text
-    assert "So far: restart (crashed): 1 observed" in text
+    assert "/tmp/nvidia-mps idle It observes · 5 restarts left, if it could act would restart: down" in text
+    assert "So far: restart (down): 1 observed" in text
 
 
 def test_shows_that_it_acts() -> None:

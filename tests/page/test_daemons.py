@@ -63,9 +63,9 @@ def test_shows_the_name_of_a_server_with_protocol_3() -> None:
     assert "Server 513 (<bdi>training</bdi>)" in Page({}).node(status_input(partitioned())).decode()
 
 
-def test_a_crashed_daemon_has_the_indications() -> None:
+def test_a_daemon_that_is_down_has_the_indications() -> None:
     text = shown(dead())
-    assert f"{DAEMON} absent" in text
+    assert f"{DAEMON} down" in text
     assert f"MPS daemon {DAEMON} has been down for 11 s" in text
     assert "Indications: process 441 has exited; nvidia-cuda-mps-control finds no daemon" in text
     assert "So far: died 1 time" in text
@@ -90,7 +90,7 @@ def test_a_card_agrees_with_the_headline(subtests: pytest.Subtests) -> None:
         (suspended(), Severity.CRITICAL, "server stopped by a signal", "has been stopped by a signal"),
         (faulted(), Severity.CRITICAL, "server in FAULT", "has been in FAULT"),
         (drifted(), Severity.WARNING, "limits drifted", "differ from the configured"),
-        (circuit_open(), Severity.CRITICAL, "absent", "circuit open"),
+        (circuit_open(), Severity.CRITICAL, "down", "circuit open"),
     ]:
         with subtests.test(present=present, level=level, word=word, matter=matter):
             seen = StatusInput(node=present, at=present.at, policy=Policy())

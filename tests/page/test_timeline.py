@@ -34,7 +34,7 @@ def test_each_event_of_the_timeline_has_words() -> None:
 def test_shows_events_newest_first_without_connections() -> None:
     found = shown(busy().events)
     assert [(each.topic, each.about, each.words) for each in found.rows] == [
-        (Topic.WATCHDOG, DAEMON, "would restart; crashed"),
+        (Topic.WATCHDOG, DAEMON, "would restart; down"),
         (Topic.DAEMON, DAEMON, "the daemon died"),
         (Topic.DAEMON, DAEMON, "the daemon answers"),
     ]
@@ -47,12 +47,12 @@ def test_shows_the_result_of_an_action() -> None:
         event=EventName.WATCHDOG_ACTED,
         daemon=DAEMON,
         action="restart",
-        reason="crashed",
+        reason="down",
         result=ActionResult.FAILED,
         problem=Reason(ReasonCode.UNIT_NOT_RESTARTED, unit="a.service", text="no"),
     )
     (row,) = shown([done]).rows
-    assert row.words == "finished: restart; failed; crashed; systemctl could not restart a.service: no"
+    assert row.words == "finished: restart; failed; down; systemctl could not restart a.service: no"
     assert row.severity is Severity.WARNING
     assert shown([replace(done, result=ActionResult.SUCCEEDED, problem=None)]).rows[0].severity is Severity.WELL
 

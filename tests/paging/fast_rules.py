@@ -14,7 +14,7 @@ import yaml
 ALERTS = Path(__file__).parents[2] / "alerts"
 FACTOR = 20
 
-OWN_PACE = ("CudaMpsExporterLate", "CudaMpsClientStarved")
+OWN_PACE = ("CudaMpsExporterStalled", "CudaMpsClientStarved")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]+)([smhd])")

@@ -23,7 +23,7 @@ def timeless(text: str) -> str:
 
 
 def test_a_minute_is_three_seconds() -> None:
-    dead, refused = SHORT["CudaMpsDaemonDead", "critical"], SHORT["CudaMpsClientsRefused", "warning"]
+    dead, refused = SHORT["CudaMpsDaemonDown", "critical"], SHORT["CudaMpsClientsRefused", "warning"]
     died = SHORT["cuda_mps:daemon_died_seconds", None]
     assert dead["for"] == "3000ms"
     assert "[45000ms]" in refused["expr"]

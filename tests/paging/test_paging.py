@@ -48,7 +48,7 @@ CASES = {
     "a daemon dies, and stays dead": Case(
         f"{AT}:daemon-dies:15s",
         PAGER,
-        "CudaMpsDaemonDead",
+        "CudaMpsDaemonDown",
         "critical",
         TRAINING,
         ("does not run, and no operator stopped it",),
@@ -260,7 +260,7 @@ def test_covers_each_failure_of_the_demo() -> None:
 
 def test_two_deaths_two_minutes_apart_are_two_messages(paged: Paged) -> None:
     """The first daemon is still dead. Its alert is neither repeated nor does it delay that of the second."""
-    dead = {"alertname": "CudaMpsDaemonDead", "job": JOB, "instance": "two-deaths:10677", "severity": "critical"}
+    dead = {"alertname": "CudaMpsDaemonDown", "job": JOB, "instance": "two-deaths:10677", "severity": "critical"}
     sent: list[list[str]] = []
     for count, daemon in enumerate((TRAINING, INFERENCE), start=1):
         paged.night.alertmanager.send(dead | {"daemon": daemon})

@@ -24,7 +24,7 @@ def test_every_sample_replays(name: str, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("name", "event"),
     {
-        "culprit_trap": "fault",
+        "client_traps": "fault",
         "two_gpus_fault_on_0": "fault",
         "control_killed": "daemon_lost",
         "control_hangs": "daemon_unresponsive",

@@ -36,7 +36,7 @@ from tests.builders import (
     blocked_recovery,
     circuit_open,
     control_log,
-    daemon_dead,
+    daemon_down,
     daemon_process,
     drifted,
     failure,
@@ -93,7 +93,7 @@ def waiting() -> Node:
 def unasked() -> Node:
     """Return a daemon that cannot be queried, so that its limits are unknown."""
     present = drifted()
-    return replace(daemon_dead(), watches=present.watches)
+    return replace(daemon_down(), watches=present.watches)
 
 
 def test_lists_the_most_urgent_finding_first(subtests: pytest.Subtests) -> None:
@@ -105,7 +105,7 @@ def test_lists_the_most_urgent_finding_first(subtests: pytest.Subtests) -> None:
         (limited, [(BYPASSING, WARNING), (LOG, WARNING)]),
         (waiting, [(f"Clients of MPS daemon {DAEMON} wait for another user's clients to exit: 1 client", WARNING)]),
         (full, [(f"MPS server 513 of {DAEMON} has no free client slot (48 of 48)", WARNING)]),
-        (daemon_dead, [(f"MPS daemon {DAEMON} has been down for 10 s", CRITICAL), (BYPASSING, WARNING)]),
+        (daemon_down, [(f"MPS daemon {DAEMON} has been down for 10 s", CRITICAL), (BYPASSING, WARNING)]),
         (unasked, [(f"MPS daemon {DAEMON} has been down for 10 s", CRITICAL), (BYPASSING, WARNING)]),
         (
             backing_off,
@@ -168,7 +168,7 @@ def test_status_fails_with_findings_that_are_not_harmless(subtests: pytest.Subte
     unexpected = reduced(no_daemon(), start=node(DAEMON, expected=False)).node
     hung = reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
     held = reduced(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node
-    failing = (node, daemon_dead, circuit_open, quarantined, suspended, faulted, drifted, no_nvml)
+    failing = (node, daemon_down, circuit_open, quarantined, suspended, faulted, drifted, no_nvml)
     for exit_code, scenes in (
         (0, (unexpected, *(scene() for scene in (idle, three_clients, limited, waiting, full)))),
         (1, (hung, held, *(scene() for scene in failing))),
@@ -251,10 +251,10 @@ def test_a_paused_exporter_has_one_finding_for_the_gpus() -> None:
 
 def test_a_missing_driver_is_the_first_critical_finding_of_a_node_that_expects_mps() -> None:
     """If a server runs, there is a driver. After an upgrade of the driver, no other server can start."""
-    dead, missing = daemon_dead(), look(problem=failure("no", ReasonCode.LIBRARY_MISSING), at=AT + 11)
+    dead, missing = daemon_down(), look(problem=failure("no", ReasonCode.LIBRARY_MISSING), at=AT + 11)
     probes = look(source="libcuda_probes", problem=failure("no libcuda"), at=AT + 11)
     codes = [(found.problem, found.severity) for found in found_in(reduced(missing, probes, start=dead).node)]
-    assert codes[:2] == [(NodeProblem.NVML_UNUSABLE, CRITICAL), (DaemonProblem.DAEMON_DEAD, CRITICAL)]
+    assert codes[:2] == [(NodeProblem.NVML_UNUSABLE, CRITICAL), (DaemonProblem.DAEMON_DOWN, CRITICAL)]
     assert (NodeProblem.EXPORTER_CANNOT_COLLECT, WARNING) in codes
 
     served = found_in(reduced(missing, probes, start=idle()).node)
@@ -279,7 +279,7 @@ def test_the_end_of_an_unexpected_daemon_is_not_critical() -> None:
     gone = replace(
         idle().daemons[DAEMON],
         declared=replace(idle().daemons[DAEMON].declared, expected=False),
-        state=DaemonState.ABSENT,
+        state=DaemonState.DOWN,
     )
     (found,) = found_in(replace(idle(), daemons={DAEMON: gone}))
 
@@ -323,7 +323,7 @@ def test_start_command_is_never_truncated(subtests: pytest.Subtests) -> None:
         with subtests.test(command=command, shown=shown):
             policy = Policy(daemon_policies={DAEMON: DaemonPolicy(command=command)})
 
-            assert found_in(daemon_dead(), policy)[0].commands == shown
+            assert found_in(daemon_down(), policy)[0].commands == shown
 
 
 def memory_of(used: int, *parts: int) -> Node:

@@ -253,7 +253,7 @@ def test_no_check_of_doctor_defines_a_problem_again() -> None:
 
 
 def test_values_that_contain_braces_are_shown_as_they_are() -> None:
-    finding = Finding(DaemonProblem.DAEMON_DEAD, at=0.0, daemon="/run/{node}{0}")
+    finding = Finding(DaemonProblem.DAEMON_DOWN, at=0.0, daemon="/run/{node}{0}")
     assert finding.text == "MPS daemon /run/{node}{0} is down"
 
 

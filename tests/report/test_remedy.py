@@ -38,7 +38,7 @@ from tests.builders import (
     OTHER_GPU,
     blocked_recovery,
     circuit_open,
-    daemon_dead,
+    daemon_down,
     daemon_process,
     drifted,
     exited,
@@ -110,7 +110,7 @@ def test_signals_only_a_process_that_was_read_since_the_start() -> None:
 @pytest.mark.parametrize("directory", NOT_ONE_LINE)
 def test_writes_no_command_for_an_unprintable_directory(directory: str) -> None:
     assert command_to_end_server(513, at(directory)) is None
-    assert started(moved(daemon_dead(), pipe=directory)) == ()
+    assert started(moved(daemon_down(), pipe=directory)) == ()
     assert commands_to_resume(directory) == ()
 
 
@@ -131,7 +131,7 @@ def test_resume_command_quotes_the_name(subtests: pytest.Subtests) -> None:
 
 @pytest.mark.parametrize(("uid", "prefix"), [(None, ""), (0, ""), (1000, "sudo -u '#1000' env ")])
 def test_starts_a_daemon_as_its_own_user(uid: int | None, prefix: str) -> None:
-    (command,) = started(of_user(moved(daemon_dead()), uid))
+    (command,) = started(of_user(moved(daemon_down()), uid))
 
     assert command == f"{prefix}CUDA_MPS_PIPE_DIRECTORY={PIPE} CUDA_MPS_LOG_DIRECTORY={LOG} nvidia-cuda-mps-control -d"
 
@@ -140,7 +140,7 @@ def test_starts_a_daemon_with_the_environment_of_the_watchdog() -> None:
     daemon_policy = DaemonPolicy(
         command=("env", "A=b c", "/opt/mps control", "-d"), limits=Limits(active_thread_percentage=40.0)
     )
-    present = moved(daemon_dead(), runtime__visible_devices=f"{GPU},{OTHER_GPU}")
+    present = moved(daemon_down(), runtime__visible_devices=f"{GPU},{OTHER_GPU}")
 
     (command,) = started(present, Policy(daemon_policies={DAEMON: daemon_policy}, program="/opt/other"))
 
@@ -175,7 +175,7 @@ def test_starts_a_daemon_with_its_protocol_although_the_watchdog_has_no_state() 
 def test_starts_a_daemon_through_its_unit(named: str) -> None:
     unit = "nvidia-cuda-mps@0.service"
     by_configuration = named == "configuration"
-    present = moved(daemon_dead(), declared__unit=None if by_configuration else unit)
+    present = moved(daemon_down(), declared__unit=None if by_configuration else unit)
     policy = Policy(daemon_policies={DAEMON: DaemonPolicy(unit=unit if by_configuration else None)})
 
     assert started(present, policy) == (f"systemctl restart {unit}",)
@@ -184,7 +184,7 @@ def test_starts_a_daemon_through_its_unit(named: str) -> None:
 def test_resets_a_unit_at_its_start_limit_first() -> None:
     unit = "mps.service"
     state = UnitState(at=AT, unit=unit, load="loaded", active="failed", sub="failed", result="start-limit-hit")
-    present = replace(moved(daemon_dead()), units={unit: state})
+    present = replace(moved(daemon_down()), units={unit: state})
 
     commands = started(present, Policy(daemon_policies={DAEMON: DaemonPolicy(unit=unit)}))
 
@@ -253,13 +253,13 @@ def quarantined(present: Node, action: str) -> Node:
 
 
 NODES = {
-    "dead": daemon_dead(),
+    "dead": daemon_down(),
     "circuit open": circuit_open(),
     "limits drifted": drifted(),
     "fault": faulted(),
     "needs a reset": quarantined(idle(), "RESET_GPU"),
     "needs a reboot": quarantined(idle(), "RESTART_BM"),
-    "dead and needs a reset": quarantined(daemon_dead(), "RESET_GPU"),
+    "dead and needs a reset": quarantined(daemon_down(), "RESET_GPU"),
 }
 
 

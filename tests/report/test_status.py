@@ -33,7 +33,7 @@ from tests.builders import (
     at_work,
     blocked_recovery,
     control_log,
-    daemon_dead,
+    daemon_down,
     daemon_process,
     fault,
     full,
@@ -92,7 +92,7 @@ faults and memory, start the daemon with -multiuser-server.
 
 DEAD = """\
 DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY
-/tmp/nvidia-mps       -  absent       -  -      -            -           -
+/tmp/nvidia-mps       -  down         -  -      -            -           -
 none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB
 
 What to do: MPS daemon /tmp/nvidia-mps has been down for 10 s
@@ -117,7 +117,7 @@ class TestTable:
 
     @pytest.mark.parametrize(
         ("scene", "table"),
-        [(three_clients, THREE_CLIENTS), (idle, IDLE), (waiting, WAITING), (daemon_dead, DEAD)],
+        [(three_clients, THREE_CLIENTS), (idle, IDLE), (waiting, WAITING), (daemon_down, DEAD)],
         ids=("three clients", "idle", "waiting", "dead"),
     )
     def test_renders_a_small_node(self, scene: Callable[[], Node], table: str) -> None:
@@ -259,7 +259,7 @@ class TestLine:
     def test_renders_one_line(self) -> None:
         """What is up, who is there, and the problems that `status` has too."""
         assert summary_line(idle()) == "1 of 1 daemons up, 0 clients"
-        for present in (three_clients(), daemon_dead(), no_nvml()):
+        for present in (three_clients(), daemon_down(), no_nvml()):
             found = document_of(present).findings
             assert summary_line(present) == "; ".join((counts_of_node(present), *(each.text for each in found)))
 
@@ -297,7 +297,7 @@ def test_headline_has_the_severity_and_the_numbers() -> None:
 
 
 def test_severity_has_a_word_and_a_style() -> None:
-    first, grave, warned = headline(document_of(daemon_dead()))
+    first, grave, warned = headline(document_of(daemon_down()))
     assert (first.pieces[0].text, first.pieces[0].style) == ("CRITICAL", Style.ERROR)
     assert (grave.has(Style.ERROR), warned.has(Style.WARNING)) == (True, True)
     assert headline(document_of(idle()))[0].pieces[0].style is Style.OK
@@ -378,7 +378,7 @@ def test_shows_one_daemon() -> None:
 
 def test_exit_code_is_that_of_one_daemon() -> None:
     present = reduced(
-        start=replace(daemon_dead(), daemons={**two_daemons().daemons, DAEMON: daemon_dead().daemons[DAEMON]})
+        start=replace(daemon_down(), daemons={**two_daemons().daemons, DAEMON: daemon_down().daemons[DAEMON]})
     ).node
     assert document_of(present).fails
     assert not only_daemon(document_of(present), "/run/other").fails

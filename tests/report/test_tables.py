@@ -46,7 +46,7 @@ from tests.builders import (
     at_work,
     blocked_recovery,
     circuit_open,
-    daemon_dead,
+    daemon_down,
     flight,
     full,
     idle,
@@ -97,7 +97,7 @@ def test_an_empty_cell_is_dim() -> None:
 
 def test_no_row_of_a_node_is_wider_than_the_terminal(subtests: pytest.Subtests) -> None:
     for width, scene in product(
-        [44, 60, 80, 100, 130], [three_clients, daemon_dead, full, blocked_recovery, idle, owned, circuit_open]
+        [44, 60, 80, 100, 130], [three_clients, daemon_down, full, blocked_recovery, idle, owned, circuit_open]
     ):
         with subtests.test(width=width, scene=scene):
             table = table_lines(document_of(scene()), width)

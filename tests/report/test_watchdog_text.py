@@ -37,7 +37,7 @@ from tests.builders import (
     SERVER,
     backing_off,
     circuit_open,
-    daemon_dead,
+    daemon_down,
     faulted,
     idle,
     node,
@@ -56,9 +56,9 @@ def text_lines(present: Node) -> list[str]:
     return [line.text for line in watchdog_lines(document_of(present))]
 
 
-def crashed(**known: Any) -> Node:
+def down(**known: Any) -> Node:
     """Return a node with a dead daemon and these fields of the watchdog's state."""
-    return watched(daemon_dead(), **{"diagnosis": CRASHED, **known})
+    return watched(daemon_down(), **{"diagnosis": CRASHED, **known})
 
 
 def diagnosed(condition: Condition, **known: Any) -> Node:
@@ -119,7 +119,7 @@ def test_shows_an_open_circuit_of_a_daemon_that_is_well() -> None:
 
 def test_shows_a_quarantine_with_its_cause() -> None:
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
-    reduced = text_lines(crashed(phase=WatchdogPhase.QUARANTINED, quarantine=quarantine))
+    reduced = text_lines(down(phase=WatchdogPhase.QUARANTINED, quarantine=quarantine))
     assert reduced[0] == (
         f"MPS daemon {DAEMON} has been quarantined for 15 s: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs "
         "a reboot of the machine"
@@ -129,25 +129,25 @@ def test_shows_a_quarantine_with_its_cause() -> None:
 
 
 def test_shows_an_action_in_progress_and_one_not_verified() -> None:
-    acting = OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT + 14)
-    under_way = crashed(phase=WatchdogPhase.ACTING, acting=acting)
-    assert text_lines(under_way)[1] == "  watchdog: restart (crashed): in progress for 1.0 s"
-    done = crashed(phase=WatchdogPhase.ACTING, acting=replace(acting, done_at=AT + 14.5))
-    assert text_lines(done)[1].startswith("  watchdog: restart (crashed): done 0.5 s ago")
+    acting = OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, began_at=AT + 14)
+    under_way = down(phase=WatchdogPhase.ACTING, acting=acting)
+    assert text_lines(under_way)[1] == "  watchdog: restart (down): in progress for 1.0 s"
+    done = down(phase=WatchdogPhase.ACTING, acting=replace(acting, done_at=AT + 14.5))
+    assert text_lines(done)[1].startswith("  watchdog: restart (down): done 0.5 s ago")
 
 
 def test_shows_a_restart_left_to_systemd() -> None:
-    assert "to systemd" in text_lines(crashed(phase=WatchdogPhase.DEFERRED_TO_SYSTEMD))[1]
+    assert "to systemd" in text_lines(down(phase=WatchdogPhase.DEFERRED_TO_SYSTEMD))[1]
 
 
 def test_an_idle_watchdog_shows_its_last_action() -> None:
-    would = LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=False)
-    assert text_lines(crashed(last_action=would)) == [HEAD, "  watchdog: would restart: crashed"]
+    would = LastAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, begun=False)
+    assert text_lines(down(last_action=would)) == [HEAD, "  watchdog: would restart: down"]
     did = replace(would, kind=ActionKind.KILL_CLIENTS, begun=True)
-    assert text_lines(crashed(last_action=did)) == [HEAD, "  watchdog: kill clients: crashed"]
+    assert text_lines(down(last_action=did)) == [HEAD, "  watchdog: kill clients: down"]
     waits = Reason(ReasonCode.SERVERS_CANNOT_START)
-    assert text_lines(crashed(reason=waits)) == [HEAD, f"  watchdog: {reason_text(waits)}"]
-    assert len(text_lines(crashed(phase=WatchdogPhase.BACKOFF, reason=waits))) == 2, "and nothing twice"
+    assert text_lines(down(reason=waits)) == [HEAD, f"  watchdog: {reason_text(waits)}"]
+    assert len(text_lines(down(phase=WatchdogPhase.BACKOFF, reason=waits))) == 2, "and nothing twice"
 
 
 # -- on one line, for the service manager -----------------------------------------------------------------------------
@@ -188,13 +188,13 @@ def test_object_is_null_without_a_watchdog() -> None:
 def test_object_has_codes_times_and_words() -> None:
     found = object_of(backing_off())
     assert (found["mode"], found["state"], found["label"]) == ("act", "backoff", "waiting to restart")
-    assert (found["condition"], found["since"], found["process"]) == ("crashed", AT + 5, None)
+    assert (found["condition"], found["since"], found["process"]) == ("down", AT + 5, None)
     assert [(each["code"], each["parameters"]) for each in found["indications"]] == [
         ("process_gone", {"pid": 441}),
         ("no_daemon_found", {}),
     ]
     assert (found["restarts"], found["restarts_left"], found["not_before"]) == ([AT + 5], 4, AT + 20)
-    assert found["counts"] == [{"action": "restart", "reason": "crashed", "result": "failed", "count": 1}]
+    assert found["counts"] == [{"action": "restart", "reason": "down", "result": "failed", "count": 1}]
     assert found["summary"]["action"] == "restarted 1 time without success; next restart in 5.0 s or later"
 
 

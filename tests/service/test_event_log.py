@@ -146,7 +146,7 @@ def test_the_level_of_a_record_is_the_severity_of_its_event(subtests: pytest.Sub
         (Event(at=1.0, event=EventName.LIMITS_IN_FORCE), "info"),
         (Event(at=1.0, event=EventName.DAEMON_DIAGNOSED, state=Condition.UNKNOWN), "info"),
         (Event(at=1.0, event=EventName.CLIENT_FAULT_CONTAINED), "warning"),
-        (Event(at=1.0, event=EventName.DAEMON_DIAGNOSED, state=Condition.CRASHED), "warning"),
+        (Event(at=1.0, event=EventName.DAEMON_DIAGNOSED, state=Condition.DOWN), "warning"),
         (Event(at=1.0, event=EventName.DAEMON_DIAGNOSED, state=Condition.WELL), "info"),
         (Event(at=1.0, event=EventName.WATCHDOG_ACTED, result=ActionResult.SUCCEEDED), "info"),
         (Event(at=1.0, event=EventName.WATCHDOG_ACTED, result=ActionResult.FAILED), "warning"),
@@ -163,7 +163,7 @@ def test_a_record_has_codes_and_parameters() -> None:
     event = Event(
         at=1.0,
         event=EventName.DAEMON_DIAGNOSED,
-        state=Condition.CRASHED,
+        state=Condition.DOWN,
         reason=gone,
         indications=(gone, Reason(ReasonCode.PID_FILE_LEFT)),
     )

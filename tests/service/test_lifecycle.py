@@ -70,7 +70,7 @@ def test_interrupts_actions_when_a_signal_stops_the_service() -> None:
     signals.stop = True
 
     assert not service.proceed(signals)
-    runner.do(Action(daemon="a", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=()), Node())
+    runner.do(Action(daemon="a", kind=ActionKind.RESTART, reason=ActionReason.DOWN, steps=()), Node())
     (done,) = inbox.get(timeout=PATIENCE_SECONDS)
     assert done.problem == Reason(ReasonCode.EXPORTER_STOPPING)
 

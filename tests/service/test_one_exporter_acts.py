@@ -69,7 +69,7 @@ def _words(pid: int) -> list[bytes]:
 
 def restarted_by(exporter: Exporter, times: int) -> None:
     """Wait until an exporter's restarts have helped so often."""
-    exporter.shows(times, "cuda_mps_watchdog_restarts_total", reason="crashed", result="succeeded")
+    exporter.shows(times, "cuda_mps_watchdog_restarts_total", reason="down", result="succeeded")
 
 
 def test_one_exporter_acts_and_the_other_takes_over(mps: MpsStandIn, serve: Callable[..., Exporter]) -> None:
@@ -112,7 +112,7 @@ def test_restarts_nothing_without_a_usable_state_directory(
     pid = mps.pid
 
     mps.kill()
-    exporter.shows(1, "cuda_mps_watchdog_diagnosis", diagnosis="crashed")
+    exporter.shows(1, "cuda_mps_watchdog_diagnosis", diagnosis="down")
     exporter.shows(1, "cuda_mps_watchdog_state", state="state_lost")
     assert (exporter.events("watchdog_acts"), daemons(mps), is_alive(pid)) == ([], [], False)
 

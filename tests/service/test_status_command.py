@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from exporter.service_socket import ServiceSocket
-from tests.builders import DAEMON, at_work, blocked_recovery, daemon_dead, idle, process, reduced, three_clients
+from tests.builders import DAEMON, at_work, blocked_recovery, daemon_down, idle, process, reduced, three_clients
 from tests.clocks import HandClock
 from tests.incidents.values import HOSTILE
 from tests.program import main
@@ -96,7 +96,7 @@ def test_brief_prints_overview_and_problems(running: Running, run_command: RunCo
 
 
 def test_prints_one_daemon(running: Running, run_command: RunCommand) -> None:
-    running.knows(reduced(*at_work(700, server=514, daemon="/run/other"), start=daemon_dead()).node)
+    running.knows(reduced(*at_work(700, server=514, daemon="/run/other"), start=daemon_down()).node)
 
     assert run_command()[0] == 1
     code, output, _ = run_command("--daemon", "/run/other")

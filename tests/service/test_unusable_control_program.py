@@ -57,4 +57,4 @@ def test_an_unusable_control_program_without_a_daemon_is_a_problem_with_a_remedy
     text, mode, reason = UNUSABLE[0]
     make(tmp_path / "program", text, mode)
     serve(overrides=FAST | {"control_executable": str(tmp_path / "program")})
-    eventually(lambda: assert_reported(environment, reason, "absent", "unknown"))
+    eventually(lambda: assert_reported(environment, reason, "down", "unknown"))

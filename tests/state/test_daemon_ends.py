@@ -81,7 +81,7 @@ def after(start: Reduced, *ended: Observation, until: float = 10.0) -> tuple[Dae
 
 
 STOPPED = (DaemonState.STOPPED, (StopReason.WORKLOAD_ENDED,))
-LOST = (DaemonState.ABSENT, (LossReason.DIED,))
+LOST = (DaemonState.DOWN, (LossReason.DIED,))
 BATCH = running((SCRIPT, TASK), connected=(CLIENT,))
 
 

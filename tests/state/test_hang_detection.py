@@ -415,7 +415,7 @@ def test_reports_the_end_of_the_daemon() -> None:
     died = exited(CONTROL, at=AT + 40)
     result = reduced(*LIVING, *SPOILT, died, look("log", at=AT + 42))
 
-    assert result.daemon.state is DaemonState.ABSENT
+    assert result.daemon.state is DaemonState.DOWN
     assert result.names() == [EventName.DAEMON_UP, EventName.DAEMON_LOST]
 
 
@@ -448,7 +448,7 @@ def bypassing_known(present: Node) -> Node:
 
 
 def test_without_process_and_pid_file_there_is_no_daemon() -> None:
-    assert daemon_of(queried_twice(daemon_process(None, left=False))).state is DaemonState.ABSENT
+    assert daemon_of(queried_twice(daemon_process(None, left=False))).state is DaemonState.DOWN
 
 
 @pytest.mark.parametrize("left", [True, None])

@@ -295,7 +295,7 @@ def test_status_reports_the_reason() -> None:
 def test_reports_the_end_of_an_unsupported_daemon() -> None:
     node, events = after_unsupported(process(), ProcessExit(at=5.0, pid=77, start_ticks=5), log("", at=20.0))
 
-    assert node.daemons[NAME].state is DaemonState.ABSENT
+    assert node.daemons[NAME].state is DaemonState.DOWN
     assert events == [EventName.DAEMON_LOST]
 
 

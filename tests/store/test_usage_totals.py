@@ -57,6 +57,7 @@ def seconds(totals: UsageTotals) -> float:
 def test_any_totals_are_read_as_written(batches: list[list[tuple[object, ...]]]) -> None:
     before = totals = UsageTotals()
     with closing(sqlite3.connect(":memory:")) as connection:
+        connection.text_factory = bytes
         connection.executescript(tables.SCHEMA)
         for batch in batches:
             for gpu, account, method, amount, at in batch:

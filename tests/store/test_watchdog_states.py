@@ -37,15 +37,15 @@ from tests.store.values import HOSTILE, Disk, assert_equal, event, fault, loaded
 BROKEN = WatchdogState(
     phase=WatchdogPhase.CIRCUIT_OPEN,
     diagnosis=Diagnosis(
-        condition=Condition.CRASHED, since=AT - 1, indications=(Reason(ReasonCode.UNSPECIFIED, text=HOSTILE),)
+        condition=Condition.DOWN, since=AT - 1, indications=(Reason(ReasonCode.UNSPECIFIED, text=HOSTILE),)
     ),
     restarts=(AT - 9, AT - 5),
     failures=2,
     circuit_opened_at=AT,
-    acting=OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT - 1),
+    acting=OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, began_at=AT - 1),
     limits=Limits(active_thread_percentage=40.0, pinned_memory={0: 1 << 31}),
     action_counts=(
-        ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=2),
+        ActionCount(kind=ActionKind.RESTART, reason=ActionReason.DOWN, result=ActionResult.FAILED, count=2),
     ),
 )
 STOPPED = WatchdogState(stopped_at=AT - 3)
@@ -72,6 +72,13 @@ def test_deletes_the_states_that_changed_longest_ago(state_file: StateFile) -> N
     stored = reopened(state_file).watchdog_states
     assert (len(stored), stored["changed"]) == (tables.MAX_WATCHDOG_STATES, STOPPED)
     assert "first" not in stored
+
+
+def test_reads_the_name_that_earlier_versions_stored(state_file: StateFile, tmp_path: Path) -> None:
+    named = {'state": "crashed"}': BROKEN}
+    state_file.write(rows(named))
+    query(tmp_path, 'UPDATE watchdog_states SET json = replace(json, \'": "down"\', \'": "crashed"\')')
+    assert reopened(state_file).watchdog_states == named
 
 
 def test_skips_and_counts_an_unreadable_row(state_file: StateFile, tmp_path: Path, subtests: pytest.Subtests) -> None:

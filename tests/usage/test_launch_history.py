@@ -26,7 +26,7 @@ from tests.builders import (
     SERVER,
     at_work,
     clients,
-    daemon_dead,
+    daemon_down,
     daemon_process,
     exited,
     flight,
@@ -241,7 +241,7 @@ def test_memory_is_unknown_if_a_gpu_could_not_be_read(observed: Node) -> None:
 
 
 def test_a_dead_daemon_has_no_clients() -> None:
-    assert sample_of(daemon_dead()).clients == 0
+    assert sample_of(daemon_down()).clients == 0
 
 
 @pytest.mark.parametrize("state", [None, DaemonState.UNRESPONSIVE])

@@ -65,7 +65,7 @@ ENDS = {"allow": HUNG}
 ROWS = {
     "well": Row((look("log", at=DEATH),)),
     "one command without an answer": Row((silence(at=DEATH),)),
-    "crashed": Row(dies(), 0.5, "restart"),
+    "down": Row(dies(), 0.5, "restart"),
     "stopped": Row(quits(), why=Reason(ReasonCode.STOPPED_BY_OPERATOR)),
     "suspended": Row(hangs(), 90, "restart", HANGS),
     "suspended, with more patience": Row(
@@ -366,7 +366,7 @@ def test_sets_no_defaults_for_a_daemon_of_protocol_3_after_an_exporter_restart()
     assert start.environment["CUDA_MPS_PROTOCOL_VERSION"] == "3"
 
 
-@pytest.mark.parametrize("seen", [dies(), hangs()], ids=["crashed", "hung"])
+@pytest.mark.parametrize("seen", [dies(), hangs()], ids=["down", "hung"])
 def test_waits_without_a_restart_method(seen: tuple[Observation, ...]) -> None:
     post = WatchedDaemon(daemon_policy=DaemonPolicy())
     post.observe(*seen)
@@ -413,11 +413,11 @@ def test_reports_an_action_before_it_starts() -> None:
     (acts,) = (each for each in post.events if each.event is EventName.WATCHDOG_ACTS)
     assert (acts.action, acts.reason, acts.indications) == (
         "restart",
-        "crashed",
+        "down",
         (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)),
     )
     assert (post.watch.phase, post.watch.reason) == (WatchdogPhase.ACTING, None)
-    assert post.watch.last_action == LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=True)
+    assert post.watch.last_action == LastAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, begun=True)
 
 
 def test_an_evaluation_without_changes_returns_the_same_node() -> None:

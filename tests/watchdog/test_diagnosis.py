@@ -94,7 +94,7 @@ CASES = {
     "a collision": Case((refusal(at=DEATH),), Condition.WELL),
     "its process ends, and its log has no quit": Case(
         dies(),
-        Condition.CRASHED,
+        Condition.DOWN,
         (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)),
     ),
     "its process ends": Case(
@@ -108,19 +108,19 @@ CASES = {
     ),
     "and a command finds none": Case(
         (exited(CONTROL, at=DEATH), no_daemon(at=DEATH + 2)),
-        Condition.CRASHED,
+        Condition.DOWN,
         (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.NO_DAEMON_FOUND)),
         start=UNREAD,
     ),
     "and its pid file stays": Case(
         (exited(CONTROL, at=DEATH), left(DEATH + 2)),
-        Condition.CRASHED,
+        Condition.DOWN,
         (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.PID_FILE_LEFT)),
         start=UNREAD,
     ),
     "and no process listens": Case(
         (exited(CONTROL, at=DEATH), deaf(DEATH + 2)),
-        Condition.CRASHED,
+        Condition.DOWN,
         (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.NO_LISTENER)),
         start=UNREAD,
     ),
@@ -289,7 +289,7 @@ def test_the_condition_is_unknown_before_the_first_observation() -> None:
     assert WatchedDaemon(look("log")).condition is Condition.UNKNOWN
 
 
-def test_a_daemon_that_never_ran_is_not_crashed() -> None:
+def test_a_daemon_that_never_ran_is_not_down() -> None:
     post = WatchedDaemon(no_daemon(), left(AT + 1), deaf(AT + 1), no_daemon(at=AT + 20))
     assert (post.condition, post.actions, post.watch.process) == (Condition.NEVER_SEEN, [], None)
 
@@ -297,10 +297,10 @@ def test_a_daemon_that_never_ran_is_not_crashed() -> None:
 def test_the_state_of_the_unit_shows_a_stop(subtests: pytest.Subtests) -> None:
     for seen, condition in [
         (unit("inactive"), Condition.STOPPED),
-        (unit("inactive", result="signal"), Condition.CRASHED),
-        (unit("inactive", at=DEATH - 1), Condition.CRASHED),
-        (unit("failed", result="signal"), Condition.CRASHED),
-        (unit("inactive", problem=failure("Permission denied")), Condition.CRASHED),
+        (unit("inactive", result="signal"), Condition.DOWN),
+        (unit("inactive", at=DEATH - 1), Condition.DOWN),
+        (unit("failed", result="signal"), Condition.DOWN),
+        (unit("inactive", problem=failure("Permission denied")), Condition.DOWN),
     ]:
         with subtests.test(seen=seen, condition=condition):
             post = WatchedDaemon(daemon_policy=BY_UNIT)
@@ -312,7 +312,7 @@ def test_the_state_of_the_unit_shows_a_stop(subtests: pytest.Subtests) -> None:
 def test_ignores_a_unit_that_the_daemon_did_not_run_in() -> None:
     post = WatchedDaemon(replace(daemon_process(), unit="other.service"), *alive()[1:], daemon_policy=BY_UNIT)
     post.observe(*dies(), unit("inactive"))
-    assert post.condition is Condition.CRASHED
+    assert post.condition is Condition.DOWN
 
 
 def test_reports_a_diagnosis_once_and_its_end() -> None:
@@ -357,7 +357,7 @@ def test_diagnoses_an_unobserved_crash_by_its_traces() -> None:
     post = WatchedDaemon()
     post.restarted()
     post.observe(no_daemon(at=DEATH), left(DEATH), deaf(DEATH + 1))
-    assert post.condition is Condition.CRASHED
+    assert post.condition is Condition.DOWN
     assert post.diagnosis.indications == (
         Reason(ReasonCode.NO_DAEMON_FOUND),
         Reason(ReasonCode.NO_LISTENER),
@@ -498,7 +498,7 @@ def test_who_connects_after_a_hang_was_suspected_holds_the_daemon() -> None:
     assert (post.kinds, post.daemon.state) == ([], DaemonState.HELD)
 
 
-# Another user's daemon in an expected directory is not the expected one: that is absent, not asked, not restarted.
+# Another user's daemon in an expected directory is not the expected one: that is down, not asked, not restarted.
 
 
 TENANT = 65534
@@ -509,10 +509,10 @@ def taken(at: float = AT) -> DaemonProcess:
     return DaemonProcess(at=at, daemon=DAEMON, pid=None, foreign_owner=TENANT)
 
 
-def test_the_daemon_is_absent_without_a_loss() -> None:
+def test_the_daemon_is_down_without_a_loss() -> None:
     result = reduced(taken())
 
-    assert (result.daemon.state, result.daemon.runtime.foreign_owner, result.events) == (DaemonState.ABSENT, TENANT, ())
+    assert (result.daemon.state, result.daemon.runtime.foreign_owner, result.events) == (DaemonState.DOWN, TENANT, ())
 
 
 def test_sends_the_daemon_no_command() -> None:
@@ -533,7 +533,7 @@ def test_starts_no_daemon_in_the_directory_of_another_user() -> None:
     assert block_reasons(post.policy, post.daemon, post.watch) == (BlockReason.FOREIGN_DIRECTORY,)
 
     post.observe(left(DEATH + 2001))
-    assert post.kinds == [("restart", "crashed")]
+    assert post.kinds == [("restart", "down")]
     assert block_reasons(post.policy, post.daemon, post.watch) == ()
 
 

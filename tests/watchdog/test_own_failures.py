@@ -223,6 +223,6 @@ def test_no_failure_of_a_call_ends_anything(service: Service, mps: MpsStandIn, m
     mps.kill()
     with faults.failing({"open": errno.EMFILE, "listdir": errno.EMFILE}):
         service.seconds(1)
-        assert service.state is DaemonState.ABSENT, f"the exit of {pid} was not seen"
+        assert service.state is DaemonState.DOWN, f"the exit of {pid} was not seen"
     service.seconds(10)
     assert [action.daemon for action in service.actions] == [NAME]

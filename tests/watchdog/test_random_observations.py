@@ -234,11 +234,11 @@ def harsh(reported: list[Action | Event]) -> list[tuple[ActionKind, str]]:
     return [(each.kind, each.reason) for each in actions if each.kind is not ActionKind.SET_LIMITS]
 
 
-def test_restarts_each_crashed_daemon_once(subtests: pytest.Subtests) -> None:
+def test_restarts_each_daemon_that_is_down_once(subtests: pytest.Subtests) -> None:
     """Even where it may go to the end against a fault: those that were recorded healed, or had not lasted."""
     for recorded in RECORDINGS:
         with subtests.test(recorded=recorded):
-            expected = [(ActionKind.RESTART, "crashed")] if recorded.name in DIED else []
+            expected = [(ActionKind.RESTART, "down")] if recorded.name in DIED else []
             rules = Thresholds(allow=frozenset(AllowedAction))
             assert harsh(list(watched(recorded, rules))) == expected
 
@@ -251,14 +251,14 @@ def test_reports_each_planned_restart_once(subtests: pytest.Subtests) -> None:
             would = [
                 each for each in reported if isinstance(each, Event) and each.event is EventName.WATCHDOG_WOULD_ACT
             ]
-            assert [each.reason for each in would] == (["crashed"] if recorded.name in DIED else [])
+            assert [each.reason for each in would] == (["down"] if recorded.name in DIED else [])
 
 
 def test_reports_a_restart_that_succeeded() -> None:
     (killed,) = (each for each in RECORDINGS if each.name == "control_killed")
     events = [each for each in watched(killed, Thresholds()) if isinstance(each, Event)]
     assert [(each.event.value, each.state or each.result) for each in events] == [
-        ("daemon_diagnosed", "crashed"),
+        ("daemon_diagnosed", "down"),
         ("watchdog_acts", None),
         ("daemon_diagnosed", "well"),
         ("watchdog_acted", "succeeded"),

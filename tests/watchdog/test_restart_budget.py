@@ -99,7 +99,7 @@ def test_opens_the_circuit_after_the_last_restart_of_the_budget() -> None:
         ("circuit_opened", Reason(ReasonCode.RESTARTS_DID_NOT_HELP, seconds=900.0, count=5))
     ]
     assert (post.watch.phase, len(post.watch.restarts)) == (WatchdogPhase.CIRCUIT_OPEN, 5)
-    assert post.action_counts == {("restart", "crashed", "succeeded"): 5}
+    assert post.action_counts == {("restart", "down", "succeeded"): 5}
 
 
 def test_the_circuit_stays_open_after_the_window_and_an_exporter_restart() -> None:
@@ -154,7 +154,7 @@ def test_three_failed_restarts_open_the_circuit() -> None:
     post.until(post.at + 600)
     assert len(post.actions) == 3
     assert post.reported(*BREAKER) == [("circuit_opened", Reason(ReasonCode.RESTARTS_FAILED, count=3))]
-    assert post.action_counts == {("restart", "crashed", "failed"): 3}
+    assert post.action_counts == {("restart", "down", "failed"): 3}
     back = post.at + 1
     post.observe(*returns(back, 99))
     post.until(back + 899, every=10.0)
@@ -181,7 +181,7 @@ def test_a_second_crash_ends_the_verification() -> None:
     post.observe(daemon_process(NEXT, at=post.at + 0.1))
     post.observe(*dies(post.at + 0.2, NEXT), left(post.at + 0.8))
     died = post.at
-    assert post.action_counts == {("restart", "crashed", "failed"): 1}
+    assert post.action_counts == {("restart", "down", "failed"): 1}
 
     post.until(died + 3.0)
     assert len(post.actions) == 2
@@ -192,7 +192,7 @@ def test_the_exit_of_the_hung_daemon_is_not_a_second_crash() -> None:
     post.until(DEATH + 120)
     assert post.kinds == [("restart", "hung")]
     post.observe(*dies(post.at + 0.1), left(post.at + 0.6))
-    assert post.condition is Condition.CRASHED
+    assert post.condition is Condition.DOWN
     post.finish_action()
     assert not post.action_counts
     post.observe(*returns(post.at + 0.5))
@@ -229,7 +229,7 @@ def test_observe_mode_uses_no_budget() -> None:
         assert process.pid is not None
         post.observe(*dies(died, process.pid), *returns(died + 10, NEXT + number))
     assert (post.watch.restarts, post.reported(*BREAKER)) == ((), [])
-    assert post.action_counts == {("restart", "crashed", "observed"): 9}
+    assert post.action_counts == {("restart", "down", "observed"): 9}
 
 
 def test_counts_restarts_only_within_the_window() -> None:
@@ -279,7 +279,7 @@ class Judge:
             return node, (), ()
         self.acted = True
         steps = (RunCommand(arguments=policy.daemon_policies[DAEMON].command),)
-        action = Action(daemon=DAEMON, kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=steps)
+        action = Action(daemon=DAEMON, kind=ActionKind.RESTART, reason=ActionReason.DOWN, steps=steps)
         return node, (Event(at=at, event=EventName.WATCHDOG_ACTS, daemon=DAEMON, action=action.kind),), (action,)
 
 
@@ -315,7 +315,7 @@ def test_an_action_ends_a_moment_later(monkeypatch: pytest.MonkeyPatch, folded: 
         at=AT + ACTION_SECONDS,
         daemon=DAEMON,
         kind=ActionKind.RESTART,
-        reason=ActionReason.CRASHED,
+        reason=ActionReason.DOWN,
         seconds=ACTION_SECONDS,
     )
     assert folded == [servers(), at_once, done, then]
@@ -400,7 +400,7 @@ def test_other_xids_do_not_prevent_a_restart(subtests: pytest.Subtests) -> None:
     for number in [8, 13, 31, 43, 45, 48, 63, 74, 92, 94, 109, 154, 155, 157, 999]:
         with subtests.test(number=number):
             post = on(xid(number), *dies(DEATH + 1))
-            assert (post.kinds, post.reported(*QUARANTINE)) == ([("restart", "crashed")], [])
+            assert (post.kinds, post.reported(*QUARANTINE)) == ([("restart", "down")], [])
 
 
 def test_the_recovery_action_of_the_driver_decides(subtests: pytest.Subtests) -> None:
@@ -421,7 +421,7 @@ def test_the_recovery_action_of_the_driver_decides(subtests: pytest.Subtests) ->
 
 def test_ignores_the_gpu_of_another_daemon() -> None:
     post = on(xid(79, gpu=OTHER_GPU), *dies(DEATH + 1))
-    assert post.kinds == [("restart", "crashed")]
+    assert post.kinds == [("restart", "down")]
 
 
 def test_reports_the_reason_of_a_quarantine() -> None:
@@ -448,7 +448,7 @@ def released(post: WatchedDaemon, then: Iterable[Observation] = ()) -> WatchedDa
 def test_resume_ends_a_quarantine_until_the_next_xid() -> None:
     post = released(on(xid(79), *dies(DEATH + 1)))
     assert [name for name, _ in post.reported(*QUARANTINE)] == ["daemon_quarantined", "daemon_released"]
-    assert (post.kinds, post.watch.quarantine) == ([("restart", "crashed")], None)
+    assert (post.kinds, post.watch.quarantine) == ([("restart", "down")], None)
     post.observe(xid(79, at=DEATH + 70))
     assert post.watch.quarantine is not None
 

@@ -21,7 +21,7 @@ OPEN = WatchdogState(
     circuit_opened_at=AT - 60,
     restarts=(AT - 70, AT - 65),
     action_counts=(
-        ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=2),
+        ActionCount(kind=ActionKind.RESTART, reason=ActionReason.DOWN, result=ActionResult.FAILED, count=2),
     ),
 )
 
@@ -51,7 +51,7 @@ def test_restarts_after_an_operators_resume() -> None:
     post.observe(*dies())
     post.resume()
 
-    assert post.kinds == [("restart", "crashed")]
+    assert post.kinds == [("restart", "down")]
     assert block_reasons(post.policy, post.daemon, post.watch) == ()
 
 
@@ -63,14 +63,14 @@ def test_a_lost_state_outlives_an_exporter_restart_until_resume() -> None:
     assert post.actions == []
 
     post.resume()
-    assert post.kinds == [("restart", "crashed")]
+    assert post.kinds == [("restart", "down")]
 
 
 def test_a_watchdog_that_only_observes_is_not_affected() -> None:
     post = lost(Mode.OBSERVE)
     post.observe(*dies())
 
-    assert post.reported(EventName.WATCHDOG_WOULD_ACT) == [("watchdog_would_act", "crashed")]
+    assert post.reported(EventName.WATCHDOG_WOULD_ACT) == [("watchdog_would_act", "down")]
     assert block_reasons(post.policy, post.daemon, post.watch) == ()
 
 
@@ -101,7 +101,7 @@ def test_restarts_a_daemon_that_a_whole_state_does_not_have() -> None:
     post.observe(*dies())
     regained(post, {})
 
-    assert post.kinds == [("restart", "crashed")]
+    assert post.kinds == [("restart", "down")]
 
 
 def test_does_not_restart_a_daemon_that_a_damaged_state_does_not_have() -> None:
@@ -127,7 +127,7 @@ def test_a_resume_takes_precedence_over_the_state_read_later() -> None:
     post.resume()
     regained(post, {DAEMON: OPEN})
 
-    assert (post.watch.circuit_opened_at, post.kinds) == (None, [("restart", "crashed")])
+    assert (post.watch.circuit_opened_at, post.kinds) == (None, [("restart", "down")])
 
 
 def test_counters_do_not_fall_when_the_state_is_read_late() -> None:
@@ -141,7 +141,7 @@ def test_counters_do_not_fall_when_the_state_is_read_late() -> None:
     assert before
 
     regained(post, {DAEMON: OPEN})
-    assert post.action_counts == {**before, ("restart", "crashed", "failed"): 2}
+    assert post.action_counts == {**before, ("restart", "down", "failed"): 2}
 
 
 def policy(**known: object) -> Policy:
@@ -171,7 +171,7 @@ def test_acts_only_after_the_lock_is_held() -> None:
 
     post.policy = replace(post.policy, locks={DAEMON: None})
     post.evaluate(post.at + 1)
-    assert post.kinds == [("restart", "crashed")]
+    assert post.kinds == [("restart", "down")]
 
 
 # The policy of the watchdog that follows from the configuration.

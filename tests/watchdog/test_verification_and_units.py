@@ -61,7 +61,7 @@ def test_a_restart_succeeds_when_another_process_answers() -> None:
     post.observe(*returns(DEATH + 1))
     assert outcome(post) == [("succeeded", None)]
     assert (post.watch.phase, post.watch.acting, post.watch.failures) == (WatchdogPhase.IDLE, None, 0)
-    assert post.action_counts == {("restart", "crashed", "succeeded"): 1}
+    assert post.action_counts == {("restart", "down", "succeeded"): 1}
 
 
 def test_the_daemon_may_answer_before_the_result_is_reported() -> None:
@@ -177,7 +177,7 @@ def test_a_restart_of_a_hung_daemon_succeeds() -> None:
     [
         ActionDone(at=AT + 20, daemon=DAEMON, kind=ActionKind.END_SERVER, reason=ActionReason.HUNG, seconds=0.1),
         ActionDone(at=AT + 20, daemon=DAEMON, kind=ActionKind.RESTART, reason=ActionReason.HUNG, seconds=0.1),
-        ActionDone(at=AT + 20, daemon="another", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, seconds=0.1),
+        ActionDone(at=AT + 20, daemon="another", kind=ActionKind.RESTART, reason=ActionReason.DOWN, seconds=0.1),
         Resumed(at=AT + 20, daemon="another"),
     ],
     ids=["another kind", "another reason", "another daemon's", "another daemon is resumed"],
@@ -294,7 +294,7 @@ def test_waits_for_the_unit_state_after_the_exit() -> None:
     post.until(DEATH + 4.5)
     assert (post.actions, post.watch.reason) == ([], None)
     post.observe(unit("failed", at=DEATH + 4.7, result="signal"))
-    assert post.kinds == [("restart", "crashed")]
+    assert post.kinds == [("restart", "down")]
 
 
 def test_reports_that_systemd_is_unreachable() -> None:
@@ -310,7 +310,7 @@ def test_reports_that_systemd_is_unreachable() -> None:
 def test_uses_the_last_unit_state_if_no_newer_is_read() -> None:
     post = died(before=unit("active", at=DEATH - 5, restart="no"))
     post.until(DEATH + 6)
-    assert post.kinds == [("restart", "crashed")]
+    assert post.kinds == [("restart", "down")]
 
 
 def test_restarts_after_systemds_time() -> None:
@@ -318,12 +318,12 @@ def test_restarts_after_systemds_time() -> None:
     post.until(DEATH + 29.5)
     assert (post.actions, post.watch.phase) == ([], DEFERRED)
     post.until(DEATH + 31)
-    assert post.kinds == [("restart", "crashed")]
+    assert post.kinds == [("restart", "down")]
 
 
 def test_restarts_at_once_if_the_unit_has_failed() -> None:
     post = died(unit("activating", sub="auto-restart"), unit("failed", at=DEATH + 3, result="exit-code"))
-    assert post.kinds == [("restart", "crashed")]
+    assert post.kinds == [("restart", "down")]
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -334,7 +334,7 @@ def test_counts_and_reports_a_restart_by_systemd_once(mode: Mode) -> None:
     post.observe(*returns(DEATH + 1.2))
     post.observe(unit("active", at=DEATH + 3, restarts=1))
     assert post.reported(EventName.WATCHDOG_ACTED) == [("watchdog_acted", "by_systemd")]
-    assert post.action_counts == {("restart", "crashed", "by_systemd"): 1}
+    assert post.action_counts == {("restart", "down", "by_systemd"): 1}
     assert (post.actions, post.watch.phase) == ([], WatchdogPhase.IDLE)
     assert watchdog_restart.restarts_left(post.watch, Thresholds(), post.at) == 4
 
@@ -342,13 +342,13 @@ def test_counts_and_reports_a_restart_by_systemd_once(mode: Mode) -> None:
 def test_counts_a_restart_by_systemd_before_the_exit_was_observed() -> None:
     post = WatchedDaemon(*alive(), unit("active", at=DEATH - 5, restarts=3), daemon_policy=BY_UNIT)
     post.observe(*returns(DEATH), unit("active", at=DEATH + 2, restarts=5))
-    assert post.action_counts == {("restart", "crashed", "by_systemd"): 2}
+    assert post.action_counts == {("restart", "down", "by_systemd"): 2}
 
 
 def test_follows_a_reset_of_the_units_restart_counter() -> None:
     post = WatchedDaemon(*alive(), unit("active", at=DEATH - 5, restarts=3), daemon_policy=BY_UNIT)
     post.observe(unit("active", at=DEATH), unit("active", at=DEATH + 5, restarts=1))
-    assert post.action_counts == {("restart", "crashed", "by_systemd"): 1}
+    assert post.action_counts == {("restart", "down", "by_systemd"): 1}
 
 
 def test_restarts_by_systemd_use_the_budget() -> None:
@@ -368,7 +368,7 @@ def test_plans_no_restart_while_systemd_may_restart() -> None:
     post.until(DEATH + 20)
     assert post.action_counts == {}
     post.until(DEATH + 60)
-    assert post.action_counts == {("restart", "crashed", "observed"): 1}
+    assert post.action_counts == {("restart", "down", "observed"): 1}
 
 
 # Restart of a daemon that a pod runs: the watchdog deletes the pod if it is allowed to.
@@ -397,7 +397,7 @@ def waits(post: WatchedDaemon) -> list[Reason | None]:
     return [each.reason for each in post.events if each.event is EventName.WATCHDOG_WAITS]
 
 
-@pytest.mark.parametrize("seen", [dies(), hangs()], ids=["crashed", "hung"])
+@pytest.mark.parametrize("seen", [dies(), hangs()], ids=["down", "hung"])
 def test_deletes_the_pod_of_a_dead_or_hung_daemon(seen: tuple[Observation, ...]) -> None:
     post = in_pod()
     post.observe(*seen)
