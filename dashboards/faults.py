@@ -27,8 +27,8 @@ def faults() -> Panel:
     """All faults of the time shown, the newest first."""
     return table(
         "Faults",
-        "Each fatal GPU error that hit a server's clients, even if the server recovered at once. Click a fault for "
-        "its clients, its suspect, and the state before and after. Empty: there was none in the selected time "
+        "Each fatal GPU error that affected a server's clients, even if the server recovered at once. Click a fault "
+        "for its clients, its suspect, and the state before and after. Empty: there was none in the selected time "
         "range.",
         (
             f"1000 * {began()}",
@@ -41,7 +41,7 @@ def faults() -> Panel:
             "instance": Column("Node", link=to_node()),
             "daemon": "Daemon",
             "incident": Column("Incident", link=to_incident()),
-            "Value #D": Column("Clients hit", looks.COUNT),
+            "Value #D": Column("Affected clients", looks.COUNT),
             "Value #B": Column("From", looks.NUMBER, hidden=True),
             "Value #C": Column("To", looks.NUMBER, hidden=True),
         },
@@ -58,7 +58,7 @@ def marks(of: str) -> tuple[Annotation, ...]:
             colour=looks.Colour.BAD,
             moments=f"cuda_mps_fault_last_timestamp_seconds{{{of}}}",
             title="Fault",
-            text="A fatal GPU error hit clients of {{daemon}} on {{instance}}.",
+            text="A fatal GPU error affected clients of {{daemon}} on {{instance}}.",
         ),
         Annotation(
             name="Daemon deaths",

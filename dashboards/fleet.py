@@ -37,13 +37,13 @@ NOW = Row(
         ),
         stat(
             "Servers in FAULT",
-            "Servers that refuse new clients until all clients that a fatal GPU error hit have exited.",
+            "Servers that refuse new clients until all affected clients have exited.",
             'sum(cuda_mps_server_state{node, state="fault"}) or 0 * sum(cuda_mps_daemon_up{node})',
             thresholds=looks.NONE_IS_WELL,
         ),
         stat(
             "Faults",
-            "Fatal GPU errors that hit a server's clients, in the selected time range.",
+            "Fatal GPU errors that affected a server's clients, in the selected time range.",
             "round(sum(increase(cuda_mps_faults_total{node}[$__range])))",
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
         ),

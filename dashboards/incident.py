@@ -67,7 +67,7 @@ WHAT = Row(
     "What happened",
     (
         stat(
-            "Clients hit",
+            "Affected clients",
             "Clients that had the error: all that shared a GPU with its cause, directly or through other clients.",
             f"cuda_mps_fault_last_affected_clients{{incident}} {AFTER}",
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
@@ -76,7 +76,7 @@ WHAT = Row(
         ),
         stat(
             "Blocking recovery",
-            "Clients that the fault hit and that still run. Until they exit, the server refuses new clients. "
+            "Affected clients that still run. Until they exit, the server refuses new clients. "
             "`cuda-mps-exporter incidents` on the node shows the commands that end them.",
             Query(
                 f"sum by ({DAEMON}) (cuda_mps_fault_blocking_clients{{incident}}) or 0 * cuda_mps_daemon_up{{incident}}"
@@ -108,7 +108,7 @@ WHAT = Row(
         ),
         table(
             "Affected workloads",
-            "Workloads whose clients were hit, and how many clients of each.",
+            "Workloads with affected clients, and how many of each.",
             "sum by (job, instance, daemon, workload_kind, workload) "
             f"(cuda_mps_fault_last_affected_workload_clients{{incident}} {AFTER})",
             {"workload_kind": "Kind", "workload": "Workload", "Value": Column("Clients", looks.COUNT)},
@@ -154,7 +154,7 @@ BEFORE_AND_AFTER = Row(
             "Clients before the fault",
             "Clients of the daemon half a minute before the fault with their memory, and their memory a minute and "
             "a half after it. No value after: the client has exited and its work is lost. A client that still runs "
-            "blocks recovery, or was not hit.",
+            "blocks recovery, or was not affected.",
             (
                 (
                     f"sum by (job, instance, daemon, client, {_WHO}) "
@@ -191,7 +191,7 @@ BEFORE_AND_AFTER = Row(
         ),
         lines(
             "Blocking clients",
-            "Clients that the fault hit and that continued to run, by server.",
+            "Affected clients that continued to run, by server.",
             Query(max_by("cuda_mps_fault_blocking_clients", SERVER, of="incident"), "server {{server}}"),
             height=6,
         ),

@@ -12,8 +12,8 @@ PROBLEMS = Row(
         faults(),
         bars(
             "Faults and deaths",
-            "Fatal GPU errors that hit all clients on a GPU, those that hit one client alone, deaths of control "
-            "daemons, and servers that repeatedly exit before they are ready.",
+            "Fatal GPU errors that affected all clients on a GPU, those that affected one client alone, deaths of "
+            "control daemons, and servers that repeatedly exit before they are ready.",
             Query(increase("cuda_mps_faults_total", DAEMON), "fault {{daemon}} {{instance}}"),
             Query(increase("cuda_mps_client_faults_contained_total", DAEMON), "contained {{daemon}} {{instance}}"),
             Query(
@@ -33,7 +33,7 @@ PROBLEMS = Row(
         ),
         lines(
             "Waiting and blocking",
-            "Clients that wait until another user's clients have exited, and clients that a fault hit and that "
+            "Clients that wait until another user's clients have exited, and affected clients that "
             "still run. Until the latter exit, their server refuses new clients.",
             Query(max_by("cuda_mps_clients_waiting", DAEMON), "waiting {{daemon}} {{instance}}"),
             Query(
@@ -60,11 +60,11 @@ PROBLEMS = Row(
         ),
         bars(
             "Affected and suspected workloads",
-            "Faults that hit clients of a workload, and faults of which one of its clients was the likeliest cause. "
-            "Empty: there was none.",
+            "Faults that affected clients of a workload, and faults of which one of its clients was the likeliest "
+            "cause. Empty: there was none.",
             Query(
                 increase("cuda_mps_workload_faults_affected_total", WORKLOAD, of="node") + " > 0",
-                "hit: {{workload_kind}} {{workload}} {{instance}}",
+                "affected: {{workload_kind}} {{workload}} {{instance}}",
             ),
             Query(
                 increase("cuda_mps_workload_faults_suspected_total", WORKLOAD, of="node") + " > 0",
@@ -85,7 +85,7 @@ PROBLEMS = Row(
             height=8,
         ),
         stat(
-            "Clients hit by faults",
+            "Clients affected by faults",
             "Clients that had the error in the selected time range.",
             "round(sum(increase(cuda_mps_fault_affected_clients_total{daemons}[$__range])))",
             width=4,

@@ -45,7 +45,7 @@ def counts(daemon: DaemonStatus) -> Iterable[str]:
     if daemon.died:
         yield f"died {counted(daemon.died, 'time')}"
     if daemon.faults:
-        yield f"{counted(daemon.faults, 'fault')}, which hit {counted(daemon.fault_affected, 'client')}"
+        yield f"{counted(daemon.faults, 'fault')}, which affected {counted(daemon.fault_affected, 'client')}"
     for reason, count in daemon.refused.items():
         if count:
             yield f"{counted(count, 'client')} refused ({reason})"

@@ -257,7 +257,7 @@ class NodeProblem(Problem):
         summary="MPS daemon {daemon} [has not written its logs for {since}|on {node} no longer writes its logs]",
         meaning="The control daemon answers commands, but they do not appear in its log. A process wrote data "
         "without a valid header into the log fifo, or reads from it. Until the daemon is restarted, the exporter "
-        "does not know which clients a fault hits or which are refused.",
+        "does not know which clients a fault affects or which are refused.",
         remedy="Restart the daemon when its clients may end. The restart makes a new log fifo.",
         alert="CudaMpsLogBlocked",
         fails=False,
@@ -274,7 +274,7 @@ class NodeProblem(Problem):
     LOG_NOT_FOLLOWED = Definition(
         label="log not followed",
         summary="Exporter on {node} cannot read a log of MPS daemon {daemon}[: {problem}]",
-        meaning="The exporter misses short faults, the clients that they hit, and refused clients.",
+        meaning="The exporter misses short faults, the affected clients, and refused clients.",
         remedy="Let the exporter read the log.",
         runbook="CudaMpsExporterCannotCollect",
         fails=False,

@@ -175,19 +175,19 @@ class DaemonProblem(Problem):
         label="server in FAULT",
         summary="MPS server {server} of {daemon} [has been in FAULT for {since}|"
         "on {node} is in FAULT and refuses new clients][{recovery}; suspect: {suspect}]",
-        meaning="A fatal GPU error hit the clients of the server. Until the last of these clients has exited, the "
+        meaning="A fatal GPU error affects the clients of the server. Until the last of these clients has exited, the "
         "server refuses new clients on all of its GPUs.",
-        remedy="End the clients that the fault hit and that still run. Do not restart the daemon, and do not use "
+        remedy="End the affected clients that still run. Do not restart the daemon, and do not use "
         "terminate_client (protocol 3: client terminate).",
         alert="CudaMpsServerFault",
     )
     FAULT = Definition(
         label="fault recently",
-        summary="[{affected} of|A fatal GPU error hit clients of] MPS daemon {daemon} [had a fault {since} ago, which "
-        "has ended; suspect: {suspect}|on {node}]",
+        summary="[{affected} of|A fatal GPU error affected clients of] MPS daemon {daemon} [had a fault {since} ago, "
+        "which has ended; suspect: {suspect}|on {node}]",
         meaning="A client caused a fatal GPU error. MPS ended all clients that share a GPU with it, directly or "
         "through other clients. The fault is over, or will be within a minute.",
-        remedy="Start the clients that were hit and do not restart by themselves. The daemon needs no action.",
+        remedy="Start the affected clients that do not restart by themselves. The daemon needs no action.",
         alert="CudaMpsFault",
         fails=False,
     )
@@ -348,7 +348,7 @@ class Situation(Enum):
     SERVER_STUCK = (
         "All of its clients have exited, and it does not recover. End the server: the daemon starts another one."
     )
-    CLIENTS_ENDING = "Wait: the clients that the fault hit are exiting."
+    CLIENTS_ENDING = "Wait: the affected clients are exiting."
     FAULT_WITHOUT_INCIDENT = "Look in the table for the clients of that server."
     UNSUPPORTED = "Nothing: of this daemon, the exporter reads only the process."
     PRIVATE_TMP = (

@@ -108,7 +108,7 @@ def test_shows_an_incident_with_its_affected_clients(prometheus: Prometheus) -> 
         return sum(value for _, value in samples)
 
     counted = prometheus.vector(f'sum(cuda_mps_fault_affected_clients_total{{instance="{past.CALM}"}})', time=past.LAST)
-    assert value("Clients hit A") == counted[0][1] > 1
+    assert value("Affected clients A") == counted[0][1] > 1
     assert value("Clients before the fault A") > value("Clients before the fault B")
 
 

@@ -43,7 +43,7 @@ EXPECTED = {
             " suspect: very likely PID 700 (python3 of alice, job 42)."
         ),
         (
-            "End the clients that the fault hit and that still run. Do not restart the daemon, and do not use "
+            "End the affected clients that still run. Do not restart the daemon, and do not use "
             "terminate_client (protocol 3: client terminate)."
         ),
         ("kill -KILL 601",),
