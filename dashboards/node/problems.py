@@ -1,4 +1,4 @@
-"""What goes wrong on the node: faults, newcomers who are turned away or wait, processes beside MPS, and Xids."""
+"""What goes wrong on the node: faults, newcomers who are turned away or wait, processes that bypass MPS, and Xids."""
 
 from dashboards import looks
 from dashboards.board import Row

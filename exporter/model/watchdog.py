@@ -23,7 +23,7 @@ class Condition(StrEnum):
     """The daemon does not run, and ended without a `quit`."""
     STOPPED = "stopped"
     """An operator stopped the daemon."""
-    NEVER_SEEN = "never_seen"
+    NEVER_STARTED = "never_started"
     """The daemon is expected, and nothing shows that it ever ran."""
     UNRESPONSIVE = "unresponsive"
     """The daemon runs and answers no command."""

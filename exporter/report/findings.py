@@ -69,7 +69,7 @@ _NO_DRIVER = {ReasonCode.DRIVER_NOT_LOADED, ReasonCode.LIBRARY_MISSING}
 _SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.STATE_LOST)
 """The watchdog restarts nothing until an operator runs `resume`, and no GPU is quarantined."""
 
-_STATE_PROBLEMS = {
+STATE_PROBLEMS = {
     DaemonState.DOWN: DaemonProblem.DAEMON_DOWN,
     DaemonState.STOPPED: DaemonProblem.DAEMON_STOPPED,
     DaemonState.UNRESPONSIVE: DaemonProblem.DAEMON_UNRESPONSIVE,
@@ -451,8 +451,8 @@ def _problem_of(node: Node, at: float, daemon: Daemon, watch: WatchdogState) -> 
         return CONDITION_PROBLEMS[condition]
     if daemon.ended and not daemon.declared.expected:
         return DaemonProblem.DAEMON_ENDED
-    if daemon.state in _STATE_PROBLEMS:
-        return _STATE_PROBLEMS[daemon.state]
+    if daemon.state in STATE_PROBLEMS:
+        return STATE_PROBLEMS[daemon.state]
     if _query_problem(node, daemon) is not None:
         return DaemonProblem.DAEMON_NOT_QUERIED
     if _unknown_since(node, daemon, at) is None:

@@ -226,10 +226,10 @@ class NodeProblem(Problem):
         fails=False,
     )
     PROCESS_BYPASSING = _BYPASSING
-    PROCESS_BYPASSING_AFTER_LOSS = replace(
+    PROCESS_BYPASSING_AFTER_DEATH = replace(
         _BYPASSING,
         severity=Severity.CRITICAL,
-        label="bypasses MPS after a loss",
+        label="bypasses MPS after a death",
         summary="CUDA processes bypass MPS on GPU {gpu} of {node} after a daemon died",
         fails=True,
     )

@@ -279,13 +279,13 @@ class DaemonProblem(Problem):
         meaning="An action of the watchdog is in progress, or its effect is not known yet.",
         remedy="Wait for the result.",
     )
-    RESTART_DELAYED = Definition(
+    WATCHDOG_BACKOFF = Definition(
         label="waiting to restart",
         summary="The watchdog waits before it restarts MPS daemon {daemon} on {node} again",
         meaning="The last restart did not help, so the watchdog waits before the next one.",
         remedy="Find out why the daemon fails.",
     )
-    RESTART_LEFT_TO_SYSTEMD = Definition(
+    WATCHDOG_DEFERRED_TO_SYSTEMD = Definition(
         label="left to systemd",
         summary="systemd restarts MPS daemon {daemon} on {node}",
         meaning="The unit of the daemon has a Restart= that applies, so the watchdog waits for systemd.",
@@ -301,7 +301,7 @@ CONDITION_PROBLEMS: Mapping[Condition, Problem] = {
     Condition.UNKNOWN: DaemonProblem.DAEMON_UNKNOWN,
     Condition.DOWN: DaemonProblem.DAEMON_DOWN,
     Condition.STOPPED: DaemonProblem.DAEMON_STOPPED,
-    Condition.NEVER_SEEN: DaemonProblem.DAEMON_NEVER_STARTED,
+    Condition.NEVER_STARTED: DaemonProblem.DAEMON_NEVER_STARTED,
     Condition.UNRESPONSIVE: DaemonProblem.DAEMON_UNRESPONSIVE,
     Condition.SUSPENDED: DaemonProblem.DAEMON_SUSPENDED,
     Condition.STUCK_IN_DRIVER: DaemonProblem.DAEMON_STUCK_IN_DRIVER,
@@ -316,10 +316,10 @@ CONDITION_PROBLEMS: Mapping[Condition, Problem] = {
 PHASE_PROBLEMS: Mapping[WatchdogPhase, Problem] = {
     WatchdogPhase.IDLE: DaemonProblem.WELL,
     WatchdogPhase.ACTING: DaemonProblem.WATCHDOG_ACTING,
-    WatchdogPhase.BACKOFF: DaemonProblem.RESTART_DELAYED,
+    WatchdogPhase.BACKOFF: DaemonProblem.WATCHDOG_BACKOFF,
     WatchdogPhase.QUARANTINED: DaemonProblem.QUARANTINED,
     WatchdogPhase.CIRCUIT_OPEN: DaemonProblem.CIRCUIT_OPEN,
-    WatchdogPhase.DEFERRED_TO_SYSTEMD: DaemonProblem.RESTART_LEFT_TO_SYSTEMD,
+    WatchdogPhase.DEFERRED_TO_SYSTEMD: DaemonProblem.WATCHDOG_DEFERRED_TO_SYSTEMD,
     WatchdogPhase.STATE_LOST: DaemonProblem.WATCHDOG_STATE_LOST,
 }
 

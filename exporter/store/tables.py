@@ -184,8 +184,10 @@ def _shares(rows: Sequence[tuple[Any, ...]], most: int) -> frozenset[int]:
     return frozenset(row[0] for row in select_fairly(rows, most, lambda row: row[1], expected))
 
 
-_RENAMED = re.compile(rb'("(?:condition|reason|state)": )"crashed"'), rb'\1"down"'
-"""A name that earlier versions stored, and what replaces it. In a text, the quotes of a key are escaped."""
+_RENAMED = {b"crashed": b"down", b"never_seen": b"never_started"}
+"""Names of conditions that earlier versions stored, and what replaces them."""
+
+_STORED_NAME = re.compile(rb'("(?:condition|reason|state)": ")(' + b"|".join(_RENAMED) + rb')"')
 
 
 def _read(kind: type[Built], rows: Iterable[tuple[bytes]], unreadable: Counter[type]) -> tuple[Built, ...]:
@@ -197,7 +199,7 @@ def _read(kind: type[Built], rows: Iterable[tuple[bytes]], unreadable: Counter[t
         if size > MAX_BYTES:
             break
         try:
-            value = build(kind, json.loads(_RENAMED[0].sub(_RENAMED[1], row)))
+            value = build(kind, json.loads(_STORED_NAME.sub(lambda old: b'%b%b"' % (old[1], _RENAMED[old[2]]), row)))
             if isinstance(value, UsageRow):
                 value.check()
             values.append(value)

@@ -103,7 +103,7 @@ def _end_hung_server(context: Context, found: Diagnosis, remedy: ReasonCode) -> 
 
 _NO_REMEDY = {
     Condition.STOPPED: ReasonCode.STOPPED_BY_OPERATOR,
-    Condition.NEVER_SEEN: ReasonCode.NEVER_SEEN,
+    Condition.NEVER_STARTED: ReasonCode.NEVER_SEEN,
     Condition.PROGRAM_UNRESPONSIVE: ReasonCode.PROGRAM_AT_FAULT,
     Condition.HELD: ReasonCode.SESSION_HELD,
     Condition.STUCK_IN_DRIVER: ReasonCode.STUCK_IN_KERNEL,

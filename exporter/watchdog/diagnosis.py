@@ -83,7 +83,7 @@ def _exit_diagnosis(context: Context) -> Diagnosis:
     if stop is not None:
         return Diagnosis(condition=Condition.STOPPED, since=watch.stopped_at or since, indications=(stop,))
     if not ever_ran:
-        return Diagnosis(condition=Condition.NEVER_SEEN, since=since, indications=(Reason(ReasonCode.NEVER_RAN),))
+        return Diagnosis(condition=Condition.NEVER_STARTED, since=since, indications=(Reason(ReasonCode.NEVER_RAN),))
     unit, left = _unit_since_exit(context), bool(lifecycle.pid_file_left)
     # Without an observed loss, as while the exporter was not running, something else must show that it was no quit.
     no_quit = _loss_observed(context.daemon) or left or (unit is not None and unit.active == "failed")

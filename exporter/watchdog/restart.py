@@ -59,7 +59,7 @@ _ENDS_HEALTH = frozenset(
     {
         Condition.DOWN,
         Condition.STOPPED,
-        Condition.NEVER_SEEN,
+        Condition.NEVER_STARTED,
         Condition.UNRESPONSIVE,
         Condition.SUSPENDED,
         Condition.STUCK_IN_DRIVER,

@@ -495,7 +495,7 @@ def test_reports_an_absent_daemon_and_its_cause_at_once() -> None:
     assert f"it cannot be queried: {TEXT}" in first.text
     assert "Wait" not in first.remedy
     assert present.watches[DAEMON].diagnosis is not None
-    assert present.watches[DAEMON].diagnosis.condition is Condition.NEVER_SEEN
+    assert present.watches[DAEMON].diagnosis.condition is Condition.NEVER_STARTED
     assert document_of(present).fails
 
 

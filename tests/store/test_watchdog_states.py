@@ -74,11 +74,13 @@ def test_deletes_the_states_that_changed_longest_ago(state_file: StateFile) -> N
     assert "first" not in stored
 
 
-def test_reads_the_name_that_earlier_versions_stored(state_file: StateFile, tmp_path: Path) -> None:
-    named = {'state": "crashed"}': BROKEN}
-    state_file.write(rows(named))
-    query(tmp_path, 'UPDATE watchdog_states SET json = replace(json, \'": "down"\', \'": "crashed"\')')
-    assert reopened(state_file).watchdog_states == named
+@pytest.mark.parametrize(("stored", "now"), [("crashed", "down"), ("never_seen", "never_started")])
+def test_reads_names_that_earlier_versions_stored(state_file: StateFile, tmp_path: Path, stored: str, now: str) -> None:
+    diagnosis = Diagnosis(condition=Condition(now), since=AT, indications=())
+    states = {f'state": "{stored}"}}': replace(BROKEN, diagnosis=diagnosis)}
+    state_file.write(rows(states))
+    query(tmp_path, "UPDATE watchdog_states SET json = replace(json, ?, ?)", f'": "{now}"', f'": "{stored}"')
+    assert reopened(state_file).watchdog_states == states
 
 
 def test_skips_and_counts_an_unreadable_row(state_file: StateFile, tmp_path: Path, subtests: pytest.Subtests) -> None:

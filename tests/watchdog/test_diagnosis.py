@@ -291,7 +291,7 @@ def test_the_condition_is_unknown_before_the_first_observation() -> None:
 
 def test_a_daemon_that_never_ran_is_not_down() -> None:
     post = WatchedDaemon(no_daemon(), left(AT + 1), deaf(AT + 1), no_daemon(at=AT + 20))
-    assert (post.condition, post.actions, post.watch.process) == (Condition.NEVER_SEEN, [], None)
+    assert (post.condition, post.actions, post.watch.process) == (Condition.NEVER_STARTED, [], None)
 
 
 def test_the_state_of_the_unit_shows_a_stop(subtests: pytest.Subtests) -> None:
