@@ -12,7 +12,6 @@ import structlog
 from exporter.actions.evidence import Evidence
 from exporter.actions.runner import ActionRunner, Tools
 from exporter.clock import Clock, boot_ns
-from exporter.collectors.address_ranges import AddressRangesCollector
 from exporter.collectors.child import OWN_USER, User
 from exporter.collectors.control_client import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.collectors.control_client import ControlClient, SessionLock
@@ -20,7 +19,6 @@ from exporter.collectors.daemon_directory import DaemonDirectory, DirectoryColle
 from exporter.collectors.daemon_processes import Identities
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.file_changes import FileChanges
-from exporter.collectors.journal import Journal
 from exporter.collectors.kernel_log import KernelLog
 from exporter.collectors.logs import LogCollector
 from exporter.collectors.nvml.collector import Nvml
@@ -28,9 +26,9 @@ from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.pod_resources import PodResources
 from exporter.collectors.pool import CollectorPool, ControlPoller, LocationRegistry
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import Pods, Processes, WorkloadProcesses, affordable_pidfds
+from exporter.collectors.processes import AddressRangesCollector, Pods, Processes, WorkloadProcesses, affordable_pidfds
+from exporter.collectors.systemd import Journal, Systemctl, Units, UnitStates
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
-from exporter.collectors.units import Systemctl, Units, UnitStates
 from exporter.config.settings import Attribution, Config
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node

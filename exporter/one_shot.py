@@ -9,11 +9,10 @@ from exporter.app import Assembly
 from exporter.clock import Clock, SystemClock
 from exporter.collectors.control_client import ControlClient
 from exporter.collectors.daemon_directory import DaemonDirectory
-from exporter.collectors.journal import Journal
-from exporter.collectors.log_file import read_tail
-from exporter.collectors.logs import DaemonLogs
+from exporter.collectors.logs import DaemonLogs, read_tail
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.processes import Processes
+from exporter.collectors.systemd import Journal
 from exporter.collectors.thread import Inbox, Reading, collect_each
 from exporter.config.settings import Config
 from exporter.model.node import CollectorName, Node

@@ -11,9 +11,9 @@ import structlog
 from exporter.collectors.control_client import ControlClient
 from exporter.collectors.daemon_directory import DirectoryCollector
 from exporter.collectors.discovery import Discovery
-from exporter.collectors.journal import Journal
 from exporter.collectors.logs import LogCollector
 from exporter.collectors.pipe_dir import CONTROL_LOG, FILES, SERVER_LOG, STDOUT, DaemonLocation, on_host
+from exporter.collectors.systemd import Journal
 from exporter.collectors.thread import CollectorThread, close
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node, expected_daemons

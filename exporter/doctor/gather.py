@@ -9,7 +9,7 @@ from pathlib import Path
 from exporter.clock import Clock
 from exporter.collectors.pipe_dir import Directory
 from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
-from exporter.collectors.units import Systemctl
+from exporter.collectors.systemd import Systemctl
 from exporter.config.settings import Attribution, Config
 from exporter.doctor.check import AS_ROOT, ATTRIBUTION_AS_ROOT
 from exporter.doctor.checks.daemons import EXPORTER

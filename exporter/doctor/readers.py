@@ -19,8 +19,8 @@ from exporter.collectors.daemon_processes import ControlDaemons
 from exporter.collectors.kernel_log import KernelLog
 from exporter.collectors.pipe_dir import FIFO, PID_FILE, Directory, Root, on_host
 from exporter.collectors.proc import Proc
+from exporter.collectors.systemd import Systemctl
 from exporter.collectors.thread import BoundedCalls
-from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
 from exporter.doctor.facts import (
     Area,

@@ -18,8 +18,7 @@ from exporter.model.incident import (
 )
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
-from exporter.parse.kernel_log import ILLEGAL_ADDRESS
-from exporter.parse.xid_catalogue import exonerates
+from exporter.parse.kernel_log import ILLEGAL_ADDRESS, exonerates
 
 Z = 1.959964
 """The normal distribution's 97.5 % quantile."""

@@ -14,7 +14,7 @@ from exporter.model.server import DisconnectReason, RefusalReason, Server, Serve
 from exporter.model.settings import Mode
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase, WatchdogState
 from exporter.parse import protocol3
-from exporter.parse.xid_catalogue import REBOOT, RESET
+from exporter.parse.kernel_log import REBOOT, RESET
 from exporter.state.limits import clients_limit, memory_limits_by_gpu
 from exporter.state.processes import cgroup_of, pod_of_daemon
 from exporter.view import View, clients_of

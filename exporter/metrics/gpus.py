@@ -15,7 +15,7 @@ from exporter.model.identity import WorkloadKind
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuReading
 from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount, Usage
-from exporter.parse.resources import claim_uid
+from exporter.parse.cgroup import claim_uid
 from exporter.state.bypassing import sharing_mode
 from exporter.state.devices import serving_daemon
 from exporter.state.processes import workload_of

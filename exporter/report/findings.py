@@ -11,8 +11,8 @@ from exporter.model.settings import Mode
 from exporter.model.values import replace
 from exporter.model.watchdog import HARMLESS, Condition, WatchdogPhase, WatchdogState
 from exporter.parse.control_reply import list_servers
+from exporter.parse.kernel_log import REBOOT, RESET
 from exporter.parse.printable import printable
-from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.report.contention import starved_clients
 from exporter.report.document import WatchdogSummary
 from exporter.report.finding import MOST_COMMANDS, Finding

@@ -6,8 +6,8 @@ from typing import Any
 
 from exporter.model.gpu import IncidentXid
 from exporter.model.incident import LOWEST_ADDRESS, NULL_BYTES, ClientDetails, FaultKind, Incident, Place, Suspect
+from exporter.parse.kernel_log import XIDS
 from exporter.parse.printable import LONGEST_TEXT, printable
-from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.incident_document import (
     AddressMatchStatus,
     AddressStatus,
@@ -99,7 +99,7 @@ def _client(kind: Callable[..., Part], client: ClientDetails, **known: Any) -> P
 
 
 def _xid(xid: IncidentXid) -> XidStatus:
-    known = xid_meaning(xid.number)
+    known = XIDS.get(xid.number)
     cause, advice = (None, None) if known is None else (known.kind, known.action)
     return filled(XidStatus, xid, known, longest=LONGEST_TEXT, xid=xid.number, cause=cause, advice=advice)
 

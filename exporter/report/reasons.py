@@ -7,8 +7,8 @@ from typing import Any
 from exporter.model.node import CollectorName, CollectorState
 from exporter.model.reason import PLACEHOLDER, Reason, ReasonCode, with_known_parts
 from exporter.model.watchdog import Condition
+from exporter.parse.kernel_log import XIDS
 from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_TEXT, printable
-from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.text import counted, external_text, size_text
 
 IN_JOURNAL = "stdout"
@@ -88,7 +88,7 @@ def _shown(name: str, form: str, value: Any) -> str:
         case "limits", _:
             return str(value[int(form)]) if int(form) < len(value) else "unknown"
         case "xid", _:
-            known = xid_meaning(value)
+            known = XIDS.get(value)
             return f"Xid {value}" if known is None else f"Xid {value} ({known.meaning})"
         case _, "GiB":
             return f"{value / 2**30:.4g} GiB"

@@ -13,9 +13,9 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
+from exporter.parse.kernel_log import RESET, XIDS
 from exporter.parse.printable import is_service_name, printable
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_arguments
-from exporter.parse.xid_catalogue import RESET, xid_meaning
 from exporter.report.document import ManualStep
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
@@ -279,7 +279,7 @@ def needed(action: str) -> str:
 
 def quarantine_cause(node: Node, quarantine: Quarantine) -> str:
     """Return the Xid of a quarantine and what the GPU needs."""
-    meaning = xid_meaning(quarantine.xid)
+    meaning = XIDS.get(quarantine.xid)
     xid = f"Xid {quarantine.xid}" if meaning is None else f"Xid {quarantine.xid} ({meaning.meaning})"
     return f"{xid}: {gpu_text(node, quarantine.gpu)} needs {needed(quarantine.action)}"
 

@@ -1,30 +1,296 @@
-"""The state file: an SQLite database that one exporter writes and other processes may read."""
+"""The state file: an SQLite database that one exporter writes and other processes may read.
+
+A row has the JSON of one value; its other columns only select rows.
+"""
 
 import contextlib
 import errno
 import fcntl
+import json
 import os
+import re
 import sqlite3
 import stat
-from collections.abc import Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from exporter.clock import Clock
 from exporter.errors import HistoryError
-from exporter.model.event import Event
+from exporter.model.contention import Pace
+from exporter.model.event import TOPICS, Event
+from exporter.model.identity import Workload
 from exporter.model.incident import Incident
+from exporter.model.node import Node, select_fairly
+from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.settings import Retention
-from exporter.model.usage import UsageTotals
-from exporter.model.values import replace
-from exporter.store import tables
-from exporter.store.tables import MAX_ROWS, Refused, Storable, StoredState, usage_rows
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Account, GpuUsage, Method, Sample, Usage, UsageTotals
+from exporter.model.values import Built, build, plain, replace
+from exporter.model.watchdog import WatchdogState, with_stop_remembered
+
+MAX_BYTES = 64 << 20
+"""How much is read of one table. A thousand faults with 48 clients each have 12 MB."""
+
+MAX_ROWS = 100_000
+"""How many rows are read of one table: ten times as many as the retention allows."""
+
+MAX_WATCHDOG_STATES = 256
+"""Four times as many daemons as can be configured."""
+
+LEAST_PACE = 1e-9
+"""Least count, and least time, in a stored pace. A smaller one is damaged, and dividing by it fails."""
+
+SCHEMA = """
+CREATE TABLE incidents (id TEXT PRIMARY KEY, at REAL NOT NULL, daemon TEXT, expected INTEGER, open INTEGER, json TEXT);
+CREATE TABLE events (
+    number INTEGER PRIMARY KEY, at REAL NOT NULL, daemon TEXT, expected INTEGER, timeline INTEGER, json TEXT
+);
+CREATE INDEX incidents_at ON incidents (at);
+CREATE INDEX events_at ON events (at);
+CREATE TABLE watchdog_states (daemon TEXT PRIMARY KEY, json TEXT);
+CREATE TABLE usage_totals (key TEXT PRIMARY KEY, json TEXT);
+CREATE TABLE samples (slot INTEGER PRIMARY KEY, json TEXT);
+"""
+
+_INVALID = (ValueError, TypeError, OverflowError, RecursionError, sqlite3.IntegrityError, sqlite3.DataError)
+"""Errors of a value, not of the disk. Another try would fail too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """The content of a file, newest first (samples: oldest first), and the number of unreadable rows.
+
+    It is `complete` if it has all watchdog states that were ever written: no file was set aside, and no row is damaged.
+    """
+
+    incidents: tuple[Incident, ...] = ()
+    events: tuple[Event, ...] = ()
+    watchdog_states: Mapping[DaemonName, WatchdogState] = field(default_factory=dict)
+    usage_totals: UsageTotals = field(default_factory=UsageTotals)
+    samples: tuple[Sample, ...] = ()
+    unreadable: int = 0
+    complete: bool = True
+
+    def restore(self, node: Node) -> Node:
+        """Return the node with this state. Incidents are in the order in which they began."""
+        states = self.watchdog_states
+        return replace(
+            node,
+            daemons={name: with_stop_remembered(daemon, states.get(name)) for name, daemon in node.daemons.items()},
+            incidents={incident.id: incident for incident in reversed(self.incidents)},
+            watches={**node.watches, **states},
+            usage_totals=self.usage_totals,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchdogRow:
+    """The watchdog's state of a daemon."""
+
+    daemon: DaemonName
+    state: WatchdogState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """What an account used of a GPU, by one method.
+
+    That without one has the memory, as text, since it may exceed 64 bits, and the paces on a quiet GPU.
+    """
+
+    gpu: GpuUuid
+    account: Account
+    method: Method | None = None
+    used: Usage | None = None
+    memory_byte_ms: str = "0"
+    paces: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    last_used_at: float = 0.0
+
+    def check(self) -> None:
+        """Raise ValueError if an amount is not a number of 0 or more, or a pace is not one."""
+        if int(self.memory_byte_ms) < 0 or (self.used is not None and min(astuple(self.used)) < 0):
+            raise ValueError("an amount is negative")
+        if any(
+            len(pace) != len(Pace._fields) or min(pace[:4]) < LEAST_PACE or pace[4] < 0 for pace in self.paces.values()
+        ):
+            raise ValueError("a pace is invalid")
+
+
+Storable = Incident | Event | WatchdogRow | UsageRow | Sample
+Refused = list[tuple[Storable, Exception]]
+
+
+def save(connection: sqlite3.Connection, values: Iterable[Storable], expected: Collection[DaemonName]) -> Refused:
+    """Write a row for each value. Return those that cannot be written, and why: a defect costs no other value."""
+    refused: Refused = []
+    for value in values:
+        try:
+            table, row = _row(value, expected)
+            places = ", ".join("?" * len(row))
+            connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", row)  # noqa: S608
+        except _INVALID as error:
+            refused.append((value, error))
+    return refused
+
+
+def _row(value: Storable, expected: Collection[DaemonName]) -> tuple[str, tuple[object, ...]]:
+    """Return the table and the columns of a value."""
+    match value:
+        case Incident():
+            key, daemon, is_expected = _json(value.id), _json(value.daemon), value.daemon in expected
+            return "incidents", (key, value.started_at, daemon, is_expected, value.open, _json(value))
+        case Event():
+            # The details of the clients are stored with the incident only.
+            incident = None if value.incident is None else replace(value.incident, client_details={})
+            text, daemon = _json(replace(value, incident=incident)), _json(value.daemon)
+            is_expected = value.daemon is None or value.daemon in expected
+            return "events", (None, value.at, daemon, is_expected, value.event in TOPICS, text)
+        case WatchdogRow():
+            return "watchdog_states", (_json(value.daemon), _json(value))
+        case UsageRow():
+            has_content = value.used is not None or value.memory_byte_ms != "0" or value.paces
+            content = _json(value) if has_content else None
+            return "usage_totals", (_json((value.gpu, value.account, value.method)), content)
+        case Sample():
+            return "samples", (value.slot, _json(value))
+
+
+def _json(value: object) -> str:
+    """Return the JSON of a value. Columns have it too: SQLite cannot store lone surrogates."""
+    return json.dumps(plain(value))
+
+
+def trim(connection: sqlite3.Connection, retention: Retention, now: float) -> None:
+    """Delete what exceeds the retention. Each daemon has a share: its log cannot displace those of other daemons.
+
+    Open incidents have no age, and are deleted last. A watchdog state has no age either: a circuit breaker stays open.
+    Samples of the future are from before the clock was set back.
+    """
+    oldest, slot = now - retention.max_age, Sample(at=now).slot
+    connection.execute("DELETE FROM incidents WHERE at < ? AND NOT open", (oldest,))
+    connection.execute("DELETE FROM events WHERE at < ?", (oldest,))
+    connection.execute("DELETE FROM samples WHERE slot NOT BETWEEN ? AND ?", (slot - MAX_SAMPLES, slot))
+    last = "SELECT rowid FROM watchdog_states ORDER BY rowid DESC LIMIT ?"
+    connection.execute(f"DELETE FROM watchdog_states WHERE rowid NOT IN ({last})", (MAX_WATCHDOG_STATES,))  # noqa: S608
+    connection.execute("DELETE FROM usage_totals WHERE json IS NULL")
+    for table, most in (("incidents", retention.max_incidents), ("events", retention.max_events)):
+        (count,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608
+        if count > most:
+            # One tenth more is deleted, so that they are not counted again at each new one.
+            rows = _select(connection, table, "rowid, daemon, expected").fetchall()
+            others = {number for number, *_ in rows} - _shares(rows, most - most // 10)
+            connection.executemany(f"DELETE FROM {table} WHERE rowid = ?", ((number,) for number in others))  # noqa: S608
+
+
+def _select(connection: sqlite3.Connection, table: str, columns: str, most: int = MAX_ROWS) -> sqlite3.Cursor:
+    order = "open DESC, at DESC, rowid DESC" if table == "incidents" else "rowid DESC"
+    return connection.execute(f"SELECT {columns} FROM {table} ORDER BY {order} LIMIT ?", (most,))  # noqa: S608
+
+
+def _shares(rows: Sequence[tuple[Any, ...]], most: int) -> frozenset[int]:
+    """Return the numbers of at most `most` rows: each begins with a number, a daemon, and whether that was expected."""
+    expected = {row[1] for row in rows if row[2]}
+    return frozenset(row[0] for row in select_fairly(rows, most, lambda row: row[1], expected))
+
+
+_RENAMED = {b"crashed": b"down", b"never_seen": b"never_started"}
+"""Names of conditions that earlier versions stored, and what replaces them."""
+
+_STORED_NAME = re.compile(rb'("(?:condition|reason|state)": ")(' + b"|".join(_RENAMED) + rb')"')
+
+
+def _read(kind: type[Built], rows: Iterable[tuple[bytes]], unreadable: Counter[type]) -> tuple[Built, ...]:
+    """Return the values of these rows, within `MAX_BYTES`, and count the rows that cannot be read."""
+    values: list[Built] = []
+    size = 0
+    for (row,) in rows:
+        size += len(row) if isinstance(row, bytes) else 0
+        if size > MAX_BYTES:
+            break
+        try:
+            value = build(kind, json.loads(_STORED_NAME.sub(lambda old: b'%b%b"' % (old[1], _RENAMED[old[2]]), row)))
+            if isinstance(value, UsageRow):
+                value.check()
+            values.append(value)
+        except (ValueError, TypeError, RecursionError):
+            unreadable[kind] += 1
+    return tuple(values)
+
+
+def load(connection: sqlite3.Connection, now: float, max_incidents: int, max_events: int) -> StoredState:
+    """Return the content. The events are each daemon's share of `max_events`, and as many of the page's timeline."""
+    unreadable: Counter[type] = Counter()
+    begin, slot = now - MAX_SAMPLES * SAMPLE_SECONDS, Sample(at=now).slot
+    incidents = _read(Incident, _select(connection, "incidents", "json", max_incidents), unreadable)
+    rows = _select(connection, "events", f"rowid, daemon, expected, timeline AND at >= {begin}").fetchall()
+    selected = _shares(rows, max_events).union([row[0] for row in rows if row[3]][:max_events])
+    events = ((text,) for number, text in _select(connection, "events", "rowid, json") if number in selected)
+    states = _read(WatchdogRow, _select(connection, "watchdog_states", "json"), unreadable)
+    samples = _read(Sample, _select(connection, "samples", "json"), unreadable)
+    return StoredState(
+        incidents=tuple(sorted(incidents, key=lambda incident: -incident.started_at)),
+        events=_read(Event, events, unreadable),
+        watchdog_states={row.daemon: row.state for row in reversed(states)},
+        usage_totals=_totals_of(_read(UsageRow, _select(connection, "usage_totals", "json"), unreadable)),
+        samples=tuple(sample for sample in reversed(samples) if slot - MAX_SAMPLES <= sample.slot <= slot),
+        unreadable=unreadable.total(),
+        complete=not unreadable[WatchdogRow],
+    )
+
+
+def usage_rows(before: UsageTotals, after: UsageTotals) -> Iterator[UsageRow]:
+    """Yield the rows that differ. One without an amount is to be deleted."""
+    for gpu in before.gpus.keys() | after.gpus.keys():
+        old, new = (totals.gpus.get(gpu, GpuUsage()) for totals in (before, after))
+        others = {(account, None) for each in (old, new) for account in (*each.memory_byte_ms, *each.paces)}
+        for account, method in others.union(old.by_account, new.by_account):
+            used_before, used = old.by_account.get((account, method)), new.by_account.get((account, method))
+            memory_before, memory = old.memory_byte_ms.get(account, 0), new.memory_byte_ms.get(account, 0)
+            paces_before, paces = old.paces.get(account, {}), new.paces.get(account, {})
+            changed = memory != memory_before or paces != paces_before
+            if used != used_before or (method is None and changed):
+                yield UsageRow(
+                    gpu=gpu,
+                    account=account,
+                    method=method,
+                    used=used,
+                    memory_byte_ms=str(memory if method is None else 0),
+                    paces=paces if method is None else {},
+                    last_used_at=after.last_used_at.get(account, 0.0) if isinstance(account, Workload) else 0.0,
+                )
+
+
+def _totals_of(rows: Iterable[UsageRow]) -> UsageTotals:
+    used: defaultdict[GpuUuid, dict[tuple[Account, Method | None], Usage]] = defaultdict(dict)
+    memory: defaultdict[GpuUuid, dict[Account, int]] = defaultdict(dict)
+    paces: defaultdict[GpuUuid, dict[Account, Mapping[str, tuple[float, ...]]]] = defaultdict(dict)
+    last_used_at: dict[Workload, float] = {}
+    for row in rows:
+        used[row.gpu].update({} if row.used is None else {(row.account, row.method): row.used})
+        memory[row.gpu].update({} if row.memory_byte_ms == "0" else {row.account: int(row.memory_byte_ms)})
+        paces[row.gpu].update({row.account: row.paces} if row.paces else {})
+        if isinstance(row.account, Workload):
+            last_used_at[row.account] = max(row.last_used_at, last_used_at.get(row.account, row.last_used_at))
+    gpus = {
+        gpu: GpuUsage(
+            total=sum(by_account.values(), Usage()),
+            by_account=by_account,
+            memory_byte_ms=memory[gpu],
+            paces=paces[gpu],
+        )
+        for gpu, by_account in used.items()
+    }
+    return UsageTotals(gpus=gpus, last_used_at=last_used_at)
+
 
 FILE, LOCK = "history.sqlite", "history.lock"
 
 SCHEMA_VERSION = 2
-"""The version of `tables.SCHEMA`."""
+"""The version of `SCHEMA`."""
 
 LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
 """How many of each a start loads; the file may have more. The start waits for them."""
@@ -74,10 +340,10 @@ class StateFile:
                 self._connection = connection = _connect(self._path)
             connection.execute("PRAGMA journal_mode = WAL")
             if connection.execute("PRAGMA user_version").fetchone() == (0,):
-                script = f"BEGIN IMMEDIATE; {tables.SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+                script = f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
                 connection.executescript(script)
             self._status = self._path.stat()
-            stored = tables.load(connection, self._clock.now(), LOADED_INCIDENTS, LOADED_EVENTS)
+            stored = load(connection, self._clock.now(), LOADED_INCIDENTS, LOADED_EVENTS)
         except BaseException:
             self.close()
             raise
@@ -104,8 +370,8 @@ class StateFile:
             if not values:
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             with connection:
-                refused = tables.save(connection, values, expected)
-                tables.trim(connection, self._retention, self._clock.now())
+                refused = save(connection, values, expected)
+                trim(connection, self._retention, self._clock.now())
         except (OSError, sqlite3.Error) as error:
             if isinstance(error, OSError) or _is_damage(error):
                 self.close()
@@ -185,7 +451,7 @@ def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version not in (0, SCHEMA_VERSION):
                 raise HistoryError(f"{file}: another version of this program wrote it: read it with that version")
-            stored = tables.load(connection, 0.0, MAX_ROWS, MAX_ROWS) if version else StoredState()
+            stored = load(connection, 0.0, MAX_ROWS, MAX_ROWS) if version else StoredState()
             return stored.incidents, stored.events
     except OSError as error:
         raise HistoryError(f"{file}: {error.strerror}") from error

@@ -16,8 +16,7 @@ from exporter.model.observation import DaemonName
 from exporter.model.usage import MAX_SAMPLES, Sample, UsageTotals
 from exporter.model.values import replace
 from exporter.model.watchdog import RecoveredState, WatchdogState
-from exporter.store.database import StateFile
-from exporter.store.tables import Storable, StoredState, WatchdogRow
+from exporter.store.database import StateFile, Storable, StoredState, WatchdogRow
 from exporter.view import HistoryStatus
 
 MAX_WAITING, TRIMMED = 1000, 900

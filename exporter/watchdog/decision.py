@@ -12,10 +12,9 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode
 from exporter.model.values import replace
 from exporter.model.watchdog import Condition, Diagnosis, EscalationStep, Quarantine, WatchdogPhase
-from exporter.parse.kernel_log import RECOVERY_XID
+from exporter.parse.kernel_log import REBOOT, RECOVERY_XID, RESET, XIDS, exonerates
 from exporter.parse.proc import mps_program
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL
-from exporter.parse.xid_catalogue import REBOOT, RESET, exonerates, xid_meaning
 from exporter.state import devices
 from exporter.state.processes import client_id
 from exporter.watchdog import restart
@@ -48,7 +47,7 @@ def _demands(context: Context) -> Iterator[Quarantine]:
         if devices.uses_gpu(context.node, context.daemon, gpu):
             yield Quarantine(at=demand.at, xid=RECOVERY_XID, gpu=gpu, action=demand.action)
     for (gpu, number), count in xids.counts.items():
-        known = xid_meaning(int(number)) if number.isdecimal() else None
+        known = XIDS.get(int(number)) if number.isdecimal() else None
         if known is None or known.action not in (RESET, REBOOT) or not exonerates(int(number)):
             continue
         if devices.uses_gpu(context.node, context.daemon, gpu):

@@ -11,7 +11,7 @@ import pytest
 
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.model.reason import with_known_parts
-from exporter.parse.xid_catalogue import REBOOT, RESET, XIDS, exonerates
+from exporter.parse.kernel_log import REBOOT, RESET, XIDS, exonerates
 from exporter.report.problem import Definition
 from exporter.report.problems import PROBLEMS
 from tests.alerts.files import PROMETHEUS, RULES, RUNBOOKS, UNIT_TESTS, Check, Rule, checks, read, rules, seconds

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.address_ranges import CHANGED_SECONDS, FAULT_SECONDS, READ_SECONDS, AddressRangesCollector
 from exporter.collectors.proc import Proc
+from exporter.collectors.processes import CHANGED_SECONDS, FAULT_SECONDS, READ_SECONDS, AddressRangesCollector
 from exporter.model.observation import AddressRanges, AddressWant
 from tests.clocks import HandClock
 from tests.conftest import Starter

@@ -13,8 +13,7 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.collectors import discovery
 from exporter.collectors.daemon_processes import ControlDaemons
-from exporter.collectors.declarations import STARTUP_LOG, Declarations
-from exporter.collectors.discovery import LONGEST_NAME, Discovery, is_nameable, is_path
+from exporter.collectors.discovery import LONGEST_NAME, STARTUP_LOG, Declarations, Discovery, is_nameable, is_path
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.proc import Proc
 from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy

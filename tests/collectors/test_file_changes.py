@@ -9,8 +9,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.file_changes import FileChanges
-from exporter.collectors.log_file import LogFollower
-from exporter.collectors.logs import DaemonLogs
+from exporter.collectors.logs import DaemonLogs, LogFollower
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.thread import CollectorThread, Inbox, close
 from exporter.model.observation import LogLine

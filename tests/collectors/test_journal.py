@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from exporter.collectors.child import LONGEST_LINE
-from exporter.collectors.journal import DEADLINE_SECONDS, RETRY_SECONDS, Journal
+from exporter.collectors.systemd import DEADLINE_SECONDS, RETRY_SECONDS, Journal
 from exporter.collectors.thread import Reading
 from exporter.model.node import CollectorName
 from exporter.model.observation import LogFile, LogGap, LogLine

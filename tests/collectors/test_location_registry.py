@@ -9,9 +9,9 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.discovery import Discovery
-from exporter.collectors.journal import Journal
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.pool import LocationRegistry
+from exporter.collectors.systemd import Journal
 from exporter.model.daemon import Daemon, DaemonRuntime, DaemonState, NamedBy
 from exporter.model.observation import DaemonProcess
 from tests.builders import with_fields

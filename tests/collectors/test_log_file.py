@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collectors.log_file import (
+from exporter.collectors.logs import (
     CHUNK,
     MAX_LINE,
     MAX_LINES,
@@ -16,9 +16,9 @@ from exporter.collectors.log_file import (
     PATH_CHECK_SECONDS,
     REPLACED_SECONDS,
     SIZE_STEP,
+    DaemonLogs,
     LogFollower,
 )
-from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.thread import Reading
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collectors.log_file import (
+from exporter.collectors.logs import (
     BURST_SECONDS,
     LINES_PER_SECOND,
     MAX_UNREAD,

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from exporter.actions.evidence import snapshot
-from exporter.collectors import units
-from exporter.collectors.log_file import read_tail
-from exporter.collectors.logs import DaemonLogs
+from exporter.collectors import systemd
+from exporter.collectors.logs import DaemonLogs, read_tail
 from exporter.collectors.pipe_dir import CONTROL_LOG, PID_FILE, SERVER_LOG, STDOUT, Directory, on_host
 from exporter.collectors.proc import Proc
 from exporter.doctor.readers import read_directory
@@ -81,5 +80,5 @@ def test_nothing_but_regular_files_is_opened(kind: str, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="regular file"):
         list(read_tail(location))
     assert open_path(tmp_path / SERVER_LOG) is None
-    assert units._text(str(tmp_path / SERVER_LOG)) == ""
+    assert systemd._text(str(tmp_path / SERVER_LOG)) == ""
     assert wrong == []

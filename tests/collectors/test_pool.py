@@ -13,8 +13,7 @@ import structlog
 from exporter.clock import SystemClock
 from exporter.collectors.control_client import ControlClient
 from exporter.collectors.file_changes import FileChanges
-from exporter.collectors.log_file import MIN_LINES
-from exporter.collectors.logs import DaemonLogs, LogCollector
+from exporter.collectors.logs import MIN_LINES, DaemonLogs, LogCollector
 from exporter.collectors.pipe_dir import DaemonLocation, Directory, on_host
 from exporter.collectors.pool import MOST_LINGERING, CollectorPool, ControlPoller
 from exporter.collectors.thread import CollectorThread, Inbox, Reading

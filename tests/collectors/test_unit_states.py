@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from exporter.collectors.systemd import POLL_SECONDS, URGENT_SECONDS, WITHOUT_SYSTEMD_SECONDS, Systemctl, UnitStates
 from exporter.collectors.thread import Reading
-from exporter.collectors.units import POLL_SECONDS, URGENT_SECONDS, WITHOUT_SYSTEMD_SECONDS, Systemctl, UnitStates
 from exporter.model.observation import Observation, UnitState
 from exporter.model.reason import command_failed
 from tests.clocks import HandClock

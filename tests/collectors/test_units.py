@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import Clock, SystemClock
+from exporter.collectors.systemd import Systemctl, Units
 from exporter.collectors.thread import Reading
-from exporter.collectors.units import Systemctl, Units
 from exporter.model.observation import DaemonFound
 from exporter.model.reason import Reason, ReasonCode, command_failed, timed_out
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY

@@ -9,7 +9,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.proc import Proc
-from exporter.collectors.units import Systemctl
+from exporter.collectors.systemd import Systemctl
 from exporter.config.settings import Config
 from exporter.doctor.facts import Area, DirectoryFacts, ProcessFacts, Programs
 from exporter.doctor.readers import (

@@ -18,8 +18,7 @@ from exporter.model.observation import Observation
 from exporter.model.settings import Retention
 from exporter.model.usage import Account, Method, SharedAccount, UsageTotals
 from exporter.reducer import reduce
-from exporter.store.database import StateFile
-from exporter.store.tables import Refused, Storable
+from exporter.store.database import Refused, StateFile, Storable
 from exporter.store.writer import Writer
 from exporter.usage.accounting import account_of, post_time
 from exporter.view import View

@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 
 from exporter.model.gpu import AccessKind, FailedAccess
 from exporter.parse.kernel_log import (
+    XIDS,
     Xid,
+    XidClass,
+    exonerates,
     parse_bus_id,
     parse_failed_access,
     parse_gpu_address,
@@ -16,7 +19,6 @@ from exporter.parse.kernel_log import (
     parse_xid,
 )
 from exporter.parse.printable import LONGEST_TEXT, printable
-from exporter.parse.xid_catalogue import XIDS, XidClass, exonerates, xid_meaning
 
 XID = "NVRM: Xid (PCI:0000:00:06): 43, pid=456, name=nvidia-cuda-mps, channel 0x0000000a"
 
@@ -292,10 +294,10 @@ def test_bus_ids_of_all_sources_are_comparable() -> None:
 
 def test_the_catalogue_has_an_entry_for_79() -> None:
     assert {13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 119, 154} <= set(XIDS)
-    fallen = xid_meaning(79)
+    fallen = XIDS.get(79)
     assert fallen is not None
     assert (fallen.action, fallen.kind) == ("RESTART_BM", XidClass.HARDWARE)
-    assert xid_meaning(999) is None
+    assert XIDS.get(999) is None
     assert all(each.mnemonic and each.meaning for each in XIDS.values())
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.parse.resources import GpuDevice, cdi_claim_uid, claim_uid, gpu_device
+from exporter.parse.cgroup import GpuDevice, cdi_claim_uid, claim_uid, gpu_device
 from tests.builders import CLAIM, GPU
 from tests.parse.test_any_text import texts
 

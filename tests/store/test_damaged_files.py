@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from exporter.errors import HistoryError
 from exporter.model.values import plain
-from exporter.store import database, tables
+from exporter.store import database
 from exporter.store.database import FILE, MAX_SET_ASIDE, MAX_VALUE_BYTES, StateFile, read_history
 from tests.clocks import HandClock
 from tests.store.values import RETENTION, event, fault, query, reopened
@@ -174,5 +174,5 @@ def test_reads_a_limited_number_of_bytes(
     state_file: StateFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state_file.write([fault("one"), fault("two"), event()])
-    monkeypatch.setattr(tables, "MAX_BYTES", len(json.dumps(plain(fault("one")))) + 9)
+    monkeypatch.setattr(database, "MAX_BYTES", len(json.dumps(plain(fault("one")))) + 9)
     assert read_history(tmp_path) == ((fault("two"),), (event(),))

@@ -12,8 +12,7 @@ from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node, select_fairly
 from exporter.model.settings import Retention
-from exporter.store.database import LOADED_EVENTS, StateFile, read_history
-from exporter.store.tables import StoredState
+from exporter.store.database import LOADED_EVENTS, StateFile, StoredState, read_history
 from exporter.store.writer import MAX_WAITING, Writer
 from tests.builders import AT
 from tests.clocks import HandClock

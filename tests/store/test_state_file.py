@@ -61,7 +61,7 @@ def test_writes_all_or_nothing(state_file: StateFile, tmp_path: Path, monkeypatc
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("exporter.store.tables.trim", fail)
+        patch.setattr("exporter.store.database.trim", fail)
         with pytest.raises(sqlite3.OperationalError):
             state_file.write([fault("one"), event()])
     assert read_history(tmp_path) == ((), ())

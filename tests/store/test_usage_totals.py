@@ -16,9 +16,8 @@ from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.settings import Retention
 from exporter.model.usage import Account, GpuUsage, Method, SharedAccount, UsageTotals
-from exporter.store import tables
-from exporter.store.database import StateFile
-from exporter.store.tables import Refused, Storable
+from exporter.store import database
+from exporter.store.database import Refused, StateFile, Storable
 from exporter.store.writer import TOTALS_SECONDS, Writer
 from exporter.usage.accounting import (
     IDLE_SECONDS,
@@ -58,7 +57,7 @@ def test_any_totals_are_read_as_written(batches: list[list[tuple[object, ...]]])
     before = totals = UsageTotals()
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.text_factory = bytes
-        connection.executescript(tables.SCHEMA)
+        connection.executescript(database.SCHEMA)
         for batch in batches:
             for gpu, account, method, amount, at in batch:
                 totals = post_time(totals, gpu, min(amount, 2**58), {(account, method): 0.7}, at=at)  # type: ignore[arg-type,call-overload]
@@ -66,9 +65,9 @@ def test_any_totals_are_read_as_written(batches: list[list[tuple[object, ...]]])
                 lost = {(account, method): min(amount, 2**58)}
                 totals = post_contention(totals, gpu, lost, lost, at=at)  # type: ignore[arg-type]
                 totals = remember_pace(totals, gpu, account, str(method), (1.0, 2.0, 3.5, 1e9, 0.0))  # type: ignore[arg-type]
-            assert tables.save(connection, tables.usage_rows(before, totals), ()) == []
+            assert database.save(connection, database.usage_rows(before, totals), ()) == []
             before = totals
-        stored = tables.load(connection, AT, 1, 1)
+        stored = database.load(connection, AT, 1, 1)
     assert (stored.usage_totals, stored.unreadable) == (without_values_of_one_run(totals), 0)
 
 

@@ -26,7 +26,7 @@ from exporter.model.watchdog import (
     WatchdogPhase,
     WatchdogState,
 )
-from exporter.store import tables
+from exporter.store import database
 from exporter.store.database import FILE, StateFile
 from exporter.store.writer import Writer
 from tests.builders import AT, DAEMON, no_daemon, node, reduced, servers
@@ -67,10 +67,10 @@ def test_retains_a_state_of_any_age(state_file: StateFile, clock: HandClock) -> 
 
 def test_deletes_the_states_that_changed_longest_ago(state_file: StateFile) -> None:
     state_file.write(rows({"first": BROKEN, "changed": BROKEN}))
-    state_file.write(rows({f"later {n}": STOPPED for n in range(tables.MAX_WATCHDOG_STATES - 2)}))
+    state_file.write(rows({f"later {n}": STOPPED for n in range(database.MAX_WATCHDOG_STATES - 2)}))
     state_file.write(rows({"changed": STOPPED, "last": STOPPED}))
     stored = reopened(state_file).watchdog_states
-    assert (len(stored), stored["changed"]) == (tables.MAX_WATCHDOG_STATES, STOPPED)
+    assert (len(stored), stored["changed"]) == (database.MAX_WATCHDOG_STATES, STOPPED)
     assert "first" not in stored
 
 
@@ -154,7 +154,7 @@ def test_writes_changed_states_only(tmp_path: Path, writers: list[Writer], patie
 
 
 def states_of(disk: Disk) -> list[tuple[str, WatchdogState]]:
-    return [(value.daemon, value.state) for value in disk.values if isinstance(value, tables.WatchdogRow)]
+    return [(value.daemon, value.state) for value in disk.values if isinstance(value, database.WatchdogRow)]
 
 
 # -- whether earlier states are known ----------------------------------------------------------------------------------

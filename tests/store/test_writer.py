@@ -15,8 +15,7 @@ from exporter.model.node import Node
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.model.watchdog import WatchdogState
 from exporter.store import writer
-from exporter.store.database import FILE, read_history
-from exporter.store.tables import StoredState
+from exporter.store.database import FILE, StoredState, read_history
 from exporter.store.writer import HANG_SECONDS, MAX_WAITING, TRIMMED, Writer
 from exporter.view import HistoryStatus
 from tests.builders import AT, DAEMON
@@ -243,7 +242,7 @@ def test_an_invalid_value_costs_no_other_value_and_is_reported(running: RunningW
 def test_a_state_that_cannot_be_stored_is_tried_again(running: RunningWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     running.writer.open()
     with monkeypatch.context() as patch:
-        patch.setattr("exporter.store.tables.json.dumps", lambda _: "\udcff")
+        patch.setattr("exporter.store.database.json.dumps", lambda _: "\udcff")
         running.add()
         running.wait_until_writable(writable=False)
     running.wait_until_writable(writable=True)

@@ -18,8 +18,7 @@ from exporter.model.reason import Parameters, Reason, ReasonCode, parameters_of
 from exporter.model.settings import Retention
 from exporter.model.usage import UsageTotals
 from exporter.model.watchdog import WatchdogState
-from exporter.store.database import FILE, StateFile
-from exporter.store.tables import Refused, Storable, StoredState, WatchdogRow
+from exporter.store.database import FILE, Refused, StateFile, Storable, StoredState, WatchdogRow
 from tests.builders import AT, DAEMON, SERVER
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS

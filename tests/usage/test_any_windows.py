@@ -28,7 +28,7 @@ from exporter.model.usage import (
     work_delta,
 )
 from exporter.reducer import reduce
-from exporter.store import tables
+from exporter.store import database
 from exporter.usage import accounting
 from exporter.usage.accounting import post_energy, post_memory, post_time
 from tests.builders import AT, GPU, OTHER_GPU, at_work, gpu_reading, node
@@ -247,7 +247,7 @@ class Simulation:
     saved_posted: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.copy.executescript(tables.SCHEMA)
+        self.copy.executescript(database.SCHEMA)
 
     def apply(self, gap: float, step: Step) -> None:
         """Apply a step. No total decreases, except by a return to the stored copy."""
@@ -263,11 +263,11 @@ class Simulation:
             case Memory():
                 self._post(post_memory(before.usage_totals, step.gpu, step.held, at=self.at))
             case Saved():
-                assert tables.save(self.copy, tables.usage_rows(self.saved, before.usage_totals), ()) == []
+                assert database.save(self.copy, database.usage_rows(self.saved, before.usage_totals), ()) == []
                 self.copy.execute("DELETE FROM usage_totals WHERE json IS NULL")
                 self.saved, self.saved_posted = before.usage_totals, Counter(self.posted)
             case Killed():
-                stored = tables.load(self.copy, self.at, 1, 1)
+                stored = database.load(self.copy, self.at, 1, 1)
                 assert stored.unreadable == 0
                 self.node = stored.restore(node(*DAEMONS))
                 self.saved, self.posted = stored.usage_totals, Counter(self.saved_posted)
