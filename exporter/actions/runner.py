@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 import structlog
 
@@ -24,16 +24,8 @@ from exporter.collectors.daemon_processes import foreign_user, may_run
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import Inbox
-from exporter.model.action import (
-    Action,
-    ActionStep,
-    DeletePod,
-    EndProcess,
-    GiveCommand,
-    RestartUnit,
-    RunCommand,
-    SaveEvidence,
-)
+from exporter.model import action as actions
+from exporter.model.action import Action
 from exporter.model.node import Node
 from exporter.model.observation import ActionDone, ControlReply
 from exporter.model.reason import Reason, ReasonCode
@@ -60,85 +52,76 @@ class Tools:
     systemctl: str = "systemctl"
 
 
+@dataclass(eq=False)
 class StepRunner:
-    """Runs the steps of one action."""
+    """Runs the steps of one action. `report` takes each reply of the daemon."""
 
-    def __init__(
-        self,
-        action: Action,
-        node: Node,
-        location: DaemonLocation,
-        *,
-        tools: Tools,
-        cancellation: Cancellation,
-        report: Callable[[ControlReply], None],
-    ) -> None:
-        """`report` takes each reply of the daemon."""
-        self.evidence: str | None = None
-        self._action = action
-        self._node = node
-        self._location = location
-        self._tools = tools
-        self._cancellation = cancellation
-        self._report = report
-        self._starting = False
+    action: Action
+    node: Node
+    location: DaemonLocation
+    _: KW_ONLY
+    tools: Tools
+    cancellation: Cancellation
+    report: Callable[[ControlReply], None]
+    evidence: str | None = field(default=None, init=False)
+    _starting: bool = field(default=False, init=False)
 
     def run(self) -> Reason | None:
         """Run all steps. Return the problem of the first one that fails, which is the last one that runs."""
-        for step in self._action.steps:
-            problem = _STOPPING if self._cancellation.cancelled else self._run(step)
+        for step in self.action.steps:
+            problem = _STOPPING if self.cancellation.cancelled else self._run(step)
             if problem is not None:
                 return problem
         return None
 
-    def _run(self, step: ActionStep) -> Reason | None:
-        tools, cancellation = self._tools, self._cancellation
+    def _run(self, step: actions.ActionStep) -> Reason | None:
+        tools, cancellation = self.tools, self.cancellation
         match step:
-            case SaveEvidence():
+            case actions.SaveEvidence():
                 if tools.evidence is not None:
-                    self.evidence = tools.evidence.save(self._action, self._node, self._location)
+                    self.evidence = tools.evidence.save(self.action, self.node, self.location)
                 return None
-            case EndProcess():
-                return end_process(step, pipe=self._location.pipe, proc=tools.proc, cancellation=cancellation)
-            case RestartUnit():
+            case actions.EndProcess():
+                return end_process(step, pipe=self.location.pipe, proc=tools.proc, cancellation=cancellation)
+            case actions.RestartUnit():
                 self._starting = True
                 return restart_unit(step, systemctl=tools.systemctl, path=tools.path, cancellation=cancellation)
-            case RunCommand():
+            case actions.RunCommand():
                 self._starting = True
                 return self._refusal(step) or run_command(step, path=tools.path, cancellation=cancellation)
-            case DeletePod():
+            case actions.DeletePod():
                 return delete_pod(step)
-            case GiveCommand():
+            case actions.GiveCommand():
                 problem = self._send(step.command)
                 return problem if step.vital else None
 
-    def _refusal(self, step: RunCommand) -> Reason | None:
+    def _refusal(self, step: actions.RunCommand) -> Reason | None:
         """Return why the user must not start a daemon in this directory."""
         try:
-            if not may_run(self._location, step.uid):
+            if not may_run(self.location, step.uid):
                 return Reason(ReasonCode.USER_NOT_CONFIGURED, uid=step.uid)
-            foreign = foreign_user(self._location)
+            foreign = foreign_user(self.location)
         except OSError as error:
-            return Reason(ReasonCode.PROGRAM_NOT_STARTED, command=str(self._location.pipe), text=error.strerror)
+            return Reason(ReasonCode.PROGRAM_NOT_STARTED, command=str(self.location.pipe), text=error.strerror)
         if foreign is None:
             return None
-        return Reason(ReasonCode.DIRECTORY_OF_OTHER_USER, path=str(self._location.pipe), uid=foreign)
+        return Reason(ReasonCode.DIRECTORY_OF_OTHER_USER, path=str(self.location.pipe), uid=foreign)
 
     def _send(self, command: str) -> Reason | None:
         try:
-            as_user = user(self._action.uid)
+            as_user = user(self.action.uid)
         except PermissionError:
             # The daemon's reply to the exporter's own user shows whether that suffices.
             as_user = OWN_USER
-        tools, cancellation = self._tools, self._cancellation
-        client = tools.client(self._location, command_deadline(command), as_user)
+        tools, cancellation = self.tools, self.cancellation
+        client = tools.client(self.location, command_deadline(command), as_user)
         with cancellation.calling(client.close):
             reply = send_command(client, command, clock=tools.clock, cancellation=cancellation, starting=self._starting)
         # Only the first command waits for the daemon's start.
         self._starting = False
         if cancellation.cancelled:
             return _STOPPING
-        self._report(reply)
+        self.report(reply)
         return command_problem(reply)
 
 

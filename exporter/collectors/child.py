@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from exporter.clock import Clock
 from exporter.collectors import without_capabilities
@@ -173,7 +173,7 @@ def _communicate(
 
     Time in which this process does not run (SIGSTOP, a frozen cgroup) hardly counts, or a healthy daemon would be late.
     """
-    stdin, stdout, stderr = _pipe(child.stdin), _pipe(child.stdout), _pipe(child.stderr)
+    stdin, stdout, stderr = (cast("IO[bytes]", stream) for stream in (child.stdin, child.stdout, child.stderr))
     left = deadline
     with contextlib.suppress(OSError):
         stdin.write(data)
@@ -200,12 +200,6 @@ def _communicate(
     except subprocess.TimeoutExpired:
         return None
     return output[stdout], output[stderr]
-
-
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:
-        raise ValueError("the child has no pipe for this stream")
-    return stream
 
 
 # -- Programs that may start a daemon ----------------------------------------------------------------------------------
@@ -324,7 +318,7 @@ class Child:
         self._child = _start(
             arguments, environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        self._stdout, self._stderr = _pipe(self._child.stdout), _pipe(self._child.stderr)
+        self._stdout, self._stderr = (cast("IO[bytes]", each) for each in (self._child.stdout, self._child.stderr))
         self._partial = b""
         self._skipping = False
         self._error = b""

@@ -23,19 +23,11 @@ from exporter.collectors.processes import wait_channel
 from exporter.collectors.thread import Reading
 from exporter.model.daemon import Daemon
 from exporter.model.identity import ProcessIdentity, identity_of
-from exporter.model.observation import ControlReply, ControlSocket, Observation, ProcessState
+from exporter.model.observation import ControlReply, ControlSocket, Observation
 from exporter.model.reason import Reason, ReasonCode, command_failed, of_error, timed_out
 from exporter.model.settings import PIPE_DIRECTORY
-from exporter.parse.control_reply import (
-    LIST_CLIENTS,
-    LIST_SERVERS,
-    QueryOutcome,
-    is_empty_answer,
-    numbers_in_text,
-    query_outcome,
-    servers_queried,
-    translate_command,
-)
+from exporter.parse import control_reply
+from exporter.parse.control_reply import QueryOutcome, is_empty_answer, query_outcome, servers_queried
 from exporter.parse.proc import SUSPENDED
 from exporter.parse.protocol3 import is_given_as_arguments
 
@@ -116,9 +108,9 @@ class Request:
 
     def expects_output(self, command: str) -> bool:
         """Return whether the answer to a command names servers or clients, as far as known."""
-        if command == LIST_SERVERS:
+        if command == control_reply.LIST_SERVERS:
             return bool(self.servers)
-        return command.startswith(LIST_CLIENTS) and bool(servers_queried(command, self.with_clients))
+        return command.startswith(control_reply.LIST_CLIENTS) and bool(servers_queried(command, self.with_clients))
 
 
 @dataclass(eq=False)
@@ -158,10 +150,6 @@ class ControlClient:
             sleep=sleep,
         )
 
-    def set_location(self, location: DaemonLocation) -> None:
-        """Set where the daemon is, from the next command on."""
-        self.location = location
-
     def request(
         self,
         commands: tuple[str, ...],
@@ -197,10 +185,9 @@ class ControlClient:
         seen: list[Observation] = []
         problem: Reason | None = None
         for command in request.commands:
-            states = map(self._state, sorted(servers_queried(command, request.servers)))
-            stopped = next((state for state in states if state is not None and state.state in SUSPENDED), None)
+            stopped = next(filter(self._is_stopped, sorted(servers_queried(command, request.servers))), None)
             if stopped is not None:
-                problem = Reason(ReasonCode.SERVER_STOPPED, subject=command, pid=stopped.pid)
+                problem = Reason(ReasonCode.SERVER_STOPPED, subject=command, pid=stopped)
                 continue
             reply = self.send(command, expects_output=request.expects_output(command))
             seen.append(reply)
@@ -223,8 +210,7 @@ class ControlClient:
 
     def _probe(self, process: ProcessIdentity | None) -> Iterator[ControlSocket]:
         """Connect to the daemon without the program, unless it is stopped or was recently probed without an answer."""
-        state = None if process is None else self._state(process.pid)
-        stopped = state is not None and identity_of(state) == process and state.state in SUSPENDED
+        stopped = process is not None and self._is_stopped(process.pid, process.start_ticks)
         now = self.clock.monotonic()
         if self._closed or stopped or (self._probes_unanswered >= PROBES_AT_ONCE and now < self._next_probe):
             return
@@ -255,11 +241,10 @@ class ControlClient:
     def _sockets(self, process: ProcessIdentity | None) -> ControlSockets | None:
         return None if self.proc is None else read_control_sockets(self.proc, process)
 
-    def _state(self, pid: int) -> ProcessState | None:
+    def _is_stopped(self, pid: int, start_ticks: int | None = None) -> bool:
+        """Return whether a process is stopped, and is the one with this start time if that is given."""
         standing = None if self.proc is None else self.proc.standing(pid)
-        if standing is None:
-            return None
-        return ProcessState(at=self.clock.now(), pid=pid, start_ticks=standing[0], state=standing[1])
+        return standing is not None and standing[1] in SUSPENDED and start_ticks in (None, standing[0])
 
     def send(self, command: str, *, expects_output: bool = False) -> ControlReply:
         """Send one command, and again if it collides with that of another program. Return the last reply.
@@ -291,7 +276,7 @@ class ControlClient:
     def _send_once(self, command: str) -> ControlReply:
         location, lock = self.location, self.lock
         namespace = location.namespace
-        text = command if namespace is None else translate_command(command, namespace.inner)
+        text = command if namespace is None else control_reply.translate_command(command, namespace.inner)
         with contextlib.ExitStack() as stack:
             access = stack.enter_context(pipe_access(location, None if lock is None else lock.directory))
             if lock is not None:
@@ -316,7 +301,7 @@ class ControlClient:
                 output = Output(_NOT_STARTED, stderr=f"{self.executable}: {error.strerror or error}")
         pids = None
         if namespace is not None:
-            numbers = numbers_in_text(output.stdout)
+            numbers = control_reply.numbers_in_text(output.stdout)
             namespace.update(numbers)
             pids = namespace.outer(numbers)
         return ControlReply(

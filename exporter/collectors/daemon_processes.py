@@ -12,18 +12,8 @@ from itertools import islice
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.collectors.pipe_dir import (
-    CONTROL_SOCKET,
-    FIFO,
-    PID_FILE,
-    PRIVILEGED_SOCKET,
-    STDOUT,
-    DaemonLocation,
-    Directory,
-    Identity,
-    PipeFiles,
-    Root,
-)
+from exporter.collectors import pipe_dir
+from exporter.collectors.pipe_dir import DaemonLocation, Directory, Identity, PipeFiles, Root
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.processes import MOST_PROCESSES, WorkloadProcesses
 from exporter.model.daemon import MULTI_USER, STATIC_PARTITIONING
@@ -114,7 +104,7 @@ class ControlDaemon:
             protocol=self.protocol,
             options=self.options,
             foreground="-f" in self.arguments,
-            stdout_in_file=None if self.stdout is None else self.stdout.endswith(f"/{STDOUT}"),
+            stdout_in_file=None if self.stdout is None else self.stdout.endswith(f"/{pipe_dir.STDOUT}"),
             stdout_in_journal=None if self.stdout is None else self.stdout.startswith("socket:"),
             unit=parse_cgroup(self.facts.cgroup or "").unit,
             user=self.facts.user,
@@ -186,7 +176,7 @@ class ControlDaemons:
 # -- Users who may run a daemon ----------------------------------------------------------------------------------------
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_SOCKETS = (CONTROL_SOCKET, PRIVILEGED_SOCKET)
+_SOCKETS = (pipe_dir.CONTROL_SOCKET, pipe_dir.PRIVILEGED_SOCKET)
 
 
 def may_run(location: DaemonLocation, uid: int | None) -> bool:
@@ -365,7 +355,7 @@ def _key(daemon: DaemonProcess) -> tuple[object, ...]:
 
 def socket_owner(files: PipeFiles, daemons: Iterable[ControlDaemon]) -> ControlDaemon | None:
     """Return the daemon whose user owns the socket in a pipe directory; None if there is not exactly one."""
-    owner = files.owners.get(PRIVILEGED_SOCKET)
+    owner = files.owners.get(pipe_dir.PRIVILEGED_SOCKET)
     found = [daemon for daemon in daemons if owner is not None and daemon.facts.uid == owner]
     return found[0] if len(found) == 1 else None
 
@@ -378,5 +368,5 @@ def exit_traces(pipe: Directory, files: PipeFiles | None) -> tuple[bool | None, 
     """
     if files is None:
         return (False, False) if pipe.root is None else (None, None)
-    left = PID_FILE in files.owners
-    return left, PRIVILEGED_SOCKET in files.owners and not left and FIFO not in files.owners
+    left = pipe_dir.PID_FILE in files.owners
+    return left, pipe_dir.PRIVILEGED_SOCKET in files.owners and not left and pipe_dir.FIFO not in files.owners

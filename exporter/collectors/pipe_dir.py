@@ -132,12 +132,6 @@ Identity = tuple[int, int]
 """Device and inode: one directory, by whatever path it is reached."""
 
 
-class _OpenHow(ctypes.Structure):
-    """`struct open_how` (openat2(2))."""
-
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
 @dataclass(frozen=True, slots=True)
 class Root:
     """The root directory of a process, in which paths can differ from those of this process."""
@@ -249,7 +243,7 @@ def can_open_below_roots() -> bool:
 
 
 def _open_below(root: int, path: Path) -> int:
-    how = _OpenHow(flags=_FLAGS, mode=0, resolve=RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+    how = (ctypes.c_uint64 * 3)(_FLAGS, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)  # struct open_how
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
     descriptor: int = libc.syscall(

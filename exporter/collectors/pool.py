@@ -110,8 +110,8 @@ class ControlPoller:
     thread: CollectorThread
 
     def set_location(self, location: DaemonLocation, _share: float) -> None:
-        """Set where the daemon is."""
-        self.client.set_location(location)
+        """Set where the daemon is, from the next command on."""
+        self.client.location = location
 
     def request(self, commands: tuple[str, ...], daemon: Daemon) -> None:
         """Send these commands as soon as possible."""

@@ -21,18 +21,13 @@ from exporter.parse import proc
 from exporter.parse.proc import is_environment_intact
 
 
-class _Span(ctypes.Structure):
-    """`struct iovec`."""
-
-    _fields_ = (("start", ctypes.c_void_p), ("size", ctypes.c_size_t))
-
-
 def read_memory(pid: int, start: int, size: int) -> bytes:
     """Return the memory of a process at an address, as far as it is mapped. Raises OSError."""
     read = ctypes.CDLL(None, use_errno=True).process_vm_readv
     read.restype = ctypes.c_ssize_t
     buffer = ctypes.create_string_buffer(size)
-    local, remote = _Span(ctypes.addressof(buffer), size), _Span(start, size)
+    span = ctypes.c_size_t * 2  # struct iovec
+    local, remote = span(ctypes.addressof(buffer), size), span(start, size)
     one, flags = ctypes.c_ulong(1), ctypes.c_ulong(0)
     count: int = read(pid, ctypes.byref(local), one, ctypes.byref(remote), one, flags)
     if count < 0:

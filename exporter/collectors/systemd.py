@@ -10,29 +10,12 @@ from exporter.clock import Clock
 from exporter.collectors.child import Child, run, uid_of
 from exporter.collectors.pipe_dir import Directory, open_file
 from exporter.collectors.thread import Reading
+from exporter.model import settings
 from exporter.model.daemon import NamedBy
 from exporter.model.observation import DaemonFound, LogFile, LogGap, LogLine, Observation, UnitState
 from exporter.model.reason import Reason, ReasonCode, command_failed, joined, not_started, timed_out
-from exporter.model.settings import (
-    DEFAULT_LOG_DIRECTORY,
-    DEFAULT_PIPE_DIRECTORY,
-    LOG_DIRECTORY,
-    PIPE_DIRECTORY,
-    VISIBLE_DEVICES,
-)
+from exporter.parse import systemd as parse
 from exporter.parse.printable import is_service_name
-from exporter.parse.systemd import (
-    JOURNAL_FIELDS,
-    SUPPRESSED_MESSAGE_ID,
-    UNIT_PROPERTIES,
-    UNIT_STATE_PROPERTIES,
-    JournalEntry,
-    UnitProperties,
-    parse_environment_file,
-    parse_journal_entry,
-    parse_unit_properties,
-    parse_unit_states,
-)
 
 _SHOW = ("show", "--all", "--no-pager", "--no-ask-password")
 """Without --all, it omits units that do not run and empty values."""
@@ -102,9 +85,9 @@ class UnitStates:
             return Reading(idle=not units)
         self._due = now + (URGENT_SECONDS if self._urgent else POLL_SECONDS)
         at = self._clock.now()
-        shown = self._systemctl.show(UNIT_STATE_PROPERTIES, *units)
+        shown = self._systemctl.show(parse.UNIT_STATE_PROPERTIES, *units)
         if isinstance(shown, str):
-            return Reading(parse_unit_states(shown, units, at))
+            return Reading(parse.parse_unit_states(shown, units, at))
         if shown is not None:
             return Reading(tuple(UnitState(at=at, unit=unit, problem=shown) for unit in units), shown)
         self._due = now + WITHOUT_SYSTEMD_SECONDS
@@ -124,11 +107,11 @@ class Units:
 
     def collect(self) -> Reading:
         """Return the expected daemons, and before them those that are no longer expected."""
-        shown = self._systemctl.show(UNIT_PROPERTIES, "*.service")
+        shown = self._systemctl.show(parse.UNIT_PROPERTIES, "*.service")
         if not isinstance(shown, str):
             return Reading(problem=shown)
         now = self._clock.now()
-        units = parse_unit_properties(shown)
+        units = parse.parse_unit_properties(shown)
         expected = {daemon.daemon: daemon for unit in units for daemon in _daemons(unit, now)}
         missing = (daemon for name, daemon in self._reported.items() if name not in expected)
         withdrawn = [replace(daemon, at=now, expected=False) for daemon in missing]
@@ -136,31 +119,32 @@ class Units:
         return Reading((*withdrawn, *expected.values()))
 
 
-def _daemons(unit: UnitProperties, at: float) -> Iterator[DaemonFound]:
+def _daemons(unit: parse.UnitProperties, at: float) -> Iterator[DaemonFound]:
     """Yield the daemon that a unit starts, unless only a shell could evaluate its pipe directory."""
     if not unit.enabled or unit.daemon_command is None:
         return
     environment = dict(unit.environment)
     # A file overrides the unit, and a later file an earlier one (systemd.exec(5)).
     for path in unit.environment_files:
-        environment.update(parse_environment_file(_text(path)))
+        environment.update(parse.parse_environment_file(_text(path)))
 
     def directory(variable: str, default: str) -> str | None:
         value = unit.assigned(variable) or environment.get(variable) or default
         return os.path.normpath(value) if value.startswith("/") and not {"$", "`", "\0"} & set(value) else None
 
-    pipe_directory = directory(PIPE_DIRECTORY, DEFAULT_PIPE_DIRECTORY)
+    pipe_directory = directory(settings.PIPE_DIRECTORY, settings.DEFAULT_PIPE_DIRECTORY)
     if pipe_directory is not None:
         yield DaemonFound(
             at=at,
             daemon=pipe_directory,
             pipe_directory=pipe_directory,
-            log_directory=directory(LOG_DIRECTORY, DEFAULT_LOG_DIRECTORY) or DEFAULT_LOG_DIRECTORY,
+            log_directory=directory(settings.LOG_DIRECTORY, settings.DEFAULT_LOG_DIRECTORY)
+            or settings.DEFAULT_LOG_DIRECTORY,
             expected=True,
             unit=unit.name,
             foreground=unit.daemon_in_foreground,
             stdout_in_file=unit.daemon_stdout_in_file,
-            visible_devices=unit.assigned(VISIBLE_DEVICES) or environment.get(VISIBLE_DEVICES),
+            visible_devices=unit.assigned(settings.VISIBLE_DEVICES) or environment.get(settings.VISIBLE_DEVICES),
             by=NamedBy.UNIT,
             owner=uid_of(unit.user or "0"),
         )
@@ -183,8 +167,8 @@ TAIL_LINES = 1000
 DEADLINE_SECONDS = 10.0
 """Time for `journalctl` to find the end of the journal."""
 
-_FORMAT = ("--system", "--no-pager", "--output=json", f"--output-fields={','.join(JOURNAL_FIELDS)}")
-_DROPS = ("_TRANSPORT=driver", f"MESSAGE_ID={SUPPRESSED_MESSAGE_ID}")
+_FORMAT = ("--system", "--no-pager", "--output=json", f"--output-fields={','.join(parse.JOURNAL_FIELDS)}")
+_DROPS = ("_TRANSPORT=driver", f"MESSAGE_ID={parse.SUPPRESSED_MESSAGE_ID}")
 _NO_JOURNAL = "No journal files"
 
 
@@ -240,7 +224,7 @@ class UnitJournal:
         except (OSError, ValueError) as error:
             problem = not_started(command[0], error)
         else:
-            entries = filter(None, map(parse_journal_entry, output.stdout.encode().splitlines()))
+            entries = filter(None, map(parse.parse_journal_entry, output.stdout.encode().splitlines()))
             lines = [entry.message for entry in entries if entry.message and entry.is_mps_output_of(self.unit)]
             if output.exit_code is None:
                 problem = timed_out(self._command, DEADLINE_SECONDS)
@@ -264,7 +248,7 @@ class UnitJournal:
         """Find where to begin. After a failure, this also shows whether the journal can be read again."""
         exit_code = child.ended
         lines, _ = child.lines()
-        entries = [entry for line in lines if (entry := parse_journal_entry(line)) is not None]
+        entries = [entry for line in lines if (entry := parse.parse_journal_entry(line)) is not None]
         if entries and not self._end_found:
             self._cursor = entries[-1].cursor
         if exit_code is None:
@@ -286,7 +270,7 @@ class UnitJournal:
         lines, lost = child.lines()
         at = self._clock.now()
         observations: list[Observation] = []
-        for entry in map(parse_journal_entry, lines):
+        for entry in map(parse.parse_journal_entry, lines):
             if entry is None:
                 lost += 1
             elif entry.cursor != self._cursor:
@@ -303,7 +287,7 @@ class UnitJournal:
             self._fail(self._failure(exit_code, child.error_line))
         return observations
 
-    def _continues_line(self, entry: JournalEntry) -> bool:
+    def _continues_line(self, entry: parse.JournalEntry) -> bool:
         """Return whether an entry is the rest of a line that journald has split."""
         continues = entry.stream is not None and entry.stream == self._unfinished
         if entry.unfinished:

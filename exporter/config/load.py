@@ -12,24 +12,14 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Any
 
+from exporter.config import settings
 from exporter.config.checks import DIRECTORY, Check, checked, overlapping, pipe_directory, plain, shown
-from exporter.config.settings import (
-    CONFIGURED,
-    DAEMON_KEYS,
-    FIXED,
-    OPTIONS,
-    PREFIX,
-    SECTIONS,
-    Config,
-    Constants,
-    DaemonConfig,
-    Option,
-)
+from exporter.config.settings import Config, Constants, DaemonConfig, Option
 from exporter.errors import ConfigError
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 
 DEFAULT_FILE = Path("/etc/cuda-mps-exporter/config.toml")
-FILE_VARIABLE = f"{PREFIX}CONFIG_FILE"
+FILE_VARIABLE = f"{settings.PREFIX}CONFIG_FILE"
 MAX_BYTES = 1 << 20
 MAX_DAEMONS = 64
 
@@ -53,17 +43,17 @@ def build_config(
     """Return the configuration of a command; ConfigError names what cannot be used."""
     _refuse_unknown_variables(environment)
     command, in_file = arguments.command, Values()
-    if command in CONFIGURED:
+    if command in settings.CONFIGURED:
         file = arguments.config_file
         if file is None:
             file = environment.get(FILE_VARIABLE) or default_file
         if file:
             in_file = read_document(Path(file), optional=file is default_file)
-    values = {option.attribute: _value(option, arguments, environment, in_file) for option in OPTIONS}
+    values = {option.attribute: _value(option, arguments, environment, in_file) for option in settings.OPTIONS}
     config = Config(
         daemons=_declared_daemons(arguments, environment, in_file),
         constants=constants or Constants(),
-        **{option.attribute: values[option.attribute] for option in OPTIONS if command in option.commands},
+        **{option.attribute: values[option.attribute] for option in settings.OPTIONS if command in option.commands},
     )
     overlap = overlapping(config.listen)
     if overlap is not None and not config.systemd_socket:
@@ -89,9 +79,9 @@ def _value(option: Option, arguments: Namespace, environment: Mapping[str, str],
 
 
 def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
-    variables = [*(option.variable for option in OPTIONS), FILE_VARIABLE]
+    variables = [*(option.variable for option in settings.OPTIONS), FILE_VARIABLE]
     for variable in sorted(environment):
-        name = variable.removeprefix(PREFIX)
+        name = variable.removeprefix(settings.PREFIX)
         if name != variable and variable not in variables and not _OTHER_VARIABLES.fullmatch(name):
             raise ConfigError(_unknown(variable, variables, "variable"))
 
@@ -132,11 +122,11 @@ def parse_document(path: Path, text: str) -> Values:
         raise ConfigError(f"{path}: invalid TOML: a number is too long, or brackets are too deep") from error
     values: Values = {"path": path, "daemons": _daemons(f"{path}: daemons", tables.pop("daemons", []))}
     for section, table in tables.items():
-        if section not in SECTIONS:
-            raise ConfigError(f"{path}: {_unknown(section, (*SECTIONS, 'daemons'), 'section')}")
+        if section not in settings.SECTIONS:
+            raise ConfigError(f"{path}: {_unknown(section, (*settings.SECTIONS, 'daemons'), 'section')}")
         if not isinstance(table, dict):
             raise ConfigError(f"{path}: {section}: expected a section: write [{section}] and its keys below")
-        values |= _checked_table(f"{path}: {section}", SECTIONS[section], table)
+        values |= _checked_table(f"{path}: {section}", settings.SECTIONS[section], table)
     return values
 
 
@@ -144,7 +134,7 @@ def _checked_table(place: str, options: Mapping[str, Option], table: Mapping[str
     values = {}
     for key, raw in table.items():
         if key not in options:
-            others = [section for section, keys in SECTIONS.items() if key in keys]
+            others = [section for section, keys in settings.SECTIONS.items() if key in keys]
             hint = f"; it belongs to [{others[0]}]" if others else ""
             raise ConfigError(f"{place}: {_unknown(key, options, 'key')}{hint}")
         values[options[key].attribute] = checked(f"{place}.{key}", options[key].check, raw)
@@ -195,7 +185,7 @@ def _daemons(where: str, tables: object) -> tuple[DaemonConfig, ...]:
     daemons = []
     for number, table in enumerate(tables, start=1):
         place = f"{where}[{number}]"
-        values = _checked_table(place, DAEMON_KEYS, table)
+        values = _checked_table(place, settings.DAEMON_KEYS, table)
         if "pipe_directory" not in values:
             raise ConfigError(f"{place}: pipe_directory is missing; add it")
         if "unit" in values and "restart_command" in values:
@@ -240,6 +230,6 @@ class Reloader:
         except ConfigError as error:
             self.problem = str(error)
             return before
-        self.needs_restart = tuple(option.key for option in FIXED if option.of(read) != option.of(before))
-        self.config = replace(read, **{option.attribute: option.of(before) for option in FIXED})
+        self.needs_restart = tuple(option.key for option in settings.FIXED if option.of(read) != option.of(before))
+        self.config = replace(read, **{option.attribute: option.of(before) for option in settings.FIXED})
         return self.config

@@ -8,51 +8,22 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import islice
 
 from exporter.libcuda_probes.loader import BpfError, Kernel, Map, close_all
 from exporter.model.launches import ProcessWork
 
 
-class Kind(StrEnum):
-    """What a function does. Each kind has a BPF program of this name in probes.bpf.c."""
+LAUNCHES = frozenset({"launch", "launch_ex", "launch_old", "graph"})
 
-    LAUNCH = "launch"
-    LAUNCH_EX = "launch_ex"
-    LAUNCH_OLD = "launch_old"
-    GRAPH = "graph"
-    INIT = "init"
-    BEGIN_CAPTURE = "begin_capture"
-    END_CAPTURE = "end_capture"
-    RECORD = "record"
-    UPLOAD = "upload"
-    END_CONTEXT = "end_context"
-    WAIT_CONTEXT = "wait_context"
-    WAIT_STREAM = "wait_stream"
-    END_STREAM = "end_stream"
-    WAIT_EVENT = "wait_event"
-    WAIT_DEFAULT = "wait_default"
-    COPY = "copy"
-    SET_CONTEXT = "set_context"
-    PUSH_CONTEXT = "push_context"
-    POP_CONTEXT = "pop_context"
-    RETAIN_CONTEXT = "retain_context"
-    CREATE_CONTEXT = "create_context"
-    CREATE_CONTEXT_V3 = "create_context_v3"
-    CREATE_CONTEXT_V4 = "create_context_v4"
-
-
-LAUNCHES = frozenset({Kind.LAUNCH, Kind.LAUNCH_EX, Kind.LAUNCH_OLD, Kind.GRAPH})
-
-ENDS = frozenset({Kind.END_CONTEXT, Kind.END_STREAM})
-WAITS = ENDS | {Kind.WAIT_CONTEXT, Kind.WAIT_STREAM, Kind.WAIT_EVENT, Kind.WAIT_DEFAULT, Kind.COPY}
+ENDS = frozenset({"end_context", "end_stream"})
+WAITS = ENDS | {"wait_context", "wait_stream", "wait_event", "wait_default", "copy"}
 """Synchronisations, copies that may wait, and the end of a context or stream. `RETURN` probes their return."""
 
-CREATIONS = frozenset({Kind.RETAIN_CONTEXT, Kind.CREATE_CONTEXT, Kind.CREATE_CONTEXT_V3, Kind.CREATE_CONTEXT_V4})
+CREATIONS = frozenset({"retain_context", "create_context", "create_context_v3", "create_context_v4"})
 """Functions that return a context. Their return is probed by the program `CREATED`."""
 
-CONTEXTS = CREATIONS | {Kind.SET_CONTEXT, Kind.PUSH_CONTEXT, Kind.POP_CONTEXT}
+CONTEXTS = CREATIONS | {"set_context", "push_context", "pop_context"}
 """Functions that show the GPU of a launch. Only nodes with several GPUs need them."""
 
 RETURN, CREATED = "return", "created"
@@ -60,51 +31,51 @@ RETURN, CREATED = "return", "created"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbePoint:
-    """A function of libcuda, and the BPF program that runs when it is called."""
+    """A function of libcuda, what it does, and the program of probes.bpf.c that runs when it is called."""
 
     name: str
-    kind: Kind
+    kind: str
     program: str
 
 
-def _points(kind: Kind, *names: str) -> tuple[ProbePoint, ...]:
+def _points(kind: str, *names: str) -> tuple[ProbePoint, ...]:
     return tuple(ProbePoint(name=name, kind=kind, program=kind) for name in names)
 
 
-def _with_variants(kind: Kind, *names: str, suffix: str = "_ptsz") -> tuple[ProbePoint, ...]:
+def _with_variants(kind: str, *names: str, suffix: str = "_ptsz") -> tuple[ProbePoint, ...]:
     """Add the variant of each function for which the default stream is the thread's own."""
     variants = (ProbePoint(name=name + suffix, kind=kind, program=f"{kind}_ptsz") for name in names)
     return *_points(kind, *names), *variants
 
 
 PROBE_POINTS = (
-    *_with_variants(Kind.LAUNCH, "cuLaunchKernel", "cuLaunchCooperativeKernel"),
-    *_with_variants(Kind.LAUNCH_EX, "cuLaunchKernelEx"),
-    *_points(Kind.LAUNCH_OLD, "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchCooperativeKernelMultiDevice"),
-    *_with_variants(Kind.GRAPH, "cuGraphLaunch"),
-    *_points(Kind.INIT, "cuInit"),
+    *_with_variants("launch", "cuLaunchKernel", "cuLaunchCooperativeKernel"),
+    *_with_variants("launch_ex", "cuLaunchKernelEx"),
+    *_points("launch_old", "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchCooperativeKernelMultiDevice"),
+    *_with_variants("graph", "cuGraphLaunch"),
+    *_points("init", "cuInit"),
     *_points(
-        Kind.BEGIN_CAPTURE,
+        "begin_capture",
         *("cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuStreamBeginCaptureToGraph"),
         *("cuStreamBeginCapture_ptsz", "cuStreamBeginCapture_v2_ptsz", "cuStreamBeginCaptureToGraph_ptsz"),
     ),
-    *_points(Kind.END_CAPTURE, "cuStreamEndCapture", "cuStreamEndCapture_ptsz"),
-    *_with_variants(Kind.RECORD, "cuEventRecord", "cuEventRecordWithFlags"),
-    *_points(Kind.UPLOAD, "cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2_ptsz"),
-    *_points(Kind.WAIT_CONTEXT, "cuCtxSynchronize", "cuCtxSynchronize_v2"),
-    *_points(Kind.END_CONTEXT, "cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2"),
-    *_with_variants(Kind.WAIT_STREAM, "cuStreamSynchronize"),
-    *_points(Kind.END_STREAM, "cuStreamDestroy_v2"),
-    *_points(Kind.WAIT_EVENT, "cuEventSynchronize"),
-    *_with_variants(Kind.WAIT_DEFAULT, "cuMemcpyDtoH_v2", "cuMemcpy", suffix="_ptds"),
-    *_with_variants(Kind.COPY, "cuMemcpyDtoHAsync_v2"),
-    *_points(Kind.SET_CONTEXT, "cuCtxSetCurrent"),
-    *_points(Kind.PUSH_CONTEXT, "cuCtxPushCurrent_v2"),
-    *_points(Kind.POP_CONTEXT, "cuCtxPopCurrent_v2"),
-    *_points(Kind.RETAIN_CONTEXT, "cuDevicePrimaryCtxRetain"),
-    *_points(Kind.CREATE_CONTEXT, "cuCtxCreate_v2"),
-    *_points(Kind.CREATE_CONTEXT_V3, "cuCtxCreate_v3"),
-    *_points(Kind.CREATE_CONTEXT_V4, "cuCtxCreate_v4"),
+    *_points("end_capture", "cuStreamEndCapture", "cuStreamEndCapture_ptsz"),
+    *_with_variants("record", "cuEventRecord", "cuEventRecordWithFlags"),
+    *_points("upload", "cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2_ptsz"),
+    *_points("wait_context", "cuCtxSynchronize", "cuCtxSynchronize_v2"),
+    *_points("end_context", "cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2"),
+    *_with_variants("wait_stream", "cuStreamSynchronize"),
+    *_points("end_stream", "cuStreamDestroy_v2"),
+    *_points("wait_event", "cuEventSynchronize"),
+    *_with_variants("wait_default", "cuMemcpyDtoH_v2", "cuMemcpy", suffix="_ptds"),
+    *_with_variants("copy", "cuMemcpyDtoHAsync_v2"),
+    *_points("set_context", "cuCtxSetCurrent"),
+    *_points("push_context", "cuCtxPushCurrent_v2"),
+    *_points("pop_context", "cuCtxPopCurrent_v2"),
+    *_points("retain_context", "cuDevicePrimaryCtxRetain"),
+    *_points("create_context", "cuCtxCreate_v2"),
+    *_points("create_context_v3", "cuCtxCreate_v3"),
+    *_points("create_context_v4", "cuCtxCreate_v4"),
 )
 """A copy from the device that waits is a synchronisation with the default stream. An asynchronous copy to pageable
 memory waits, too. The destruction of a stream ends its span, because nothing later reports on its work. Queries have no
@@ -120,53 +91,20 @@ WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS = 0, 1, 2, 3
 """Indexes in the map `numbers`."""
 
 FIELDS = {
-    "first": "first_ns",
-    "kernels": "kernels",
-    "graphs": "graphs",
-    "graph_kernels": "graph_kernels",
-    "syncs": "syncs",
-    "records": "records",
-    "uploads": "uploads",
-    "contexts": "context_calls",
-    "spans": "spans",
-    "flight": "flight_ns",
-    "area": "area",
-    "bound": "bound",
-    "widths": "widths",
-    "sure_area": "sure_area",
-    "sure_widths": "sure_widths",
-    "sure_gaps": "sure_gaps",
-    "sure_heights": "sure_heights",
-    "sure_event_heights": "sure_event_heights",
-    "launched": "launched_ns",
-    "failed": "failed_ns",
-    "initialized": "initialized_ns",
-    "synced": "synced_ns",
-    "capturing": None,
-    "captures": None,
-    "captured": None,
-    "captured_width": None,
-    "busy": "busy_ns",
-    "gaps": "gap_ns",
-    "busy_since": None,
-    "idle_since": None,
-    "waiting_since": None,
-}
+    "first": "first_ns", "kernels": "kernels", "graphs": "graphs", "graph_kernels": "graph_kernels", "syncs": "syncs",
+    "records": "records", "uploads": "uploads", "contexts": "context_calls", "spans": "spans", "flight": "flight_ns",
+    "area": "area", "bound": "bound", "widths": "widths", "sure_area": "sure_area", "sure_widths": "sure_widths",
+    "sure_gaps": "sure_gaps", "sure_heights": "sure_heights", "sure_event_heights": "sure_event_heights",
+    "launched": "launched_ns", "failed": "failed_ns", "initialized": "initialized_ns", "synced": "synced_ns",
+    "capturing": None, "captures": None, "captured": None, "captured_width": None, "busy": "busy_ns",
+    "gaps": "gap_ns", "busy_since": None, "idle_since": None, "waiting_since": None,
+}  # fmt: skip
 """The numbers of a process in their order, each with its name in `ProcessWork`."""
 
 STREAM_FIELDS = (
-    "key",
-    "since",
-    "last",
-    "launches",
-    "width",
-    "widest",
-    "copied",
-    "burst_since",
-    "burst_launches",
-    "burst_width",
-    "burst_gaps",
-)
+    "key", "since", "last", "launches", "width", "widest", "copied",
+    "burst_since", "burst_launches", "burst_width", "burst_gaps",
+)  # fmt: skip
 STREAMS = 16
 DONE_NS = 1_000_000_000
 """So long after the last launch, what nobody waits for counts as done."""

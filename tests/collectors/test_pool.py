@@ -45,7 +45,12 @@ class FakeClient(ControlClient):
         self.closed = False
         self.locations: list[DaemonLocation] = []
 
-    def set_location(self, location: DaemonLocation) -> None:
+    @property
+    def location(self) -> DaemonLocation:
+        return self.locations[-1]
+
+    @location.setter
+    def location(self, location: DaemonLocation) -> None:
         self.locations.append(location)
 
     def request(self, commands: tuple[str, ...], **_known: object) -> None:

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.libcuda_probes.probes import LAUNCHES, PROBE_POINTS, WAITS, Kind, LibcudaProbes
+from exporter.libcuda_probes.probes import LAUNCHES, PROBE_POINTS, WAITS, LibcudaProbes
 
 from .process_work import SMS, work_of
 from .standin import NEVER, StandInCuda, Truth, Work
 
 LAUNCHING = [point.name for point in PROBE_POINTS if point.kind in LAUNCHES]
-OLD = [point.name for point in PROBE_POINTS if point.kind is Kind.LAUNCH_OLD]
-SYNCHRONISATIONS = [point.name for point in PROBE_POINTS if point.kind in WAITS - {Kind.COPY}]
+OLD = [point.name for point in PROBE_POINTS if point.kind == "launch_old"]
+SYNCHRONISATIONS = [point.name for point in PROBE_POINTS if point.kind in WAITS - {"copy"}]
 TWINS = ("_ptsz", "_ptds")
 
 
