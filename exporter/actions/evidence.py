@@ -64,7 +64,6 @@ def snapshot(action: Action, node: Node, location: DaemonLocation, *, proc: Path
 
 
 def _node_json(action: Action, node: Node, pids: frozenset[int]) -> bytes:
-    """Return what is known of the daemon, and the action with its reason."""
     known = {
         "action": plain(action),
         "daemon": plain(node.daemons.get(action.daemon)),

@@ -11,12 +11,8 @@ from pathlib import Path
 
 from exporter.model.watchdog import BlockReason
 
-RETRY_SECONDS = 1.0
-"""How soon the exporter takes over the lock of another one that has ended."""
-
-FIRST_SECONDS = 2.0
-"""How long a start waits for the first attempt."""
-
+RETRY_SECONDS = 1.0  # how soon the exporter takes over the lock of another one that has ended
+FIRST_SECONDS = 2.0  # how long a start waits for the first attempt
 _ATTEMPTS = 3
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -96,7 +96,6 @@ class StepRunner:
                 return problem if step.vital else None
 
     def _refusal(self, step: actions.RunCommand) -> Reason | None:
-        """Return why the user must not start a daemon in this directory."""
         try:
             if not may_run(self.location, step.uid):
                 return Reason(ReasonCode.USER_NOT_CONFIGURED, uid=step.uid)

@@ -23,8 +23,7 @@ from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_ref
 from exporter.parse.printable import is_service_name, printable
 from exporter.parse.proc import MpsProgram, mps_program
 
-_POLL_SECONDS = 0.1
-"""How soon a wait notices that it is cancelled."""
+_POLL_SECONDS = 0.1  # how soon a wait notices that it is cancelled
 
 
 class Cancellation:
@@ -87,8 +86,7 @@ COMMAND_SECONDS = 5.0
 _SHUTDOWN_SECONDS, _FORCED_SECONDS = 10.0, 20.0
 """The daemon queries the server first, which may wait for its clients. Meanwhile it answers no other command."""
 
-APPEARS_SECONDS = 1.0
-"""How long a daemon that was just started may take until it listens."""
+APPEARS_SECONDS = 1.0  # how long a daemon that was just started may take until it listens
 _RETRY_SECONDS = 0.02
 
 _REFUSALS = {
@@ -145,9 +143,7 @@ def _last_line(output: str) -> str | None:
 
 # -- Signals -----------------------------------------------------------------------------------------------------------
 
-_END_SECONDS = 5.0
-"""A process in uninterruptible sleep ends when it wakes, which may be never."""
-
+_END_SECONDS = 5.0  # a process in uninterruptible sleep ends when it wakes, which may be never
 _GRACE_SECONDS = 0.5
 
 _PROGRAMS = {Role.DAEMON: MpsProgram.CONTROL, Role.SERVER: MpsProgram.SERVER, Role.CLIENT: None}
@@ -211,8 +207,7 @@ def _is_meant(step: EndProcess, facts: ProcessReading, pipe: Directory, proc: Pr
 
 # -- Units and start commands ------------------------------------------------------------------------------------------
 
-RESTART_UNIT_SECONDS = 75.0
-"""systemd gives a daemon that hangs its TimeoutStopSec= before it kills it."""
+RESTART_UNIT_SECONDS = 75.0  # systemd gives a daemon that hangs its TimeoutStopSec= before it kills it
 
 _UNIT_PROBLEMS = {
     ReasonCode.UNIT_NOT_PERMITTED: (
@@ -254,8 +249,7 @@ def restart_unit(
     return Reason(ReasonCode.UNIT_NOT_RESTARTED, unit=unit, exit_code=result.exit_code, text=_last_line(result.stdout))
 
 
-START_SECONDS = 15.0
-"""`nvidia-cuda-mps-control -d` returns in 14 ms (measured, R580). A script may do more."""
+START_SECONDS = 15.0  # `nvidia-cuda-mps-control -d` returns in 14 ms (measured, R580). A script may do more.
 
 GRACE_SECONDS = 1.0
 """How long a start may take after the exporter was told to stop: a daemon that is half started does not work."""

@@ -22,9 +22,7 @@ from exporter.parse.proc import Capability, effective_capabilities
 NOGROUP = 65534
 """The group of a user who is not in the password database. This process's own groups are not for that user."""
 
-NO_UID = 2**32 - 1
-"""(uid_t) -1 is no user (setuid(2))."""
-
+NO_UID = 2**32 - 1  # (uid_t) -1 is no user (setuid(2))
 _STATUS = Path("/proc/thread-self/status")
 
 
@@ -112,11 +110,8 @@ def kill_session(child: "subprocess.Popen[bytes]") -> None:
 
 # -- Programs with text as their input ---------------------------------------------------------------------------------
 
-MOST_BYTES = 1 << 20
-"""A child that writes more to one stream is ended."""
-
-SLICE_SECONDS = 0.2
-"""The longest wait at a time, and the most that one wait counts."""
+MOST_BYTES = 1 << 20  # a child that writes more to one stream is ended
+SLICE_SECONDS = 0.2  # the longest wait at a time, and the most that one wait counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +199,12 @@ def _communicate(
 
 # -- Programs that may start a daemon ----------------------------------------------------------------------------------
 
-HEAD_BYTES, TAIL_BYTES = 1 << 13, 1 << 13
-"""How much of a program's output is stored: its beginning and its end."""
+HEAD_BYTES, TAIL_BYTES = 1 << 13, 1 << 13  # how much of a program's output is stored: its beginning and its end
 
 _CHUNKS_AFTER_EXIT = 32
 """How much is read after the exit of a program; a pipe holds 16 of these by default. A daemon may write on for ever."""
 
-_CHECK_SECONDS = 0.05
-"""How soon an exit is noticed."""
+_CHECK_SECONDS = 0.05  # how soon an exit is noticed
 
 _KILL_SECONDS = 1.0
 _UMASK = 0o022
@@ -276,7 +269,6 @@ class _HeadAndTail:
         self._head, self._tail = b"", b""
 
     def read(self, seconds: float) -> None:
-        """Read once, or wait for so long."""
         if not self._poll.poll(seconds * 1000):
             return
         data = os.read(self._reader, 1 << 16)

@@ -72,7 +72,6 @@ class SessionLock:
             yield problem
 
     def _acquire(self, descriptor: int) -> None:
-        """Raises OSError."""
         ends = self.clock.monotonic() + self.deadline
         while True:
             try:
@@ -90,8 +89,7 @@ LATER_PROBE_SECONDS = 60.0
 """After so many connections in a row without an answer, the next one follows this much later. Each one that a daemon
 does not accept takes one of 128 places in its queue (measured, R580)."""
 
-_NOT_STARTED = 127
-"""The exit code of a shell that finds no program."""
+_NOT_STARTED = 127  # the exit code of a shell that finds no program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

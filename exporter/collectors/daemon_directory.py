@@ -31,12 +31,8 @@ from exporter.parse.proc import listening_unix_sockets
 
 # -- Sockets of a daemon -----------------------------------------------------------------------------------------------
 
-_PIDFD_GETFD = 438
-"""The number of the system call on all machines that CUDA supports."""
-
-_CREDENTIALS = struct.Struct("=iII")
-"""`struct ucred` (unix(7))."""
-
+_PIDFD_GETFD = 438  # the number of the system call on all machines that CUDA supports
+_CREDENTIALS = struct.Struct("=iII")  # `struct ucred` (unix(7))
 _NAMES = (CONTROL_SOCKET, PRIVILEGED_SOCKET)
 _MAX_DESCRIPTORS = 4096
 
@@ -123,8 +119,7 @@ def _sockets(proc: Proc, daemon: ProcessIdentity) -> Iterator[socket.socket]:
 
 # -- Connections and changes -------------------------------------------------------------------------------------------
 
-ANSWER_SECONDS = 2.0
-"""Time for a daemon to answer a connection."""
+ANSWER_SECONDS = 2.0  # time for a daemon to answer a connection
 MAX_ANSWER_BYTES = 64
 
 RECHECKS = 2
@@ -141,8 +136,7 @@ SOCKETS_SECONDS = 1.0
 HOLDERS_SECONDS = 2.0
 """Least time between two readings."""
 
-REPORT_INTERVAL = 5.0
-"""How often the collector reports that nothing is new."""
+REPORT_INTERVAL = 5.0  # how often the collector reports that nothing is new
 
 
 def probe(
@@ -205,8 +199,7 @@ class DaemonDirectory:
         identities: Identities,
         workloads: WorkloadProcesses | None = None,
     ) -> None:
-        self.location = location
-        """Any thread may set this and `wanted`."""
+        self.location = location  # any thread may set this and `wanted`
         self.wanted = Wanted()
         self._proc = proc
         self._clock = clock

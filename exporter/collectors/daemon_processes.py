@@ -219,8 +219,7 @@ def _is_given_to(path: Path, uid: int) -> bool:
 REPEAT_SECONDS = 10.0
 """How often a running daemon is reported again. A reading can be lost if its collector then fails."""
 
-MAX_SERVERS = 64
-"""Servers of one daemon that are reported."""
+MAX_SERVERS = 64  # servers of one daemon that are reported
 
 MAX_WORKLOAD_PROCESSES = 2 * MOST_PROCESSES
 """Processes of one daemon's job or pod that are reported: the present ones, and as many earlier ones."""
@@ -230,8 +229,7 @@ class Identities:
     """The device and inode of each pipe directory, as they were last read. Several threads may use it."""
 
     def __init__(self) -> None:
-        self.order: tuple[str, ...] = ()
-        """The daemons in the order in which they have precedence."""
+        self.order: tuple[str, ...] = ()  # the daemons in the order in which they have precedence
         self._by_daemon: dict[str, Identity] = {}
         self._lock = threading.Lock()
 
@@ -256,8 +254,7 @@ class PidFile:
         identities: Identities | None = None,
         workloads: WorkloadProcesses | None = None,
     ) -> None:
-        self.found: DaemonProcess | None = None
-        """The daemon at the last call that could examine it."""
+        self.found: DaemonProcess | None = None  # the daemon at the last call that could examine it
         self.problem: Reason | None = None
         """Why the daemon cannot be examined, or is not followed because another one has its directory."""
         self._proc = proc

@@ -165,8 +165,7 @@ def _matches(patterns: Sequence[str]) -> Iterator[DaemonLocation]:
                 yield on_host(str(path), path, logs)
 
 
-MOST_DAEMONS = 64
-"""How many daemons of ordinary users and of containers are followed."""
+MOST_DAEMONS = 64  # how many daemons of ordinary users and of containers are followed
 
 MOST_OF_A_USER = 16
 """How many of these are followed for one owner: a user with all subordinate UIDs, a container or a pod."""
@@ -174,11 +173,8 @@ MOST_OF_A_USER = 16
 MOST_OF_THE_HOST = 64
 """How many more are followed if root started them on the host. Any user can be root in a container."""
 
-MOST_NAMED = 3
-"""How many owners a report names."""
-
-MOST_EXAMINED = 256
-"""How many daemons of one owner have their directory examined."""
+MOST_NAMED = 3  # how many owners a report names
+MOST_EXAMINED = 256  # how many daemons of one owner have their directory examined
 
 FIRST_SUBORDINATE_UID, SUBORDINATE_UIDS = 100_000, 65_536
 """What a user has if nothing else is configured (SUB_UID_MIN and SUB_UID_COUNT of login.defs(5))."""
@@ -472,7 +468,6 @@ def _owner(
 
 
 def _subordinate_uids(path: Path) -> Mapping[range, str]:
-    """Return whose the ranges of subuid(5) are."""
     try:
         lines = [line.split(":") for line in path.read_text(errors="replace").splitlines()]
     except OSError:

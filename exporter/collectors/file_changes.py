@@ -12,12 +12,8 @@ IN_MODIFY = 0x2
 _EVENT = struct.Struct("iIII")
 """An event of an open file: watch, mask, cookie, and length 0, because it names no file of a directory."""
 
-_OVERFLOW = -1
-"""The watch of an event that reports lost events (IN_Q_OVERFLOW)."""
-
-GATHER_SECONDS = 0.02
-"""Wait after the first event, so that one call reports all writes of this time."""
-
+_OVERFLOW = -1  # the watch of an event that reports lost events (IN_Q_OVERFLOW)
+GATHER_SECONDS = 0.02  # wait after the first event, so that one call reports all writes of this time
 Changed = Callable[[], object]
 
 

@@ -14,16 +14,12 @@ from exporter.model.observation import KernelRecord
 from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
 
-MAX_RECORDS = 1000
-"""Limit of one collection."""
+MAX_RECORDS = 1000  # limit of one collection
+
 MAX_STORED_RECORDS = 100_000
 """The kernel's buffer has some MiB, and a record has at least some dozen bytes, so it cannot store more."""
-MAX_RECORD_BYTES = 16384
-"""The kernel's own records have up to 8192 bytes. A longer record is lost."""
-
-_KMSG = os.makedev(1, 11)
-"""The device of the kernel log (Linux, Documentation/admin-guide/devices.txt)."""
-
+MAX_RECORD_BYTES = 16384  # The kernel's own records have up to 8192 bytes. A longer record is lost.
+_KMSG = os.makedev(1, 11)  # the device of the kernel log (Linux, Documentation/admin-guide/devices.txt)
 _GPU_PREFIXES = ("NVRM: Xid (", "NVRM: GPU at ")
 _LOST_GPU = "fallen off the bus"
 

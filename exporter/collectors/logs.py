@@ -12,17 +12,14 @@ from exporter.model.observation import LogFile, LogGap, LogLine, LogUnrecognized
 from exporter.model.reason import Reason, ReasonCode, joined, of_error
 from exporter.parse.log_line import filter_lines, last_critical_lines, numbers_in_line, pids_in_line
 
-CHUNK = 1 << 14
-"""Bytes per read and search. A search holds the interpreter lock, so other threads wait for it."""
-
+CHUNK = 1 << 14  # Bytes per read and search. A search holds the interpreter lock, so other threads wait for it.
 MAX_LINE = 1 << 16
 
 MAX_LINES = 250
 MAX_BYTES = 1 << 17
 """Limits of one collection from one log. The next collections, which follow soon, read the rest."""
 
-BURST_SECONDS = 10.0
-"""An unused budget accumulates for this time."""
+BURST_SECONDS = 10.0  # an unused budget accumulates for this time
 
 LINES_PER_SECOND = 500
 MIN_LINES = 250
@@ -40,11 +37,8 @@ SKIM_BYTES_PER_SECOND = 6 << 20
 MIN_SKIM_BYTES = 4 << 20
 """Budget of bytes that are searched for critical lines. Older bytes are skipped."""
 
-PATH_CHECK_SECONDS = 0.5
-"""How often the path is checked for another file. Open files are read in every collection."""
-
-SIZE_STEP = 1 << 20
-"""The size is reported again if it crosses a multiple of this."""
+PATH_CHECK_SECONDS = 0.5  # How often the path is checked for another file. Open files are read in every collection.
+SIZE_STEP = 1 << 20  # the size is reported again if it crosses a multiple of this
 
 REPLACED_SECONDS = 300.0
 """A file that is no longer at the path is closed if it does not grow for this time: it may hold disk space."""
@@ -52,8 +46,7 @@ MAX_OPEN = 4
 MAX_OFFSETS = 16
 """Offsets of closed files that are remembered, in case a file returns to the path."""
 
-MAX_MISSED = 3
-"""A file that has grown this often in a row without a notification is read as often as an unwatched one."""
+MAX_MISSED = 3  # a file that has grown this often in a row without a notification is read as often as an unwatched one
 
 
 class Budget:
@@ -101,8 +94,7 @@ class OpenLog:
     grew_at: float
     partial: bytes = b""
     """The beginning of a line that has no end yet."""
-    skipping: bool = False
-    """Whether the rest of the current line is ignored."""
+    skipping: bool = False  # whether the rest of the current line is ignored
     watch: int | None = None
     missed: int = 0
     """How often in a row the file grew without a notification."""
@@ -146,8 +138,6 @@ class OpenLog:
 
 @dataclass(slots=True)
 class _Selection:
-    """What one collection selects from a log."""
-
     lines: list[bytes] = field(default_factory=list)
     critical: list[bytes] = field(default_factory=list)
     """Critical lines that are older than `lines`."""
@@ -181,8 +171,7 @@ class LogFollower:
         changed: Callable[[], object] = lambda: None,
     ) -> None:
         """`changes` calls `changed` if an open file was written."""
-        self.location = location
-        """Where the daemon is. If it moves, open files stay open."""
+        self.location = location  # Where the daemon is. If it moves, open files stay open.
         self.file = file
         self._clock = clock
         self._changes = changes
@@ -326,7 +315,6 @@ class LogFollower:
                 self._unknown.spend(filtered.unknown)
 
     def _skim_lines(self, log: OpenLog, selection: _Selection) -> None:
-        """Select the newest critical lines of all but the end of a file."""
         end = log.size - MAX_BYTES
         begin = max(log.offset, end - self._skim.available)
         if begin > log.offset:
@@ -342,7 +330,6 @@ class LogFollower:
                 selection.lost -= len(selection.critical)
 
     def _within_budget(self, selection: _Selection) -> list[bytes]:
-        """Return all selected lines, or the newest critical ones followed by the newest of all."""
         lines = [*selection.critical, *selection.lines]
         newest, max_critical = lines[max(0, len(lines) - self._known.available) :], self._critical.available
         older = lines[: len(lines) - len(newest)]
@@ -359,17 +346,10 @@ def _is_absent(problem: Reason | None) -> bool:
 
 # -- One log -----------------------------------------------------------------------------------------------------------
 
-PERIOD = 0.15
-"""If a log has no notifications, a new line is observed within 0.2 s, also on a busy machine."""
-
-IDLE_PERIOD = 0.5
-"""How often the path of a watched log is checked for another file."""
-
-PAUSE = 0.08
-"""Least time between two collections of one daemon's logs."""
-
-REPORT_INTERVAL = 5.0
-"""How often the collector reports that nothing is new."""
+PERIOD = 0.15  # if a log has no notifications, a new line is observed within 0.2 s, also on a busy machine
+IDLE_PERIOD = 0.5  # how often the path of a watched log is checked for another file
+PAUSE = 0.08  # least time between two collections of one daemon's logs
+REPORT_INTERVAL = 5.0  # how often the collector reports that nothing is new
 
 
 class DaemonLogs:
@@ -418,7 +398,6 @@ class DaemonLogs:
 
     @property
     def _idle(self) -> bool:
-        """Whether the next collection can wait for a notification."""
         return bool(self._followers) and all(follower.watched for follower in self._followers)
 
     def _follow(self, location: DaemonLocation) -> tuple[LogFile, ...]:

@@ -17,13 +17,10 @@ from exporter.collectors.proc import Presence, Proc
 
 # -- PIDs of another namespace -----------------------------------------------------------------------------------------
 
-REMEMBERED_SECONDS = 600.0
-"""How long an ended process is remembered: a log reports its end later."""
-
+REMEMBERED_SECONDS = 600.0  # how long an ended process is remembered: a log reports its end later
 MOST_REMEMBERED = 4096
 
-IGNORED_SECONDS = 10.0
-"""How long a PID of another namespace is ignored. A process of this namespace may have it later."""
+IGNORED_SECONDS = 10.0  # How long a PID of another namespace is ignored. A process of this namespace may have it later.
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +117,13 @@ class PidNamespace:
 
 # -- Directories -------------------------------------------------------------------------------------------------------
 
-OPENAT2 = 437
-"""The number of the system call on all machines that CUDA supports."""
-
+OPENAT2 = 437  # the number of the system call on all machines that CUDA supports
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_IN_ROOT = 0x10
 
 _FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
-Identity = tuple[int, int]
-"""Device and inode: one directory, by whatever path it is reached."""
+Identity = tuple[int, int]  # device and inode: one directory, by whatever path it is reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +290,7 @@ _LINKED = (CONTROL_SOCKET, PRIVILEGED_SOCKET, "control_lock", FIFO)
 SERVER_LOG, CONTROL_LOG = "server.log", "control.log"
 FILES = (SERVER_LOG, CONTROL_LOG)
 """The log files in the order in which they are read: a server's last lines before the daemon's line that it exited."""
-STDOUT = "stdout.log"
-"""The only log of a foreground daemon that writes its stdout to a file of its log directory."""
+STDOUT = "stdout.log"  # the only log of a foreground daemon that writes its stdout to a file of its log directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,20 +14,17 @@ from exporter.collectors.thread import Reading
 from exporter.model.identity import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.reason import Reason, ReasonCode, of_error, timed_out
 
-DEADLINE_SECONDS = 3.0
-"""Both calls of a collection together may take so long."""
+DEADLINE_SECONDS = 3.0  # both calls of a collection together may take so long
 
 MAX_BYTES = 4 << 20
 """Size of an answer: gRPC's default limit. 16 MiB of empty messages, the kubelet's limit, would take 570 MiB here."""
 
-MAX_CONTAINERS = 4096
-"""Pods and containers of an answer. The kubelet runs 110 pods by default."""
+MAX_CONTAINERS = 4096  # Pods and containers of an answer. The kubelet runs 110 pods by default.
 
 MAX_NAMES = 32768
 """Device ids and other names of a collection. A share of a GPU is one, and a GPU has at most 60 MPS clients."""
 
-LONGEST_NAME = 512
-"""Characters. The longest name in Kubernetes is that of a resource, with 317."""
+LONGEST_NAME = 512  # Characters. The longest name in Kubernetes is that of a resource, with 317.
 
 _ENVIRONMENT = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
 """gRPC does not write into the service's log, and does nothing when the service starts a child."""
@@ -110,7 +107,6 @@ def _problem(calling: str, error: Any) -> Reason:
 
 
 def _containers(pods: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield each container, after its pod."""
     left = MAX_CONTAINERS
     for pod in pods:
         left -= 1 + len(pod.containers)
@@ -120,8 +116,6 @@ def _containers(pods: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 class _Names:
-    """Reads answers, and counts their names."""
-
     def __init__(self) -> None:
         self._left = MAX_NAMES
 

@@ -139,7 +139,6 @@ class _DaemonCollectors(Generic[Kind]):
         self.by_daemon: dict[str, Kind] = {}
 
     def update(self, locations: Locations, expected: Collection[str]) -> None:
-        """Start a collector for each new daemon, and stop those of daemons that are gone."""
         self._stopped = [collector for collector in self._stopped if collector.thread.alive]
         for name in self.by_daemon.keys() - locations.keys():
             collector = self.by_daemon.pop(name)
@@ -167,7 +166,6 @@ class _DaemonCollectors(Generic[Kind]):
                     self.by_daemon[name] = collector
 
     def stop(self) -> None:
-        """Start no further collection."""
         for collector in self.by_daemon.values():
             collector.stop()
 

@@ -36,14 +36,9 @@ def read_memory(pid: int, start: int, size: int) -> bytes:
     return buffer.raw[:count]
 
 
-NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704
-"""ioctl_ns(2)."""
-
-INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode of the host's PID namespace (Linux, include/linux/proc_ns.h)."""
-
-NO_PID = 1 << 31
-"""The least number that is no `pid_t`."""
+NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704  # ioctl_ns(2)
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # the inode of the host's PID namespace (Linux, include/linux/proc_ns.h)
+NO_PID = 1 << 31  # the least number that is no `pid_t`
 
 _MAX_TEXT = 4096
 _MAX_BYTES = 1 << 20

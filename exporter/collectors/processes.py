@@ -37,11 +37,8 @@ from exporter.parse.proc import MPS_PROGRAM_PREFIX, children_page_faults, is_exi
 _INFO = struct.Struct("=QQ11Ii")
 """The first version of struct pidfd_info (include/uapi/linux/pidfd.h): first `mask`, last `exit_code`."""
 
-_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
-"""PIDFD_GET_INFO: _IOWR(0xFF, 11, struct pidfd_info)."""
-
-_EXIT = 1 << 3
-"""PIDFD_INFO_EXIT."""
+_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11  # PIDFD_GET_INFO: _IOWR(0xFF, 11, struct pidfd_info)
+_EXIT = 1 << 3  # PIDFD_INFO_EXIT
 
 
 def wait_status(proc: Proc, pid: int, start_ticks: int, pidfd: int | None) -> int | None:
@@ -65,8 +62,7 @@ def _exit_code(pidfd: int | None) -> int | None:
     return int(exit_code) if mask & _EXIT else None
 
 
-MAX_DIRECTORIES = 4096
-"""The kubelet runs 110 pods by default, and removes the directories of dead ones."""
+MAX_DIRECTORIES = 4096  # the kubelet runs 110 pods by default, and removes the directories of dead ones
 
 
 class Pods:
@@ -102,8 +98,7 @@ class Pods:
         )
 
 
-STATES_SECONDS = 0.4
-"""Least time between two readings of the states of processes."""
+STATES_SECONDS = 0.4  # least time between two readings of the states of processes
 
 _STUCK = "D"
 _NORMAL = frozenset("RSI")
@@ -115,8 +110,7 @@ RECHECK_SECONDS = 5.0
 EXEC_SECONDS = 2.0
 """A process that is younger may be read before or during execve(2), so it is read again after this time."""
 
-MAX_PIDFDS = 512
-"""How many processes have a pidfd by default. The identities of the others are compared."""
+MAX_PIDFDS = 512  # How many processes have a pidfd by default. The identities of the others are compared.
 
 
 MOST_FILES = 8192
@@ -332,8 +326,7 @@ def _condition(state: ProcessState) -> tuple[int, str, int | None]:
 SEARCH_SECONDS = 30.0
 """How often /proc is searched, while a daemon that is not expected runs in a job or pod: 20 us for each process."""
 
-NEW_SECONDS = 1.0
-"""The same, for a daemon that is younger than the last search."""
+NEW_SECONDS = 1.0  # the same, for a daemon that is younger than the last search
 
 MOST_EXAMINED = 512
 """Processes of one job or pod that are examined: those with the lowest PIDs, which are the oldest as a rule."""
@@ -349,8 +342,7 @@ _EXTERN = "step_extern"
 _SANDBOX = "pause"
 """The program that holds a pod's namespaces, in containerd, CRI-O and cri-dockerd. Some pods of CRI-O have none."""
 
-_Members = Mapping[int, str]
-"""The cgroups of processes by PID."""
+_Members = Mapping[int, str]  # the cgroups of processes by PID
 
 
 class WorkloadProcesses:
@@ -424,18 +416,14 @@ class WorkloadProcesses:
 
 
 def _step(cgroup: str | None) -> str | None:
-    """Return the step of a process in a Slurm job."""
     found = _STEP.search(cgroup or "")
     return None if found is None else found[1]
 
 
 # -- Address ranges of clients, which show whose pointer an illegal access used ----------------------------------------
 
-READ_SECONDS = 60.0
-"""Ranges that did not seem to change are read so often."""
-
-CHANGED_SECONDS = 5.0
-"""Ranges of a client whose GPU memory changed are read at most so often."""
+READ_SECONDS = 60.0  # ranges that did not seem to change are read so often
+CHANGED_SECONDS = 5.0  # ranges of a client whose GPU memory changed are read at most so often
 
 FAULT_SECONDS = 1.0
 """After a reading for a fault, that for the next fault waits so long: a process beside MPS can cause many."""

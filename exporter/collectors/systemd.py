@@ -160,8 +160,8 @@ def _text(path: str) -> str:
         return ""
 
 
-FILE = "stdout"
-"""The name of such a log. It is not a file."""
+FILE = "stdout"  # The name of such a log. It is not a file.
+
 RETRY_SECONDS = 5.0
 TAIL_LINES = 1000
 DEADLINE_SECONDS = 10.0

@@ -14,22 +14,17 @@ from exporter.clock import Clock
 from exporter.model.observation import Observation, SourceReading
 from exporter.model.reason import Reason, ReasonCode
 
-DEFECT_SECONDS = 1.0
-"""How long a thread waits after its collector raised an exception."""
+DEFECT_SECONDS = 1.0  # how long a thread waits after its collector raised an exception
+FULL_INBOX = 64  # a thread waits while the inbox has so many readings. The loop ordinarily takes each one at once.
 
-FULL_INBOX = 64
-"""A thread waits while the inbox has so many readings. The loop ordinarily takes each one at once."""
 FLOODED_INBOX = 2
 """The same limit for a collector that left something unread, so that its flood leaves room for other collectors."""
-FULL_SECONDS = 0.02
-"""How often a thread checks whether the inbox is still full."""
+FULL_SECONDS = 0.02  # how often a thread checks whether the inbox is still full
 
 MORE_SECONDS = 0.05
 """How soon a collector that left something unread collects again. The pause leaves time for other collectors."""
 
-MOST_LOGGED = 64
-"""How many different exceptions one collector logs."""
-
+MOST_LOGGED = 64  # how many different exceptions one collector logs
 CALL_SECONDS = 0.2
 MOST_HANGING = 16
 
@@ -48,8 +43,7 @@ class Reading:
     problem: Reason | None = None
     more: bool = False
     """Whether the collector left something unread, so as not to return too much at once."""
-    idle: bool = False
-    """Whether there is nothing to collect until something is requested."""
+    idle: bool = False  # whether there is nothing to collect until something is requested
 
 
 class Defects:

@@ -10,14 +10,9 @@ import os
 import signal
 import sys
 
-CAPSET_VERSION = 0x20080522
-"""capset(2): two masks each of effective, permitted and inheritable capabilities."""
-
-PR_SET_NO_NEW_PRIVS = 38
-"""Without it, execve(2) would give root's program the capabilities of the bounding set."""
-
-NOT_STARTED = 127
-"""The exit code of a shell that finds no program."""
+CAPSET_VERSION = 0x20080522  # capset(2): two masks each of effective, permitted and inheritable capabilities
+PR_SET_NO_NEW_PRIVS = 38  # without it, execve(2) would give root's program the capabilities of the bounding set
+NOT_STARTED = 127  # the exit code of a shell that finds no program
 
 
 def main(arguments: list[str]) -> int:

@@ -12,8 +12,7 @@ from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY, AllowedAction
 from exporter.parse.mps_variables import format_byte_size, parse_byte_size
 from exporter.parse.printable import is_service_name
 
-MAX_TEXT = 4096
-"""Maximum length of a text, in characters; a path may not be longer either (PATH_MAX)."""
+MAX_TEXT = 4096  # maximum length of a text, in characters; a path may not be longer either (PATH_MAX)
 
 LONGEST_SOCKET_PATH = 107
 """Maximum length of a unix socket's path in bytes (unix(7)). A control daemon with a longer one cannot start."""

@@ -30,8 +30,7 @@ _OTHER_VARIABLES = re.compile(
     r"|SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?"
 )
 
-Values = dict[str, Any]
-"""Values of options by attribute."""
+Values = dict[str, Any]  # values of options by attribute
 
 
 def build_config(

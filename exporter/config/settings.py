@@ -23,11 +23,8 @@ DEFAULT_PORT = 10677
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 PREFIX = "CUDA_MPS_EXPORTER_"
 
-COLLECTING = ("serve", "status", "record", "doctor")
-"""Commands that collect from this node."""
-
-CONFIGURED = (*COLLECTING, "incidents", "once", "pause", "resume")
-"""Commands that read the configuration file."""
+COLLECTING = ("serve", "status", "record", "doctor")  # commands that collect from this node
+CONFIGURED = (*COLLECTING, "incidents", "once", "pause", "resume")  # commands that read the configuration file
 
 
 class Attribution(StrEnum):
@@ -159,15 +156,12 @@ PIPE_DIRECTORIES = (
 class Constants:
     """Values that are not options. Only tests replace them, by the parameter of `exporter.cli.main`."""
 
-    discovery: bool = True
-    """Whether to find daemons that the configuration does not name."""
-    discovery_period: float = 10.0
-    """Seconds between two searches for daemons, and for the names of pods."""
+    discovery: bool = True  # whether to find daemons that the configuration does not name
+    discovery_period: float = 10.0  # seconds between two searches for daemons, and for the names of pods
     pipe_directories: tuple[str, ...] = PIPE_DIRECTORIES
     gke_config: Path = Path("/etc/nvidia/gpu_config.json")
     """The configuration of GKE's device plugin."""
-    journal: bool = True
-    """Whether to read the logs of foreground daemons from the journal."""
+    journal: bool = True  # whether to read the logs of foreground daemons from the journal
     control_executable: str = "nvidia-cuda-mps-control"
     control_deadline: float = 5.0
     collect_deadline: float = 5.0

@@ -17,17 +17,13 @@ from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.launches import OPEN_COUNTS, GpuUse, ProcessWork, WorkReading, began_ns, sums
 from exporter.model.reason import Reason, ReasonCode, joined
 
-CLEANUP_SECONDS = 10.0
-"""How often the counts of processes that have ended are deleted."""
+CLEANUP_SECONDS = 10.0  # how often the counts of processes that have ended are deleted
 
 RETRY_SECONDS = 60.0
 """When the collector attaches again to a library that failed: each attempt stops all forks on the node for a moment."""
 
-GPM_LAG_SECONDS = 0.1
-"""The age of what GPM reports: 0.08 to 0.13 s (measured, H200, driver 580.159.04)."""
-
-DEFAULT_SMS = 132
-"""Used if no GPU reports its number of SMs: that of an H200."""
+GPM_LAG_SECONDS = 0.1  # the age of what GPM reports: 0.08 to 0.13 s (measured, H200, driver 580.159.04)
+DEFAULT_SMS = 132  # used if no GPU reports its number of SMs: that of an H200
 
 
 # -- the rate limits: probes cost a process at most 4 % of its time, or 0.6 % if its SM time is known well ------------
@@ -44,9 +40,7 @@ probes count one."""
 
 MIN_ATTACHED_RATIO = 0.02
 
-MIN_PAUSE_SECONDS = 1.0
-"""Shorter pauses add up to one of this length, because each detachment has its own cost."""
-
+MIN_PAUSE_SECONDS = 1.0  # shorter pauses add up to one of this length, because each detachment has its own cost
 MAX_PAUSE_SECONDS = 30.0
 
 
@@ -104,8 +98,7 @@ class Pauses:
 # -- SM limits: the SMs that a process may use, if a thread percentage limits them ----------------------------------
 
 
-SM_GRANULARITY = 2
-"""MPS assigns SMs in groups of this size: 25 % of 132 are 32 (measured, H200)."""
+SM_GRANULARITY = 2  # MPS assigns SMs in groups of this size: 25 % of 132 are 32 (measured, H200)
 
 
 def sms_of(percentage: float, sms: int) -> int | None:
@@ -292,7 +285,6 @@ class LibcudaCollector:
         }
 
     def _pause(self, probes: LibcudaProbes) -> None:
-        """Detach from all libraries for a while."""
         self._paused_pids = frozenset(self._watched_pids())
         for path in tuple(self._attached):
             probes.detach(path)
@@ -307,7 +299,6 @@ class LibcudaCollector:
         self._pauses.begin(self.clock.monotonic())
 
     def _watched_pids(self) -> tuple[int, ...]:
-        """Return the processes that are watched, pauses aside."""
         return tuple(sorted(self._paused_pids.union(*(library.pids for library in self._attached.values()))))
 
     def _clean_up(self, probes: LibcudaProbes, now: float) -> None:

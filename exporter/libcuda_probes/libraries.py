@@ -41,17 +41,11 @@ FIRST_INTERVAL_SECONDS, LAST_INTERVAL_SECONDS = 1.0, 60.0
 MAPPED_INTERVAL_SECONDS = 300.0
 """When a process with libcuda is read again: it may execute another program by now (execve(2))."""
 
-IDENTITY_SECONDS = 10.0
-"""How long a PID that is watched without a break counts as the same process."""
-
-MAX_READS = 64
-"""Processes that one call reads at most."""
-
+IDENTITY_SECONDS = 10.0  # how long a PID that is watched without a break counts as the same process
+MAX_READS = 64  # processes that one call reads at most
 MAX_WATCHED = 4096
 
-OVERLAYFS, FUSE = 0x794C7630, 0x65735546
-"""Types of file systems (statfs(2))."""
-
+OVERLAYFS, FUSE = 0x794C7630, 0x65735546  # types of file systems (statfs(2))
 _LIBCUDA = re.compile(r"libcuda\.so(\.[0-9]{1,9}){0,4}")
 _STATFS_BYTES = 256
 
@@ -109,7 +103,6 @@ class MappedLibraries:
         return [pid for pid, process in self._processes.items() if process.unreadable]
 
     def _present(self, pids: Iterable[int], now: float) -> Iterator[tuple[int, _Process]]:
-        """Yield the processes that live. A known one stays known while it is the same process."""
         for pid in pids:
             process = self._processes.get(pid)
             if process is None or now >= process.verified_until:
@@ -223,9 +216,7 @@ MAX_PER_USER = 8
 RETENTION_SECONDS = 60.0
 """How long the probes stay on a library without processes: the next process may be about to start."""
 
-RETRY_SECONDS = 60.0
-"""How often the node's own paths, and files that could not be used, are tried again."""
-
+RETRY_SECONDS = 60.0  # how often the node's own paths, and files that could not be used, are tried again
 _MAX_REFUSED = 256
 _MAX_REPORTED = 8
 _MAX_ATTEMPTS = 3
@@ -259,8 +250,6 @@ class Found:
 
 @dataclass(slots=True)
 class _OpenLibrary:
-    """A library, its open file, and when it was last needed."""
-
     library: Library
     descriptor: int
     owner: int
@@ -324,7 +313,6 @@ class Libraries:
                     yield file
 
     def _open_mapped(self, file: FileNumbers, mappings: Iterable[LibraryMapping], now: float) -> None:
-        """Open a mapped file through one of its processes."""
         why = _REPLACED
         for mapping in [mapping for mapping in mappings if not mapping.file.deleted][:_MAX_ATTEMPTS]:
             try:

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from exporter.parse import elf
 
-_KPROBE = 2
-"""BPF_PROG_TYPE_KPROBE: a program that runs at a kprobe or uprobe."""
+_KPROBE = 2  # BPF_PROG_TYPE_KPROBE: a program that runs at a kprobe or uprobe
 
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROGRAM_LOAD, _LOOKUP_BATCH, _LINK_CREATE = 0, 1, 2, 3, 5, 24, 28
 _SYSCALLS = {"x86_64": (321, 298), "aarch64": (280, 241)}

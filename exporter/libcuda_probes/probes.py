@@ -13,7 +13,6 @@ from itertools import islice
 from exporter.libcuda_probes.loader import BpfError, Kernel, Map, close_all
 from exporter.model.launches import ProcessWork
 
-
 LAUNCHES = frozenset({"launch", "launch_ex", "launch_old", "graph"})
 
 ENDS = frozenset({"end_context", "end_stream"})
@@ -87,8 +86,7 @@ MAX_PROCESSES = 2048
 """A launch of a further process is lost, and counted. Of threads and events, of which the C file has the bounds, the
 least recently used one makes room for a new one."""
 
-WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS = 0, 1, 2, 3
-"""Indexes in the map `numbers`."""
+WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS = 0, 1, 2, 3  # indexes in the map `numbers`
 
 FIELDS = {
     "first": "first_ns", "kernels": "kernels", "graphs": "graphs", "graph_kernels": "graph_kernels", "syncs": "syncs",
@@ -105,16 +103,13 @@ STREAM_FIELDS = (
     "key", "since", "last", "launches", "width", "widest", "copied",
     "burst_since", "burst_launches", "burst_width", "burst_gaps",
 )  # fmt: skip
+
 STREAMS = 16
 DONE_NS = 1_000_000_000
 """So long after the last launch, what nobody waits for counts as done."""
 
-LONGEST_WAIT_NS = 60_000_000_000
-"""A longer wait has probably ended without its probe."""
-
-FRACTION_BITS = 4
-"""Mean widths are kept in 16ths of an SM."""
-
+LONGEST_WAIT_NS = 60_000_000_000  # a longer wait has probably ended without its probe
+FRACTION_BITS = 4  # mean widths are kept in 16ths of an SM
 _HEAD = struct.Struct(f"<{len(FIELDS)}Q")
 _STREAM = struct.Struct(f"<{len(STREAM_FIELDS)}Q")
 _NUMBER = struct.Struct("<Q")
@@ -248,7 +243,6 @@ class LibcudaProbes:
         return 0 if value is None else int(_NUMBER.unpack(value)[0])
 
     def _places(self, offsets: Mapping[str, int]) -> Mapping[tuple[str, bool], list[int]]:
-        """Return the offsets for each program, and whether it runs on return."""
         places: dict[tuple[str, bool], list[int]] = {}
         for point in PROBE_POINTS:
             if point.name in offsets and (self._several_gpus or point.kind not in CONTEXTS):

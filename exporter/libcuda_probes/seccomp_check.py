@@ -68,9 +68,7 @@ def check_seccomp(probes: "LibcudaProbes", machine: str, function: bytes = _FUNC
 
 # -- The process of the check ------------------------------------------------------------------------------------------
 
-CALLS = (335, 336)
-"""uretprobe and uprobe on x86-64."""
-
+CALLS = (335, 336)  # uretprobe and uprobe on x86-64
 _TIMES = 3  # from the second hit on, the kernel may use another mechanism
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
 _LOAD, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06

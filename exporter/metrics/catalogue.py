@@ -125,8 +125,7 @@ GROUPS: tuple[Group, ...] = (
 )
 CATALOGUE: tuple[Family, ...] = tuple(family for group in GROUPS for family in group.families)
 
-NAMESPACE = "cuda_mps_"
-"""The prefix of all family names, except for those of the exporter's own process."""
+NAMESPACE = "cuda_mps_"  # the prefix of all family names, except for those of the exporter's own process
 
 Made = dict[str, tuple[tuple[Any, ...], Metric]]
 """The families of the last snapshot by name: the samples of each, and the metric that was made of them."""

@@ -213,7 +213,6 @@ def _blocking(view: View) -> Samples:
 
 
 def _recoveries(view: View) -> Iterable[tuple[object, ...]]:
-    """Return the number of recoveries up to each bound, and of all."""
     for labels, daemon in DAEMON.items(view):
         recoveries = daemon.totals.fault_recoveries
         within = zip(map(floatToGoString, RECOVERY_SECONDS), recoveries.within, strict=True)

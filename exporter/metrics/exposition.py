@@ -31,8 +31,6 @@ Encoding = tuple[str, bool]
 
 @dataclass(frozen=True, slots=True)
 class _Fixed(Collector):
-    """A collector of metrics that exist."""
-
     metrics: tuple[Metric, ...]
 
     def collect(self) -> Iterable[Metric]:
@@ -83,7 +81,6 @@ class _Snapshot:
         self._encoded: dict[Encoding, Encoded] = {}
 
     def metrics(self) -> Sequence[Metric]:
-        """Return the metrics, which are collected once."""
         with self._lock:
             return self._collected()
 

@@ -150,8 +150,7 @@ class Scope(Generic[T]):
         return Series(name, (*self.labels, label), samples)
 
 
-NODE: Scope[View] = Scope((), lambda view: [((), view)])
-"""The whole node, for families without labels."""
+NODE: Scope[View] = Scope((), lambda view: [((), view)])  # the whole node, for families without labels
 
 
 def summed(amounts: Iterable[tuple[Labels, int]], parts: int = 1) -> Samples:

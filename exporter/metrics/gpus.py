@@ -31,7 +31,6 @@ MAX_BYPASSING = 128
 
 
 def _gpus(view: View) -> Items[Gpu]:
-    """Return the GPUs that could be read."""
     return (((gpu.reading.gpu,), gpu) for gpu in view.node.gpus.values() if gpu.reading.problem is None)
 
 
@@ -226,7 +225,6 @@ def _contention(of: Callable[[Usage], int]) -> Callable[[View], Samples]:
 
 
 def _used(name: str, of: Callable[[Usage], int], parts: int, scope: Scope[GpuUsage]) -> Series:
-    """Return the usage of each workload, by method."""
 
     def amounts(view: View) -> Iterable[tuple[Labels, int]]:
         for labels, usage in scope.items(view):
@@ -239,7 +237,6 @@ def _used(name: str, of: Callable[[Usage], int], parts: int, scope: Scope[GpuUsa
 
 
 def _closed(of: Callable[[Usage], int], parts: int) -> Callable[[GpuUsage], float]:
-    """Read the usage of workloads with ended series."""
     return lambda usage: (
         sum(of(used) for (account, _), used in usage.by_account.items() if account is SharedAccount.CLOSED) / parts
     )
@@ -393,8 +390,7 @@ CAPACITY = group(
 )
 
 
-MOST_SERIES = 512
-"""At most so many series of containers. The kubelet runs 110 pods by default."""
+MOST_SERIES = 512  # At most so many series of containers. The kubelet runs 110 pods by default.
 
 
 def _allocated(view: View) -> Items[AllocatedShares]:

@@ -83,9 +83,7 @@ _DIRECTORIES = _patterns(
 )
 """Only at the root, or below the service of a container runtime."""
 
-_TAILS = _patterns(_POD_DIRECTORY, _ID)
-"""Only outside the reader's cgroup namespace."""
-
+_TAILS = _patterns(_POD_DIRECTORY, _ID)  # only outside the reader's cgroup namespace
 _SLICE_OF_POD = re.compile(_POD_SLICE)
 _SLICE_OF_TASK = re.compile(r"ecstasks-(?P<task>[A-Za-z0-9_-]{1,255})\.slice")
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(?:service|scope|socket|mount|swap)")

@@ -53,12 +53,8 @@ PID_ARGUMENTS: Mapping[str, int] = {
 }
 """How many of a command's first arguments are PIDs."""
 
-MAX_LISTED_PIDS = 1024
-"""How many PIDs of one list are read. A server has at most 60 clients (NVIDIA's MPS guide)."""
-
-MAX_DEVICE_ROWS = 512
-"""Rows of a list of devices that are read. It has those of the daemon and of each server."""
-
+MAX_LISTED_PIDS = 1024  # How many PIDs of one list are read. A server has at most 60 clients (NVIDIA's MPS guide).
+MAX_DEVICE_ROWS = 512  # Rows of a list of devices that are read. It has those of the daemon and of each server.
 _MISSING_SERVER = re.compile(r"Server (\d{1,10}) not found!?")
 _SERVER = re.compile(r"Server \d{1,10}")
 _PID = re.compile(r"[1-9][0-9]{0,8}")
@@ -105,8 +101,7 @@ def is_empty_answer(reply: ControlReply) -> bool:
 class CommandRefusal(Enum):
     """Why the daemon did not carry out a command. The exit code is 0 (measured, R580)."""
 
-    NOT_ALLOWED = auto()
-    """The daemon obeys only root and the user who started it."""
+    NOT_ALLOWED = auto()  # the daemon obeys only root and the user who started it
     NO_SUCH_SERVER = auto()
     UNKNOWN_COMMAND = auto()
 

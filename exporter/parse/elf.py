@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-Read = Callable[[int, int], bytes]
-"""Reads bytes of the file: offset, size. Returns fewer at the end of the file."""
-
+Read = Callable[[int, int], bytes]  # Reads bytes of the file: offset, size. Returns fewer at the end of the file.
 _HEADER = struct.Struct("<4sBB10xHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -72,8 +70,6 @@ def exported_functions(read: Read, names: Iterable[str]) -> ExportedFunctions:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """A part of the file that is loaded, or contains the dynamic section."""
-
     kind: int
     flags: int
     offset: int
@@ -103,7 +99,6 @@ class _File:
         )
 
     def up_to(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes, or fewer at the end of the file."""
         return self._read(offset, size) if offset + size <= _MAX_OFFSET else b""
 
     def exactly(self, offset: int, size: int) -> bytes:
@@ -129,11 +124,9 @@ class _File:
         return offset
 
     def code_offset(self, address: int) -> int | None:
-        """Return the offset of the code at an address; None if there is no code."""
         return next((offset for offset in self._loaded_from(address, _EXECUTABLE) if self.up_to(offset, 1)), None)
 
     def dynamic_section(self) -> Mapping[int, int]:
-        """Return the first value of each tag of the dynamic section."""
         section = next((segment for segment in self.segments if segment.kind == _DYNAMIC_SECTION), None)
         if section is None:
             raise ElfError("it has no dynamic section")
@@ -166,7 +159,6 @@ class _Symbols:
             raise ElfError("it has no hash table of its symbols")
 
     def address(self, name: bytes) -> int | None:
-        """Return the address of the function with this name, in its default version."""
         for number in self._candidates(name):
             entry = self._file.exactly(self._tables[_SYMBOL_TABLE] + number * _SYMBOL.size, _SYMBOL.size)
             string, info, _, section, address, _ = _SYMBOL.unpack(entry)
@@ -217,8 +209,7 @@ class _Symbols:
             number = self._file.number(start + 4 * (buckets + number))
 
 
-SYMBOLS, RELOCATIONS = 2, 9
-"""Kinds of sections."""
+SYMBOLS, RELOCATIONS = 2, 9  # kinds of sections
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,7 @@ IGNORE), or ignores them in its Kubernetes device plugin (109, an endless kernel
 _HARMLESS = frozenset({78, 92, 121, 155})
 """These end no process: corrected errors (92, 121), a link in sleep mode (155), a vGPU (78)."""
 
-RESET, REBOOT = "RESET_GPU", "RESTART_BM"
-"""Actions on the GPU or the machine. No action on a program replaces them."""
+RESET, REBOOT = "RESET_GPU", "RESTART_BM"  # Actions on the GPU or the machine. No action on a program replaces them.
 
 XIDS: Mapping[int, XidMeaning] = {
     8: XidMeaning("FIFO_ERROR_IDLE_TIMEOUT", "GPU stopped processing", "RESTART_APP", _DRIVER),
@@ -139,14 +138,9 @@ _OOM_KILL = re.compile(
 )
 _RECORD = re.compile(r"([0-9]{1,10}),[0-9]{1,20},[0-9]{1,20},[^;\n]{0,200};([^\n]*)")
 
-ILLEGAL_ADDRESS = 31
-"""A memory access failed. Its text has the address."""
-
-RECOVERY_XID = 154
-"""Its text names the recovery action."""
-
-LOST_GPU_XID = 79
-"""The GPU has fallen off the bus."""
+ILLEGAL_ADDRESS = 31  # a memory access failed. Its text has the address.
+RECOVERY_XID = 154  # its text names the recovery action
+LOST_GPU_XID = 79  # the GPU has fallen off the bus
 
 
 def parse_kernel_record(text: str) -> str | None:

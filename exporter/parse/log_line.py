@@ -16,8 +16,7 @@ from exporter.parse.log_message import DAEMON_RULES, ECHO_RULES, SERVER_RULES, M
 
 DAEMON_ROLE = "Control"
 
-PID_FIELDS = ("pid", "server")
-"""The fields of messages that are PIDs. All other numbers count or name something else."""
+PID_FIELDS = ("pid", "server")  # The fields of messages that are PIDs. All other numbers count or name something else.
 
 _LINE = re.compile(
     r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) ([A-Za-z][A-Za-z ]{0,30}?) +(\d{1,10})\] ?(.*)", re.DOTALL
@@ -172,8 +171,7 @@ def _first_lines(text: bytes, limit: int) -> list[bytes]:
 
 # -- PID namespaces
 
-Pids = Mapping[int, int] | None
-"""PIDs of this namespace by PIDs of the daemon's namespace; None if both are the same."""
+Pids = Mapping[int, int] | None  # PIDs of this namespace by PIDs of the daemon's namespace; None if both are the same
 
 
 def translate_pid(pid: int, pids: Pids) -> int:

@@ -7,8 +7,7 @@ from typing import Any
 LONGEST_TEXT = 128
 LONGEST_PROBLEM = 512
 """For a sentence of the exporter with advice for an operator."""
-LONGEST_VALUE = 4096
-"""For any text in JSON, such as a path or a command."""
+LONGEST_VALUE = 4096  # for any text in JSON, such as a path or a command
 
 
 class PrintableText(str):

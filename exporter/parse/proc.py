@@ -91,12 +91,8 @@ _RANGE = re.compile(
 _SMALLEST = 1 << 20
 """Smaller ranges are left out: stacks, and the kernel's and the C library's own."""
 
-_MOST_SMALL = 1 << 30
-"""If those are more bytes in all, the ranges are not complete."""
-
-MOST_RANGES = 256
-"""A process has at most so many ranges of each kind: the largest ones."""
-
+_MOST_SMALL = 1 << 30  # if those are more bytes in all, the ranges are not complete
+MOST_RANGES = 256  # a process has at most so many ranges of each kind: the largest ones
 Ranges = tuple[tuple[int, int], ...]
 
 
@@ -139,8 +135,7 @@ def _field(text: str, number: int) -> int | None:
     return int(fields[number - 3])
 
 
-SUSPENDED = ("T", "t")
-"""The states of a process that a signal or a debugger stopped (proc_pid_stat(5))."""
+SUSPENDED = ("T", "t")  # the states of a process that a signal or a debugger stopped (proc_pid_stat(5))
 
 
 def process_state(text: str) -> str | None:
@@ -198,7 +193,6 @@ def wait_status(text: str) -> int | None:
 
 
 def _status(text: str, key: str, value: str) -> str:
-    """Return the group of `value` in the line of `key`; empty if there is none."""
     found = re.search(rf"^{key}:{value}$", text, re.MULTILINE)
     return found[1] if found else ""
 
@@ -247,8 +241,7 @@ def group_ids(text: str) -> frozenset[int]:
 
 # -- /proc/net -----------------------------------------------------------------------------------------------------
 
-_ACCEPTS_CONNECTIONS = "00010000"
-"""SO_ACCEPTCON."""
+_ACCEPTS_CONNECTIONS = "00010000"  # SO_ACCEPTCON
 
 
 def boot_time(text: str) -> float | None:

@@ -21,18 +21,13 @@ LIST_PARTITIONS = "sm-partition list --all --format=csv"
 MODULES = frozenset(("server", "client", "namespace", "device", "sm-partition"))
 """First words of the commands. A command is given as arguments of the program, not in its input."""
 
-DEFAULT_NAMESPACE = "default"
-"""The namespace that each server has. The limits of a server are those of this namespace."""
+DEFAULT_NAMESPACE = "default"  # The namespace that each server has. The limits of a server are those of this namespace.
 
 PREFIX_OF_USER = "uid_"
 """The daemon itself creates a server `uid_UID` for a user who connects to no named server (guide, release 615)."""
 
-MAX_ROWS = 4096
-"""Rows that are read of one table. NVIDIA's limit is 60 clients for each device."""
-
-_NAME = re.compile(r"[a-z0-9_]{1,64}")
-"""Names of servers and namespaces (guide, release 615)."""
-
+MAX_ROWS = 4096  # Rows that are read of one table. NVIDIA's limit is 60 clients for each device.
+_NAME = re.compile(r"[a-z0-9_]{1,64}")  # names of servers and namespaces (guide, release 615)
 _PID = re.compile(r"[0-9]{1,9}")
 
 

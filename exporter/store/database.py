@@ -32,17 +32,10 @@ from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Account, GpuUsage,
 from exporter.model.values import Built, build, plain, replace
 from exporter.model.watchdog import WatchdogState, with_stop_remembered
 
-MAX_BYTES = 64 << 20
-"""How much is read of one table. A thousand faults with 48 clients each have 12 MB."""
-
-MAX_ROWS = 100_000
-"""How many rows are read of one table: ten times as many as the retention allows."""
-
-MAX_WATCHDOG_STATES = 256
-"""Four times as many daemons as can be configured."""
-
-LEAST_PACE = 1e-9
-"""Least count, and least time, in a stored pace. A smaller one is damaged, and dividing by it fails."""
+MAX_BYTES = 64 << 20  # How much is read of one table. A thousand faults with 48 clients each have 12 MB.
+MAX_ROWS = 100_000  # how many rows are read of one table: ten times as many as the retention allows
+MAX_WATCHDOG_STATES = 256  # four times as many daemons as can be configured
+LEAST_PACE = 1e-9  # Least count, and least time, in a stored pace. A smaller one is damaged, and dividing by it fails.
 
 SCHEMA = """
 CREATE TABLE incidents (id TEXT PRIMARY KEY, at REAL NOT NULL, daemon TEXT, expected INTEGER, open INTEGER, json TEXT);
@@ -138,7 +131,6 @@ def save(connection: sqlite3.Connection, values: Iterable[Storable], expected: C
 
 
 def _row(value: Storable, expected: Collection[DaemonName]) -> tuple[str, tuple[object, ...]]:
-    """Return the table and the columns of a value."""
     match value:
         case Incident():
             key, daemon, is_expected = _json(value.id), _json(value.daemon), value.daemon in expected
@@ -289,17 +281,13 @@ def _totals_of(rows: Iterable[UsageRow]) -> UsageTotals:
 
 FILE, LOCK = "history.sqlite", "history.lock"
 
-SCHEMA_VERSION = 2
-"""The version of `SCHEMA`."""
+SCHEMA_VERSION = 2  # the version of `SCHEMA`
 
 LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
 """How many of each a start loads; the file may have more. The start waits for them."""
 
-BUSY_SECONDS = 1.0
-"""How long to wait for another process that reads or writes."""
-
-MAX_SET_ASIDE = 16
-"""A disk that damages every file is not filled with them."""
+BUSY_SECONDS = 1.0  # how long to wait for another process that reads or writes
+MAX_SET_ASIDE = 16  # a disk that damages every file is not filled with them
 
 MAX_VALUE_BYTES = 8 << 20
 MAX_STEPS, STEPS_AT_ONCE = 10_000, 10_000
@@ -404,7 +392,6 @@ def _is_damage(error: Exception) -> bool:
 
 
 def _problem(connection: sqlite3.Connection) -> str | None:
-    """Return why the file cannot be used; None if it can."""
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version not in (0, SCHEMA_VERSION):

@@ -26,9 +26,7 @@ RETRY_SECONDS = 5.0
 LOAD_SECONDS = 5.0
 """How long a start waits for the content of the file."""
 
-TOTALS_SECONDS = 2.0
-"""How long changed usage totals may wait, and so what a crash may lose."""
-
+TOTALS_SECONDS = 2.0  # how long changed usage totals may wait, and so what a crash may lose
 CLOSE_SECONDS, HANG_SECONDS = 2.0, 10.0
 
 

@@ -17,16 +17,11 @@ from exporter.model.launches import GpuUse
 from exporter.model.observation import GpuEvent, GpuReading
 from exporter.model.reason import Reason, ReasonCode, joined
 
-NAME = "nvml"
-"""The name of the collector in the log."""
-
-WAIT_SECONDS = 0.5
-"""How long a call waits for another thread to open the driver, and for an Xid event."""
-
+NAME = "nvml"  # the name of the collector in the log
+WAIT_SECONDS = 0.5  # how long a call waits for another thread to open the driver, and for an Xid event
 CLOSE_SECONDS = 1.0
 
-REGISTER_SECONDS = 10.0
-"""How often new GPUs are registered for Xid events."""
+REGISTER_SECONDS = 10.0  # how often new GPUs are registered for Xid events
 
 _CORES_PER_SM = 128
 _CORES_PER_SM_BY_CAPABILITY = dict.fromkeys(((6, 0), (7, 0), (7, 2), (7, 5), (8, 0)), 64)
@@ -236,7 +231,6 @@ class Nvml:
         self._driver.pause(CLOSE_SECONDS)
 
     def _read_gpu(self, index: int) -> list[GpuReading | Reason]:
-        """Return the reading of a GPU, and those of its MIG instances."""
         result = self._read_whole_gpu(index)
         if isinstance(result, Reason) or not result.mig_mode or result.problem is not None:
             return [result]

@@ -40,8 +40,7 @@ DRIVER_LOST = (
 )
 """The driver was unloaded or upgraded: NVML must be opened again."""
 
-GPU_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
-"""No reading of this GPU is valid any more."""
+GPU_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)  # no reading of this GPU is valid any more
 
 _CODES = {
     **dict.fromkeys(GPU_LOST, ReasonCode.GPU_LOST),
@@ -68,8 +67,7 @@ class Values:
     """Reads single values. One that fails is None and a problem, and the others remain valid."""
 
     def __init__(self) -> None:
-        self.problems: dict[str, Reason] = {}
-        """The problem of each value that failed, by its name."""
+        self.problems: dict[str, Reason] = {}  # the problem of each value that failed, by its name
 
     def read(self, name: str, function: Callable[..., Value], *arguments: Any) -> Value | None:
         """Return a value; None if it is not available or fails. Raise the error if the GPU or the driver is lost."""

@@ -16,8 +16,7 @@ from exporter.clock import Clock
 from exporter.collectors.nvml.driver import Values, optional
 from exporter.model.observation import GpuProcess, GpuReading, MigInstance, ProcessUtilization
 
-MIN_SAMPLE_SECONDS = 0.1
-"""Least time between two samples (nvml.h)."""
+MIN_SAMPLE_SECONDS = 0.1  # least time between two samples (nvml.h)
 
 GPM_SECONDS = 0.5
 """How long a collection waits for another thread in GPM. A call takes 3 ms, or 400 ms while clients come or go."""
@@ -120,8 +119,7 @@ COMPUTE_MODES = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
 }
 
-_FUTURE_SECONDS = 3600.0
-"""By how much NVML's clock may be ahead."""
+_FUTURE_SECONDS = 3600.0  # by how much NVML's clock may be ahead
 
 
 class ProcessUtilizations:
@@ -239,8 +237,7 @@ mps_processes = partial(_processes, "nvmlDeviceGetMPSComputeRunningProcesses")
 
 # -- MIG instances -----------------------------------------------------------------------------------------------------
 
-MAX_INSTANCES = 64
-"""Instances of one GPU that are read. A GPU has 7 GPU instances at most (MIG user guide)."""
+MAX_INSTANCES = 64  # Instances of one GPU that are read. A GPU has 7 GPU instances at most (MIG user guide).
 
 _PROFILE = re.compile(r"\bMIG ((?:[1-9]c\.)?[1-9]g\.[0-9]{1,4}gb[+.a-z0-9]{0,12})\s*$")
 """The end of a MIG device's name (nvml.h: the names identify devices by their attributes)."""
