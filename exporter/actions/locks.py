@@ -28,10 +28,7 @@ class LockFile:
         self._descriptor: int | None = None
 
     def take(self) -> BlockReason | None:
-        """Take the lock, or check that it is still held: a file that was removed locks nothing.
-
-        Return why it is not held, or None.
-        """
+        """Take the lock, or check that its file, without which it locks nothing, exists. Return why it is not held."""
         if self._descriptor is not None and self._is_present(self._descriptor):
             return None
         self._close()

@@ -39,10 +39,7 @@ _STOPPING = Reason(ReasonCode.EXPORTER_STOPPING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What the runner uses. Programs are searched in `path`. Without `evidence`, none is saved.
-
-    `client` returns the client for a daemon's location, with a deadline in seconds, as a user.
-    """
+    """What the runner uses. `client` has a deadline in seconds and a user. Without `evidence`, none is saved."""
 
     clock: Clock
     proc: Proc

@@ -11,9 +11,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from exporter.clock import Clock
 from exporter.collectors import without_capabilities
@@ -26,8 +25,7 @@ NO_UID = 2**32 - 1  # (uid_t) -1 is no user (setuid(2))
 _STATUS = Path("/proc/thread-self/status")
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(NamedTuple):
     """A user and their groups. None is that of this process."""
 
     uid: int | None = None
@@ -39,10 +37,7 @@ OWN_USER = User()
 
 
 def user(uid: int | None) -> User:
-    """Return the user with this UID, which is OWN_USER if it is this process's UID or None.
-
-    Raises PermissionError if this process has not the capabilities to start a child as another user.
-    """
+    """Return the user with this UID; OWN_USER for one's own UID or None. Raises PermissionError without the right."""
     if uid is None or uid == os.geteuid():
         return OWN_USER
     if not may_switch_user():
@@ -114,8 +109,7 @@ MOST_BYTES = 1 << 20  # a child that writes more to one stream is ended
 SLICE_SECONDS = 0.2  # the longest wait at a time, and the most that one wait counts
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """The exit code of a child, None after a timeout, and its output."""
 
     exit_code: int | None

@@ -39,10 +39,7 @@ as for another program."""
 
 @dataclass(eq=False)
 class SessionLock:
-    """The right to send commands to a daemon, by the identity of its pipe directory. Exporters take turns.
-
-    `deadline` is how long to wait for other holders, in seconds.
-    """
+    """The right to send commands to a daemon. Exporters take turns, and wait `deadline` seconds for each other."""
 
     directory: Path
     clock: Clock
@@ -94,10 +91,7 @@ _NOT_STARTED = 127  # the exit code of a shell that finds no program
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Commands to send, and the processes that must answer them: the daemon's own and its servers.
-
-    `with_clients` are the servers that have clients.
-    """
+    """Commands to send, and the daemon's process and servers, some `with_clients`, that must answer them."""
 
     commands: tuple[str, ...] = ()
     process: ProcessIdentity | None = None

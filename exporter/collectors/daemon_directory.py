@@ -17,7 +17,7 @@ import socket
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from exporter.clock import Clock
 from exporter.collectors.daemon_processes import Identities, PidFile
@@ -37,8 +37,7 @@ _NAMES = (CONTROL_SOCKET, PRIVILEGED_SOCKET)
 _MAX_DESCRIPTORS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class ControlSockets:
+class ControlSockets(NamedTuple):
     """Whether a daemon listens on its control socket, and the PID and UID of each process that is connected to it.
 
     These are other processes than the daemon's servers, which stay connected (measured, R580), and the exporter. A

@@ -265,10 +265,7 @@ class PidFile:
         self._repeat_due = 0.0
 
     def changed(self, location: DaemonLocation) -> tuple[DaemonProcess, ...]:
-        """Return the daemon if it changed or ended since the last call. Every REPEAT_SECONDS, return a running one.
-
-        If the daemon cannot be examined, nothing is returned.
-        """
+        """Return the daemon if it changed or ended, a running one every REPEAT_SECONDS; nothing if unreadable."""
         repeat = self._clock.monotonic() >= self._repeat_due
         if repeat:
             self._repeat_due = self._clock.monotonic() + REPEAT_SECONDS

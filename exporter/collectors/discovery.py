@@ -301,10 +301,7 @@ class Discovery:
         return Reading(tuple(found), joined(problems))
 
     def _is_current(self, found: Candidate, now: float) -> bool:
-        """Return whether a daemon ran there recently, and its name is not that of another directory since.
-
-        A daemon of which it is unknown whether it runs is not forgotten.
-        """
+        """Return whether a daemon runs there or did recently, as far as known, and no other directory has its name."""
         named, process = self._named.get(found.location.name, found.location), found.location.process
         unknown = process is not None and self._proc.presence(*process) is Presence.UNKNOWN
         recent = unknown or now - found.seen_at <= FORGOTTEN_SECONDS

@@ -5,7 +5,7 @@ import os
 import select
 import stat
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from exporter.clock import Clock
@@ -40,25 +40,12 @@ def open_kernel_log(path: Path, whence: int = os.SEEK_END) -> int:
 
 def last_records(path: Path, limit: int, *, opener: Callable[[Path, int], int] = open_kernel_log) -> list[str]:
     """Return the last `limit` records about GPUs and OOM kills that the kernel still stores. Raises OSError."""
-    records: deque[str] = deque(maxlen=limit)
     descriptor = opener(path, os.SEEK_SET)
     try:
-        for _ in range(MAX_STORED_RECORDS):
-            try:
-                raw = os.read(descriptor, MAX_RECORD_BYTES)
-            except BlockingIOError:
-                break
-            except BrokenPipeError:  # the kernel has overwritten the next record
-                continue
-            text = raw.decode(errors="replace").rstrip("\n")
-            # Few records have a word of a wanted one, and to parse a record takes longer.
-            if ("NVRM" in text or "Killed" in text) and _is_wanted(text):
-                records.append(text)
-            if not raw:
-                break
+        wanted = (_wanted(raw or b"") for raw in _read(descriptor, MAX_STORED_RECORDS))
+        return list(deque(filter(None, wanted), maxlen=limit))
     finally:
         os.close(descriptor)
-    return list(records)
 
 
 class KernelLog:
@@ -95,7 +82,22 @@ class KernelLog:
         if self._descriptor is not None:
             poll.register(self._descriptor, select.POLLIN)
         poll.poll(self._wait * 1000)
-        return Reading(problem=problem) if self._descriptor is None else self._read(self._descriptor)
+        if self._descriptor is None:
+            return Reading(problem=problem)
+        records: list[KernelRecord] = []
+        try:
+            for raw in _read(self._descriptor, MAX_RECORDS):
+                if raw is None:
+                    problem = Reason(ReasonCode.RECORDS_LOST, subject=str(self._path))
+                elif not raw:
+                    self.close()
+                    problem = Reason(ReasonCode.NOT_READABLE, subject=str(self._path))
+                elif (text := _wanted(raw)) is not None:
+                    records.append(KernelRecord(at=self._clock.now(), record=text))
+        except OSError as error:
+            self.close()
+            problem = of_error(self._path, error)
+        return Reading(tuple(records), problem)
 
     def close(self) -> None:
         """Close the log."""
@@ -103,34 +105,28 @@ class KernelLog:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _read(self, descriptor: int) -> Reading:
-        records: list[KernelRecord] = []
-        problem: Reason | None = None
-        for _ in range(MAX_RECORDS):
-            try:
-                raw = os.read(descriptor, MAX_RECORD_BYTES)
-            except BlockingIOError:
-                break
-            except BrokenPipeError:
-                problem = Reason(ReasonCode.RECORDS_LOST, subject=str(self._path))
-                continue
-            except OSError as error:
-                self.close()
-                problem = of_error(self._path, error)
-                break
-            if not raw:
-                self.close()
-                problem = Reason(ReasonCode.NOT_READABLE, subject=str(self._path))
-                break
-            text = raw.decode(errors="replace").rstrip("\n")
-            if _is_wanted(text):
-                records.append(KernelRecord(at=self._clock.now(), record=text))
-        return Reading(tuple(records), problem)
+
+def _read(descriptor: int, most: int) -> Iterator[bytes | None]:
+    """Yield the stored records, None for those that the kernel has overwritten, b"" at an end. Raises OSError."""
+    for _ in range(most):
+        try:
+            raw = os.read(descriptor, MAX_RECORD_BYTES)
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            yield None
+            continue
+        yield raw
+        if not raw:
+            return
 
 
-def _is_wanted(text: str) -> bool:
-    message = parse_kernel_record(text)
+def _wanted(raw: bytes) -> str | None:
+    """Return the text of a record about a GPU or an OOM kill; None for others."""
+    text = raw.decode(errors="replace").rstrip("\n")
+    # Few records have a word of a wanted one, and to parse a record takes longer.
+    message = parse_kernel_record(text) if "NVRM" in text or "Killed" in text else None
     if message is None:
-        return False
+        return None
     about_gpu = message.startswith(_GPU_PREFIXES) or (message.startswith("NVRM: ") and _LOST_GPU in message)
-    return about_gpu or parse_oom_kill(message) is not None
+    return text if about_gpu or parse_oom_kill(message) is not None else None

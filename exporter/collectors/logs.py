@@ -105,10 +105,7 @@ class OpenLog:
         return self.size - self.offset
 
     def measure(self) -> int:
-        """Update the size. After a truncation, start at the beginning, and return 1 if unread lines were lost.
-
-        The number of lost lines cannot be known.
-        """
+        """Update the size. After a truncation, start at the beginning, and return 1 if some unread lines were lost."""
         size, before = os.fstat(self.descriptor).st_size, self.size
         self.size = size
         if size >= before:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from exporter.clock import Clock
 from exporter.collectors.proc import Presence, Proc
@@ -23,8 +24,7 @@ MOST_REMEMBERED = 4096
 IGNORED_SECONDS = 10.0  # How long a PID of another namespace is ignored. A process of this namespace may have it later.
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(NamedTuple):
     """A process of the namespace. It is not `certain` if it may be in another namespace of the same depth."""
 
     pid: int
@@ -126,8 +126,7 @@ _FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 Identity = tuple[int, int]  # device and inode: one directory, by whatever path it is reached
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(NamedTuple):
     """The root directory of a process, in which paths can differ from those of this process."""
 
     proc: Proc
@@ -215,6 +214,16 @@ def open_file(directory: int, name: str) -> int:
         return open_file(inner, file)
     finally:
         os.close(inner)
+
+
+def open_path(path: Path) -> int | None:
+    """Return a descriptor of the regular file that a path of this node leads to; None if there is none."""
+    try:
+        real = path.resolve(strict=True)
+        with Directory(real.parent).opened() as directory:
+            return open_file(directory, real.name)
+    except (OSError, RuntimeError):
+        return None
 
 
 def end_of_file(directory: int, name: str, most: int) -> bytes:
@@ -317,8 +326,7 @@ def on_host(name: str, pipe_directory: Path, log_directory: Path) -> DaemonLocat
     return DaemonLocation(name=name, pipe=Directory(pipe_directory), log=Directory(log_directory))
 
 
-@dataclass(frozen=True, slots=True)
-class PipeAccess:
+class PipeAccess(NamedTuple):
     """How a child process reaches a pipe directory. `identity` is None if it does not exist.
 
     The child gets the path `pipe_directory` and inherits the `descriptors`.

@@ -249,10 +249,7 @@ class CollectorPool:
                 self._log_collectors.by_daemon[name].thread.trigger(report=True)
 
     def readings(self, *, excused: bool = False) -> Iterator[SourceReading]:
-        """Yield the readings that do not go through the inbox: collections without news, and exceeded deadlines.
-
-        If `excused`, deadlines begin now, because the exporter itself did not run.
-        """
+        """Yield collections without news, and exceeded deadlines. If `excused`, these begin now, after a standstill."""
         for thread in self._all():
             if excused:
                 thread.excuse()

@@ -171,10 +171,7 @@ class Proc:
             raise OSError(getattr(error, "errno", None) or EIO, f"process {pid} cannot be read") from error
 
     def variables(self, pid: int, names: Iterable[str], *, intact: bool = False) -> Mapping[str, str] | None:
-        """Return those of these variables that are in the environment with which a process was started.
-
-        If `intact`, return None if the environment is empty or overwritten. Needs ptrace.
-        """
+        """Return these variables of a process; None if unreadable or, if `intact`, overwritten. Needs ptrace."""
         environment = self._bytes(pid, "environ", _MAX_BYTES)
         if environment is None:
             environment = self._environment_in_memory(pid)
@@ -214,10 +211,7 @@ class Proc:
         return [int(name) for name in names if name.isdecimal()]
 
     def children(self, pid: int) -> tuple[int, ...] | None:
-        """Return the child processes of a process; None if it ended, or the kernel lacks CONFIG_PROC_CHILDREN.
-
-        None also if a part cannot be read.
-        """
+        """Return the child processes; None if it ended, a part is unreadable, or CONFIG_PROC_CHILDREN is missing."""
         try:
             threads = os.listdir(self._root / str(pid) / "task")[:_MAX_THREADS]  # noqa: PTH208 (as in `pids`)
         except OSError:
@@ -339,10 +333,7 @@ class Proc:
         return None
 
     def open_root(self, pid: int, start_ticks: int) -> int:
-        """Open the root directory of a process, and of no other one that has its PID now. Needs ptrace.
-
-        Raises OSError; FileNotFoundError if the process has exited.
-        """
+        """Open the root directory of this very process. Raises OSError; FileNotFoundError if it ended. Needs ptrace."""
         try:
             process = os.open(self._root / str(pid), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError as error:

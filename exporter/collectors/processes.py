@@ -9,10 +9,11 @@ import select
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from errno import EIO
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from exporter.clock import Clock
 from exporter.collectors.proc import Presence, Proc
@@ -133,10 +134,7 @@ def affordable_pidfds() -> int:
 
 
 def affordable_connections() -> int:
-    """Return a quarter of the allowed descriptors. The last quarter is for the state file, logs, pipes and listeners.
-
-    So neither many clients nor many connections of any user can leave the watchdog without descriptors.
-    """
+    """Return a quarter of the allowed descriptors: whatever users open, another is left for files and listeners."""
     return max(1, affordable_pidfds() // 2)
 
 
@@ -397,10 +395,7 @@ class WorkloadProcesses:
         return text or ""
 
     def _first(self, pid: int, own: CgroupMembership, members: _Members) -> WorkloadProcess | None:
-        """Return a process; None if it is one of MPS or Slurm, or if another one of the job or pod started it.
-
-        Raises OSError.
-        """
+        """Return a process; None if it is of MPS or Slurm, or another one of the job started it. Raises OSError."""
         name, stat = self._proc.name(pid), self._read(pid, "stat")
         start_ticks = parse_proc.start_ticks(stat)
         if name in (None, MPS_PROGRAM_PREFIX, _STEP_DAEMON) or start_ticks is None or parse_proc.is_zombie(stat):
@@ -429,8 +424,7 @@ FAULT_SECONDS = 1.0
 """After a reading for a fault, that for the next fault waits so long: a process beside MPS can cause many."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(NamedTuple):
     """For what a process was last read, when, and whether a fault was the reason."""
 
     want: AddressWant

@@ -1,5 +1,6 @@
 """systemd units that run control daemons, and the journals of those that run one in the foreground."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.collectors.child import Child, run, uid_of
-from exporter.collectors.pipe_dir import Directory, open_file
+from exporter.collectors.pipe_dir import open_path
 from exporter.collectors.thread import Reading
 from exporter.model import settings
 from exporter.model.daemon import NamedBy
@@ -152,12 +153,12 @@ def _daemons(unit: parse.UnitProperties, at: float) -> Iterator[DaemonFound]:
 
 def _text(path: str) -> str:
     """Return a file's text, or nothing if it cannot be read, as systemd permits it."""
-    try:
-        real = Path(path).resolve(strict=True)
-        with Directory(real.parent).opened() as directory, open(open_file(directory, real.name), "rb") as file:
-            return file.read(_MOST_BYTES).decode(errors="replace")
-    except (OSError, RuntimeError):
+    descriptor = open_path(Path(path))
+    if descriptor is None:
         return ""
+    with open(descriptor, "rb") as file, contextlib.suppress(OSError):
+        return file.read(_MOST_BYTES).decode(errors="replace")
+    return ""
 
 
 FILE = "stdout"  # The name of such a log. It is not a file.

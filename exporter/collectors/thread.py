@@ -238,10 +238,7 @@ class BoundedCalls:
         self._lock = threading.Lock()
 
     def call(self, key: object, function: Callable[[], Result], default: Result, *, owner: object = None) -> Result:
-        """Return the result of a call; `default` while it hangs. Raises what the call raises.
-
-        Without an `owner`, the call belongs to the program itself.
-        """
+        """Return the result of a call of an `owner`, or of the program; `default` while it hangs. Raises its error."""
         with self._lock:
             # What returned late, and is not asked for again, takes no place.
             self._calls = {known: each for known, each in self._calls.items() if not each or known == (owner, key)}

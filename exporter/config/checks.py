@@ -173,10 +173,7 @@ def address(raw: object) -> Address:
 
 
 def overlapping(addresses: Sequence[Address]) -> tuple[Address, Address] | None:
-    """Return two addresses that overlap; host names other than localhost are not resolved.
-
-    An empty host and :: are all addresses of both protocols.
-    """
+    """Return two addresses that overlap; only localhost is resolved. An empty host and :: are all of both protocols."""
     for first, second in combinations(addresses, 2):
         hosts = {"127.0.0.1" if host == "localhost" else host for host, _ in (first, second)}
         everywhere = {"", "::"} if any(":" in host for host in hosts) else {"", "0.0.0.0"}  # noqa: S104 (nothing is bound)

@@ -74,10 +74,7 @@ def _lines(options: Mapping[str, Option], config: object) -> Iterator[str]:
 
 
 def toml(value: object) -> str:
-    """Return a value in TOML, in which values have the form of JSON; DEL is escaped too.
-
-    TOML has no form for bytes of a path that are not UTF-8: they become question marks.
-    """
+    """Return a value in TOML: as JSON, with DEL escaped. Bytes that are not UTF-8 have no form: question marks."""
     text = json.dumps(value, ensure_ascii=False)
     return text.encode(errors="replace").decode().replace("\x7f", "\\u007f")
 

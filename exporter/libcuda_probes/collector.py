@@ -150,17 +150,11 @@ class LibcudaCollector:
         self._cleaned_at = float("-inf")
 
     def watch(self, percentages: Mapping[int, float], others: Iterable[int], settled: bool = False) -> None:
-        """Set the processes whose libcuda gets probes: clients with their active thread percentages, and others.
-
-        If all clients are settled, the probes are attached for a smaller part of the time. Safe in any thread.
-        """
+        """Set the processes to probe, in any thread: clients with thread percentages, and others. Less if `settled`."""
         self._percentages, self._pids, self._pauses.settled = percentages, (*percentages, *others), settled
 
     def collect(self) -> Reading:
-        """Read everything: the launches first, because what GPM reports of a GPU is older by its lag.
-
-        A pause begins after all was read, so that all of it covers the same time.
-        """
+        """Read everything before a pause begins: the launches first, since what GPM reports is older by its lag."""
         try:
             probes = self._probes or self._open()
             problems = self._attach_all(probes)

@@ -24,9 +24,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from exporter.clock import Clock
-from exporter.collectors.pipe_dir import Directory, Root, open_file
+from exporter.collectors.pipe_dir import Directory, Root, open_file, open_path
 from exporter.collectors.proc import Proc
 from exporter.libcuda_probes.probes import LAUNCHES, PROBE_POINTS, WAITS
 from exporter.parse.elf import ElfError, Machine, exported_functions
@@ -57,8 +58,7 @@ class LibraryError(Exception):
     """A reason why a library cannot be probed, for people."""
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryMapping:
+class LibraryMapping(NamedTuple):
     """A process that has a file mapped, with the path that the process has for it."""
 
     pid: int
@@ -154,16 +154,6 @@ def open_mapped(mapping: LibraryMapping, proc: Proc) -> int:
     raise LibraryError(why)
 
 
-def open_path(path: Path) -> int | None:
-    """Return a descriptor of the regular file that a path of this node leads to; None if there is none."""
-    try:
-        real = path.resolve(strict=True)
-        with Directory(real.parent).opened() as directory:
-            return open_file(directory, real.name)
-    except (OSError, RuntimeError, LibraryError):
-        return None
-
-
 def file_numbers(descriptor: int) -> FileNumbers | None:
     """Return the device and inode that maps show for a file; None if it cannot be mapped."""
     try:
@@ -240,8 +230,7 @@ class Library:
     pids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """The libraries, and why others are not among them."""
 
     libraries: tuple[Library, ...]

@@ -13,9 +13,9 @@ import platform
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from exporter.parse import elf
 
@@ -42,8 +42,7 @@ _LOAD_64_BITS, _MAP_BY_DESCRIPTOR = 0x18, 1
 _PROGRAM_PREFIX = "uprobe/"
 
 
-@dataclass(frozen=True, slots=True)
-class MapDefinition:
+class MapDefinition(NamedTuple):
     """A map, as `struct map_definition` in the C file: its kind (enum bpf_map_type), sizes in bytes, and entries."""
 
     kind: int
@@ -52,8 +51,7 @@ class MapDefinition:
     entries: int
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """The instructions of a program, and the map that each of these offsets refers to."""
 
     code: bytes
@@ -72,8 +70,7 @@ class Program:
         return bytes(code)
 
 
-@dataclass(frozen=True, slots=True)
-class BpfObject:
+class BpfObject(NamedTuple):
     """The license, the maps and the programs of an object, the latter two by name."""
 
     license: bytes
@@ -145,7 +142,7 @@ class Kernel:
 
     def create_map(self, name: str, definition: MapDefinition) -> "Map":
         """Create a map."""
-        attributes = struct.pack("<IIIIIII16s", *astuple(definition), 0, 0, 0, name.encode()[:15])
+        attributes = struct.pack("<IIIIIII16s", *definition, 0, 0, 0, name.encode()[:15])
         descriptor = self._bpf(_MAP_CREATE, attributes, f"create the BPF map {name}")
         return Map(self, descriptor, definition.key_bytes, definition.value_bytes)
 

@@ -7,8 +7,8 @@ import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from itertools import islice
+from typing import NamedTuple
 
 from exporter.libcuda_probes.loader import BpfError, Kernel, Map, close_all
 from exporter.model.launches import ProcessWork
@@ -28,8 +28,7 @@ CONTEXTS = CREATIONS | {"set_context", "push_context", "pop_context"}
 RETURN, CREATED = "return", "created"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbePoint:
+class ProbePoint(NamedTuple):
     """A function of libcuda, what it does, and the program of probes.bpf.c that runs when it is called."""
 
     name: str
@@ -152,10 +151,7 @@ class LibcudaProbes:
     """The loaded programs and their maps. They count in every attached library until `close`."""
 
     def __init__(self, kernel: Kernel, boot_ns: Callable[[], int], sms: int, *, several_gpus: bool = False) -> None:
-        """`boot_ns` reads CLOCK_BOOTTIME; `sms` is the number of SMs of a GPU. Raises BpfError if it is refused.
-
-        If there are `several_gpus`, a process has counts for each of them.
-        """
+        """`boot_ns` reads CLOCK_BOOTTIME; `sms` is a GPU's number. `several_gpus` count apart. Raises BpfError."""
         self._several_gpus = several_gpus
         self._kernel = kernel
         self._boot_ns = boot_ns
@@ -169,7 +165,7 @@ class LibcudaProbes:
             maps: dict[str, Map] = {}
             for name, definition in bpf_object.maps.items():
                 entries = room.get(name, definition.entries)
-                maps[name] = kernel.create_map(name, replace(definition, entries=entries))
+                maps[name] = kernel.create_map(name, definition._replace(entries=entries))
                 self._descriptors.append(maps[name].descriptor)
             self._processes, self._numbers, self._sm_limits = maps["processes"], maps["numbers"], maps["sm_limits"]
             self._numbers.put(_INDEX.pack(ALL_SMS), _NUMBER.pack(sms))

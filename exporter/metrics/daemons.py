@@ -148,10 +148,7 @@ def _as_ratio(percentage: float | None) -> float | None:
 
 
 def _drifted(view: View) -> Samples:
-    """Return which servers' limits have drifted. Those of the next server are without `server`.
-
-    A server is absent if none of its limits has drifted for certain, and not all are known.
-    """
+    """Return whether each server's limits drifted, absent if that is not certain. The next server has no `server`."""
     for daemon in view.daemons():
         watch = view.node.watches.get(daemon.name)
         if watch is None or watch.wanted_limits is None or not daemon.answers:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
@@ -62,8 +63,7 @@ class Writer:
         return self._write(_Fixed((metric,))).removesuffix(self._end)
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A response body, its content type and its encoding."""
 
     body: bytes
@@ -76,36 +76,30 @@ class _Snapshot:
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._metrics: Sequence[Metric] | None = None
         self._encoded: dict[Encoding, Encoded] = {}
 
     def metrics(self) -> Sequence[Metric]:
         with self._lock:
-            return self._collected()
+            if self._metrics is None:
+                self._metrics = tuple(self._collector.collect())
+            return self._metrics
 
     def encoded(self, encoding: Encoding, writer: Writer) -> Encoded:
         """Return the metrics in an encoding. One that exists does not wait until another is written."""
         if encoding not in self._encoded:
             with self._lock:
                 if encoding not in self._encoded:
-                    body = writer.write(self._collected())
+                    body = writer.write(self.metrics())
                     gzipped = encoding[1]
                     text = gzip.compress(body, compresslevel=1) if gzipped else body
                     self._encoded[encoding] = Encoded(text, writer.content_type, gzipped)
         return self._encoded[encoding]
 
-    def _collected(self) -> Sequence[Metric]:
-        if self._metrics is None:
-            self._metrics = tuple(self._collector.collect())
-        return self._metrics
-
 
 class Exposition:
-    """The current snapshot in all requested encodings. Several threads may use it.
-
-    `publish` waits for no scrape: each snapshot has a lock of its own, and is replaced by one assignment.
-    """
+    """The current snapshot in all requested encodings, for several threads. `publish` waits for no scrape."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -136,10 +130,7 @@ class Exposition:
         return snapshot.encoded(encoding, self._writers[encoding[0]])
 
     def text_of(self, prefix: str) -> str | None:
-        """Return the families with this prefix as text 0.0.4; None before the first snapshot.
-
-        node_exporter fails if a file for it has its own families again, such as `process_open_fds`.
-        """
+        """Return the families with this prefix as text 0.0.4: node_exporter has other ones itself. None at first."""
         if self._snapshot is None:
             return None
         metrics = self._snapshot.metrics()

@@ -154,10 +154,7 @@ NODE: Scope[View] = Scope((), lambda view: [((), view)])  # the whole node, for 
 
 
 def summed(amounts: Iterable[tuple[Labels, int]], parts: int = 1) -> Samples:
-    """Add up amounts with equal labels: names can be equal once they are printable. Integers keep the sum exact.
-
-    `parts` is the number of parts in the unit of the family.
-    """
+    """Add up amounts, as exact integers, with labels that print alike; the family's unit has `parts` of them."""
     totals: Counter[Labels] = Counter()
     for labels, amount in amounts:
         totals[tuple(map(printable, labels))] += amount

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from exporter.metrics.clients import CLIENT
-from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, Series, group, info, summed
+from exporter.metrics.family import NODE, Choice, Items, Labels, Rows, Samples, Scope, Series, group, info, summed
 from exporter.model.daemon import NamedBy
 from exporter.model.gpu import Gpu, SharingMode, XidCount
 from exporter.model.identity import WorkloadKind
@@ -30,11 +30,11 @@ COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process
 MAX_BYPASSING = 128
 
 
-def _gpus(view: View) -> Items[Gpu]:
-    return (((gpu.reading.gpu,), gpu) for gpu in view.node.gpus.values() if gpu.reading.problem is None)
-
-
-_GPU: Scope[Gpu] = Scope(("gpu",), _gpus)
+_GPU: Scope[Gpu] = Scope(
+    ("gpu",),
+    lambda view: (((gpu.reading.gpu,), gpu) for gpu in view.node.gpus.values() if gpu.reading.problem is None),
+)
+"""The GPUs that could be read."""
 _READING: Scope[GpuReading] = _GPU.of(lambda _, gpu: gpu.reading)
 _XID: Scope[XidCount] = Scope(("gpu", "xid"), lambda view: view.node.xids.counts.items())
 
@@ -156,10 +156,6 @@ def _xids(view: View) -> Samples:
     return found.items()
 
 
-def _unrecognized(view: View) -> Samples:
-    return [((), view.node.xids.addresses_unrecognized)] if _can_be_read(view.node) else []
-
-
 def _can_be_read(node: Node) -> bool:
     """Return whether Xids can be read. A recording may lack the sources: then a counted Xid shows it."""
     sources = [node.sources[name] for name in (CollectorName.KERNEL, CollectorName.NVML_EVENTS) if name in node.sources]
@@ -178,9 +174,10 @@ XIDS = group(
     _XID.time("cuda_mps_xid_last_timestamp_seconds", lambda count: count.last_at).help(
         "Unix time at which the Xid was last reported."
     ),
-    Series("cuda_mps_exporter_fault_addresses_unrecognized_total", (), _unrecognized).help(
-        "Xids 31 whose text has no faulting address in a known form, so that the address names no client."
-    ),
+    NODE.value(
+        "cuda_mps_exporter_fault_addresses_unrecognized_total",
+        lambda view: view.node.xids.addresses_unrecognized if _can_be_read(view.node) else None,
+    ).help("Xids 31 whose text has no faulting address in a known form, so that the address names no client."),
 )
 
 

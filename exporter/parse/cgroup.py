@@ -114,10 +114,7 @@ class CgroupMembership:
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
 def parse_cgroup(text: str) -> CgroupMembership:
-    """Return what a process belongs to. On v1 each controller has its own path, and the first with a value counts.
-
-    Slurm, for example, puts its jobs into some controllers only.
-    """
+    """Return what a process belongs to: on v1, in the first controller with a value, as Slurm has jobs only in some."""
     paths: dict[str, str] = {}
     # A line is `ID:CONTROLLERS:PATH`. Only a newline ends a line: a cgroup's name cannot contain one.
     for _, controllers, path in ((*line.split(":", 2), "", "")[:3] for line in text[:_MAX_TEXT].split("\n")):
@@ -182,8 +179,7 @@ _POD_LOGS = re.compile(
 """RFC 1123 names have no `_`, so there is only one way to split them. A pod's name has at most 253 characters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
+class Pod(NamedTuple):
     """The names of a pod."""
 
     uid: str

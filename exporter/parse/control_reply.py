@@ -171,10 +171,7 @@ def numbers_in_text(text: str) -> tuple[int, ...]:
 
 
 def parse_pid_list(stdout: str) -> tuple[int, ...] | None:
-    """Return the first `MAX_LISTED_PIDS` PIDs of a list.
-
-    0 is a process of a PID namespace that the daemon cannot see (measured, R580).
-    """
+    """Return the first `MAX_LISTED_PIDS` PIDs; 0 is one of a namespace that the daemon cannot see (measured, R580)."""
     words = stdout.split(maxsplit=MAX_LISTED_PIDS)[:MAX_LISTED_PIDS]
     if not all(_LISTED_PID.fullmatch(word) for word in words):
         return None

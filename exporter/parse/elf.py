@@ -8,8 +8,8 @@ reader of its sections checks little.
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 Read = Callable[[int, int], bytes]  # Reads bytes of the file: offset, size. Returns fewer at the end of the file.
 _HEADER = struct.Struct("<4sBB10xHHIQQQIHHHHHH")
@@ -51,8 +51,7 @@ class ElfError(ValueError):
     """Why a file cannot be used, as a clause: "it is not an ELF file"."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedFunctions:
+class ExportedFunctions(NamedTuple):
     """The functions that were found: their offsets in the file by name."""
 
     machine: Machine
@@ -68,8 +67,7 @@ def exported_functions(read: Read, names: Iterable[str]) -> ExportedFunctions:
     return ExportedFunctions(file.machine, {name: offset for name, offset in offsets if offset is not None})
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
+class _Segment(NamedTuple):
     kind: int
     flags: int
     offset: int
@@ -212,8 +210,7 @@ class _Symbols:
 SYMBOLS, RELOCATIONS = 2, 9  # kinds of sections
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """A section of an object: its kind, the sections that it refers to, and its bytes."""
 
     name: str

@@ -7,8 +7,8 @@ first comma and space, so that a process can truncate its own name, but change n
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from exporter.model.gpu import AccessKind, FailedAccess
 from exporter.parse.printable import printable
@@ -29,8 +29,7 @@ class XidClass(StrEnum):
     NOTICE = "notice"
 
 
-@dataclass(frozen=True, slots=True)
-class XidMeaning:
+class XidMeaning(NamedTuple):
     """One entry. `action` is the immediate action as the catalogue names it; None if it has none."""
 
     mnemonic: str
@@ -40,10 +39,7 @@ class XidMeaning:
 
 
 def exonerates(number: int) -> bool:
-    """Return whether an Xid explains a fault by hardware, a link or the driver, so that no process is suspected.
-
-    A number that is not in the catalogue explains nothing.
-    """
+    """Return whether a known Xid explains a fault by hardware, a link or the driver, so that no process is suspect."""
     known = XIDS.get(number)
     system = known is not None and known.kind in (_HARDWARE, _LINK, _DRIVER)
     return system and number not in _MAYBE_BY_PROGRAM | _HARMLESS
@@ -166,12 +162,8 @@ def parse_oom_kill(message: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Xid:
-    """An error that the driver reports, by its number in NVIDIA's catalogue.
-
-    `pid` and `name`, if reported, are of a process that was involved. It is not always the cause.
-    """
+class Xid(NamedTuple):
+    """An error of the driver, by its number in NVIDIA's catalogue. The process, if any, is not always the cause."""
 
     number: int
     bus_id: str

@@ -143,10 +143,7 @@ def filter_lines(lines: bytes, unknown: int = 0) -> FilteredLines:
 
 
 def last_critical_lines(lines: bytes, limit: int) -> list[bytes]:
-    """Return the last `limit` critical lines in order: those of a fault, or of the start or end of a daemon or server.
-
-    A line that is not critical costs less here than in `filter_lines`.
-    """
+    """Return the last `limit` lines of faults, starts and ends. Other lines cost less here than in `filter_lines`."""
     text = b"\n" + lines
     lower = text.lower()
     begins = {found.start() for found in _LIST_ITEM.finditer(text)}

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 _DELETED = " (deleted)"
 
@@ -57,8 +57,7 @@ FileNumbers = tuple[int, int, int]
 """Device major and minor number, and inode: they identify a file, also across processes."""
 
 
-@dataclass(frozen=True, slots=True)
-class MappedFile:
+class MappedFile(NamedTuple):
     """A mapped file. Undecodable bytes of its path are surrogates. `deleted`: the file has no name any more."""
 
     path: str

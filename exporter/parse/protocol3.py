@@ -7,7 +7,7 @@ release may add columns and rows, so a table is read by the names in its header,
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 PROTOCOL = 3
 
@@ -31,8 +31,7 @@ _NAME = re.compile(r"[a-z0-9_]{1,64}")  # names of servers and namespaces (guide
 _PID = re.compile(r"[0-9]{1,9}")
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(NamedTuple):
     """The documented columns of a table in their order. The text of the `free` one may contain commas."""
 
     names: tuple[str, ...]
@@ -61,8 +60,7 @@ _TABLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(NamedTuple):
     """The rows of a reply by documented column names, and how many columns and rows are unknown."""
 
     rows: tuple[Mapping[str, str], ...] = ()
@@ -122,8 +120,7 @@ def _joined(cells: list[str], names: Sequence[str], free: str | None) -> list[st
     return [*cells[:at], ",".join(cells[at : at + surplus + 1]), *cells[at + surplus + 1 :]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerRow:
+class ServerRow(NamedTuple):
     """A server. `pid` is None if it does not run, `status` the word of the daemon."""
 
     name: str
@@ -132,8 +129,7 @@ class ServerRow:
     status: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientRow:
+class ClientRow(NamedTuple):
     """A client. `device` is a GPU's UUID or an ordinal of the daemon. PID 0 is one that the daemon cannot see.
 
     The last cell of its row is the client's own command line, which can also forge whole rows.
@@ -145,8 +141,7 @@ class ClientRow:
     namespace: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamespaceRow:
+class NamespaceRow(NamedTuple):
     """A namespace and its limits in the daemon's words."""
 
     name: str

@@ -23,10 +23,7 @@ _MAX_STATE_WORD = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitProperties:
-    """One unit. `commands` are those of ExecStart=, with arguments joined by spaces, as systemd shows them.
-
-    `user` is its User=, a name or number; empty for root.
-    """
+    """One unit. `commands` are those of ExecStart=, as systemd shows them; `user` is its User=, empty for root."""
 
     name: str
     enabled: bool
@@ -174,10 +171,7 @@ class JournalEntry:
     dropped: int = 0
 
     def is_mps_output_of(self, unit: str) -> bool:
-        """Return whether an MPS program of this unit wrote it to stdout, as far as journald knows the writer.
-
-        If the process has already exited, journald knows only the unit.
-        """
+        """Return whether MPS of this unit wrote it to stdout. Of an ended process, journald may know only the unit."""
         is_mps = self.program is None or self.program.startswith(_MPS)
         return self.transport == "stdout" and self.unit == unit and is_mps
 

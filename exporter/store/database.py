@@ -90,10 +90,7 @@ class WatchdogRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """What an account used of a GPU, by one method.
-
-    That without one has the memory, as text, since it may exceed 64 bits, and the paces on a quiet GPU.
-    """
+    """What an account used of a GPU by one method; without one, its memory (may exceed 64 bits) and quiet paces."""
 
     gpu: GpuUuid
     account: Account

@@ -13,10 +13,9 @@ import pytest
 from exporter.actions.evidence import snapshot
 from exporter.collectors import systemd
 from exporter.collectors.logs import DaemonLogs, read_tail
-from exporter.collectors.pipe_dir import CONTROL_LOG, PID_FILE, SERVER_LOG, STDOUT, Directory, on_host
+from exporter.collectors.pipe_dir import CONTROL_LOG, PID_FILE, SERVER_LOG, STDOUT, Directory, on_host, open_path
 from exporter.collectors.proc import Proc
 from exporter.doctor.readers import read_directory
-from exporter.libcuda_probes.libraries import open_path
 from exporter.model.action import SaveEvidence
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node

@@ -216,10 +216,7 @@ class Nvml:
             return None
 
     def pause(self, timeout: float) -> bool:
-        """Close the driver until `resume`. Return False if a call hangs in it: then it is closed after that call.
-
-        Any thread may call this and `resume`.
-        """
+        """Close the driver until `resume`. Return False if a call hangs in it: then it is closed after that call."""
         return self._driver.pause(timeout)
 
     def resume(self) -> None:

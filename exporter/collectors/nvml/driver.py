@@ -178,10 +178,7 @@ class Driver:
         return False
 
     def pause(self, timeout: float) -> bool:
-        """Close the driver, and do not open it again. Return whether it was closed within `timeout` seconds.
-
-        If a call hangs in the driver, return False; the driver is closed when the call returns.
-        """
+        """Close the driver, and keep it closed. Return False if that takes over `timeout` seconds: a call may hang."""
         with self._changed:
             self._paused = True
             self._changed.notify_all()
@@ -249,10 +246,7 @@ def shut_down() -> None:
 
 
 def unload_unused() -> None:
-    """Unmap the library unless other code in this process uses it; the next nvmlInit maps it again.
-
-    No thread may be in one of its functions.
-    """
+    """Unmap the library, which no thread may use now, unless other code here has it open. nvmlInit maps it again."""
     with pynvml.libLoadLock:
         if pynvml.nvmlLib is None or pynvml._nvmlLib_refcount:
             return
