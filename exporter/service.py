@@ -18,7 +18,7 @@ from exporter.accept_failures import AcceptFailures
 from exporter.actions.locks import ActLocks
 from exporter.clock import Clock
 from exporter.collectors.child import keep_capabilities_from_children
-from exporter.collectors.nvml.collector import Nvml
+from exporter.collectors.nvml.driver import Driver
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.processes import affordable_connections
 from exporter.collectors.thread import Inbox
@@ -140,7 +140,7 @@ class Service:
         clock: Clock,
         *,
         reloader: Reloader | None = None,
-        driver: Nvml | None = None,
+        driver: Driver | None = None,
         history: History | None = None,
         store: Store | None = None,
         runner: Runner | None = None,

@@ -253,7 +253,8 @@ class Discovery:
         self._daemons = ControlDaemons(self._proc)
         self._clock = clock
         self._subordinate_uids = subordinate_uids
-        self._named: Mapping[str, DaemonLocation] = {}
+        self.named: Mapping[str, DaemonLocation] = {}
+        """The locations that have names already. It is replaced as a whole."""
         self._found: dict[str, Candidate] = {}
         self._examined: set[tuple[int, int]] = set()
         self._reported: Mapping[str, DaemonLocation] = {}
@@ -262,10 +263,6 @@ class Discovery:
         self._declarations = Declarations(lambda: _matches(patterns), procfs=proc, gke_config=gke_config)
         self.locations: Mapping[str, DaemonLocation] = {}
         """By daemon name. It is replaced as a whole, so any thread may read it."""
-
-    def set_named(self, locations: Sequence[DaemonLocation]) -> None:
-        """Set the locations that have names already, from the next collection on."""
-        self._named = {location.name: location for location in locations}
 
     def collect(self) -> Reading:
         """Return the locations that are new or changed, and those that the node declares."""
@@ -284,7 +281,7 @@ class Discovery:
             self._found[name] = replace(candidate, location=self._with_process(candidate.location, daemon))
         problems.append(too_many(candidate for name, (candidate, _) in running.items() if name not in admitted))
         self._examined = {daemon.identity for daemon in daemons}
-        self.locations = {**self._named, **{name: candidate.location for name, candidate in self._found.items()}}
+        self.locations = {**self.named, **{name: candidate.location for name, candidate in self._found.items()}}
         # The reducer may have forgotten the old daemon of a location.
         before, self._reported = self._reported, self.locations
         found = [
@@ -302,7 +299,7 @@ class Discovery:
 
     def _is_current(self, found: Candidate, now: float) -> bool:
         """Return whether a daemon runs there or did recently, as far as known, and no other directory has its name."""
-        named, process = self._named.get(found.location.name, found.location), found.location.process
+        named, process = self.named.get(found.location.name, found.location), found.location.process
         unknown = process is not None and self._proc.presence(*process) is Presence.UNKNOWN
         recent = unknown or now - found.seen_at <= FORGOTTEN_SECONDS
         return recent and named.pipe.path == found.location.pipe.path
@@ -340,7 +337,7 @@ class Discovery:
                     group=group,
                     found_at=now if before is None else before.found_at,
                     seen_at=now,
-                    expected=location.name in self._named,
+                    expected=location.name in self.named,
                     host=of_host,
                 )
                 running.setdefault(location.name, (candidate, daemon))
@@ -365,7 +362,7 @@ class Discovery:
         before = (candidate.location for candidate in self._found.values() if candidate.location.pipe.root is None)
         self._matching = self._calls.call("matches", self._matches, self._matching)
         known: dict[Identity, DaemonLocation] = {}
-        for location in (*self._named.values(), *before, *self._matching):
+        for location in (*self.named.values(), *before, *self._matching):
             identity = self._calls.call(str(location.pipe), location.pipe.identity, None)
             if identity is not None:
                 known.setdefault(identity, location)
@@ -413,7 +410,7 @@ class Discovery:
         log = Directory(Path(logs), None if same_paths else root)
         if identity in known:
             location = known[identity]
-            return location if location.name in self._named else replace(location, log=log)
+            return location if location.name in self.named else replace(location, log=log)
         if Directory(pipe.path).identity() == identity:
             return DaemonLocation(name=path, pipe=Directory(pipe.path), log=log)
         # Equal paths are distinguished by what outlives the daemon: its container, or its mount namespace.

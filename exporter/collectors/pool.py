@@ -55,7 +55,7 @@ class LocationRegistry:
         }
         located = {name: location for name, location in self._locations.items() if name in unfinished} | named
         if self._discovery is not None:
-            self._discovery.set_named(tuple(named.values()))
+            self._discovery.named = named
             for name, location in self._discovery.locations.items():
                 if name in named and named[name].pipe == location.pipe:
                     # Discovery can only guess the log directory.

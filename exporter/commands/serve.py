@@ -112,7 +112,7 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
             inbox,
             clock,
             reloader=reloader,
-            driver=assembly.nvml,
+            driver=assembly.nvml.driver,
             history=History(stored.incidents, stored.events, stored.samples),
             store=writer,
             runner=runner,

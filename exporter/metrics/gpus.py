@@ -222,7 +222,6 @@ def _contention(of: Callable[[Usage], int]) -> Callable[[View], Samples]:
 
 
 def _used(name: str, of: Callable[[Usage], int], parts: int, scope: Scope[GpuUsage]) -> Series:
-
     def amounts(view: View) -> Iterable[tuple[Labels, int]]:
         for labels, usage in scope.items(view):
             for (account, method), used in usage.by_account.items():
@@ -266,11 +265,9 @@ def _usages(view: View) -> Items[ClientUsage]:
                 yield (each.daemon, client_id, gpu), each
 
 
-def _slowdown(*, bound: bool) -> Callable[[ClientUsage], float | None]:
-    return lambda each: None if each.slowdown is None or each.slowdown.is_bound != bound else each.slowdown.ratio
-
-
 _CLIENT_USAGE: Scope[ClientUsage] = Scope(("daemon", "client", "gpu"), _usages)
+_SLOWDOWN = _CLIENT_USAGE.of(lambda _, each: each.slowdown)
+_BANDWIDTH = _CLIENT_USAGE.of(lambda _, each: each.bandwidth)
 _SHARE: Scope[Share] = Scope(("daemon", "client", "gpu"), _shares)
 _WORKLOAD = (Choice("workload_kind", (*WorkloadKind, *SHARED_KINDS.values())), "workload")
 
@@ -321,23 +318,22 @@ CONTENTION = group(
     "Contention (`--attribution=bpf`)",
     "clients that take more than twice as long as alone",
     "cuda_mps_client_slowdown_ratio - 2 * cuda_mps_client_slowdown_error_ratio > 2",
-    _CLIENT_USAGE.value("cuda_mps_client_slowdown_ratio", _slowdown(bound=False)).help(
+    _SLOWDOWN.value("cuda_mps_client_slowdown_ratio", lambda each: None if each.is_bound else each.ratio).help(
         "Time that the client's work took in the last minute, divided by the time that it takes on a quiet GPU; 1: "
         "undisturbed. Absent if that time is unknown."
     ),
-    _CLIENT_USAGE.value(
-        "cuda_mps_client_slowdown_error_ratio", lambda each: None if each.slowdown is None else each.slowdown.error
-    ).help("Standard error of the client's slowdown, or of its lower bound."),
-    _CLIENT_USAGE.value("cuda_mps_client_slowdown_least_ratio", _slowdown(bound=True)).help(
+    _SLOWDOWN.value("cuda_mps_client_slowdown_error_ratio", lambda each: each.error).help(
+        "Standard error of the client's slowdown, or of its lower bound."
+    ),
+    _SLOWDOWN.value("cuda_mps_client_slowdown_least_ratio", lambda each: each.ratio if each.is_bound else None).help(
         "Lower bound of the slowdown of a client that never had a quiet GPU, compared with its fastest ten seconds."
     ),
-    _CLIENT_USAGE.value(
-        "cuda_mps_client_dram_bandwidth_ratio", lambda each: None if each.bandwidth is None else each.bandwidth.part
-    ).help("Fraction of the GPU memory's bandwidth that the client used in the last minute, estimated. Needs GPM."),
-    _CLIENT_USAGE.value(
-        "cuda_mps_client_dram_bandwidth_error_ratio",
-        lambda each: None if each.bandwidth is None else each.bandwidth.error,
-    ).help("Standard error of the client's part of the bandwidth."),
+    _BANDWIDTH.value("cuda_mps_client_dram_bandwidth_ratio", lambda each: each.part).help(
+        "Fraction of the GPU memory's bandwidth that the client used in the last minute, estimated. Needs GPM."
+    ),
+    _BANDWIDTH.value("cuda_mps_client_dram_bandwidth_error_ratio", lambda each: each.error).help(
+        "Standard error of the client's part of the bandwidth."
+    ),
     _CAPACITY.value("cuda_mps_gpu_sharing_gain_ratio", lambda each: each.gain).help(
         "How many clients' worth of work the GPU did in the last minute, compared with clients that are alone. Well "
         "below 1, turns may be faster. Absent if unknown for half of the minute."

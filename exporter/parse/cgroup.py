@@ -123,16 +123,11 @@ def parse_cgroup(text: str) -> CgroupMembership:
     found: dict[str, str] = {}
     for path in paths.values():
         found = {**_names_in(path), **found}
-    pod_uid = found.get("pod_uid")
-    return CgroupMembership(
-        # If the path in a v1 hierarchy of its name is the root, systemd does not use that hierarchy.
-        unit=_unit_of(paths.get("name=systemd", "").strip("/") or paths.get("", "")),
-        container=found.get("container"),
-        pod_uid=None if pod_uid is None else pod_uid.replace("_", "-"),
-        task=found.get("task"),
-        slurm_job_id=found.get("slurm_job_id"),
-        slurm_job_sluid=found.get("slurm_job_sluid"),
-    )
+    if "pod_uid" in found:
+        found["pod_uid"] = found["pod_uid"].replace("_", "-")
+    # If the path in a v1 hierarchy of its name is the root, systemd does not use that hierarchy.
+    unit = _unit_of(paths.get("name=systemd", "").strip("/") or paths.get("", ""))
+    return CgroupMembership(unit=unit, **found)
 
 
 def _names_in(path: str) -> Mapping[str, str]:

@@ -42,13 +42,8 @@ _QUERY_ONE_SERVER = frozenset((SERVER_STATUS, LIST_CLIENTS, LIST_DEVICE_CLIENTS,
 _QUERY_ALL_SERVERS = frozenset((LIST_PROCESSES, LIST_DEVICE_CLIENTS, "device_query"))
 
 PID_ARGUMENTS: Mapping[str, int] = {
-    SERVER_STATUS: 1,
-    LIST_CLIENTS: 1,
-    THREADS: 1,
-    PINNED_MEMORY: 1,
-    "set_active_thread_percentage": 1,
-    "set_device_pinned_mem_limit": 1,
-    "shutdown_server": 1,
+    **dict.fromkeys((SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY, "shutdown_server"), 1),
+    **dict.fromkeys(("set_active_thread_percentage", "set_device_pinned_mem_limit"), 1),
     "terminate_client": 2,
 }
 """How many of a command's first arguments are PIDs."""

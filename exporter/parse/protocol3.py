@@ -6,6 +6,7 @@ release may add columns and rows, so a table is read by the names in its header,
 
 import csv
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -151,52 +152,40 @@ class NamespaceRow(NamedTuple):
     client_priority: str
 
 
+def _filled(table: Table) -> Iterator[Mapping[str, str]]:
+    """Yield the rows; a column that the table does not have is empty."""
+    return (defaultdict(str, row) for row in table.rows)
+
+
 def server_rows(table: Table) -> Iterator[ServerRow]:
     """Yield the servers of a table."""
-    for row in table.rows:
-        name = row.get("name", "")
-        if _NAME.fullmatch(name):
-            yield ServerRow(
-                name=name,
-                pid=_number(row.get("pid", "")) or None,
-                uid=_number(row.get("uid", "")),
-                status=row.get("status", "").lower(),
-            )
+    for row in _filled(table):
+        if _NAME.fullmatch(row["name"]):
+            pid, status = _number(row["pid"]) or None, row["status"].lower()
+            yield ServerRow(name=row["name"], pid=pid, uid=_number(row["uid"]), status=status)
 
 
 def client_rows(table: Table) -> Iterator[ClientRow]:
     """Yield the clients of a table. The program of driver 615 shows a namespace as `server/namespace (number)`."""
-    for row in table.rows:
-        pid, server = _number(row.get("pid", "")), row.get("server", "")
-        namespace = row.get("namespace", "").partition(" ")[0].rpartition("/")[2]
-        if pid is not None and _NAME.fullmatch(server):
-            yield ClientRow(
-                pid=pid,
-                server=server,
-                device=row.get("device", ""),
-                namespace=namespace if _NAME.fullmatch(namespace) else DEFAULT_NAMESPACE,
-            )
+    for row in _filled(table):
+        pid, name = _number(row["pid"]), row["namespace"].partition(" ")[0].rpartition("/")[2]
+        namespace = name if _NAME.fullmatch(name) else DEFAULT_NAMESPACE
+        if pid is not None and _NAME.fullmatch(row["server"]):
+            yield ClientRow(pid=pid, server=row["server"], device=row["device"], namespace=namespace)
 
 
 def namespace_rows(table: Table) -> Iterator[NamespaceRow]:
     """Yield the namespaces of a table."""
-    for row in table.rows:
-        name, server = row.get("name", ""), row.get("server", "")
-        if _NAME.fullmatch(name) and _NAME.fullmatch(server):
-            yield NamespaceRow(
-                name=name,
-                server=server,
-                pinned_memory_limit=row.get("pinned-memory-limit", ""),
-                active_thread_percentage=row.get("active-thread-percentage", ""),
-                client_priority=row.get("client-priority", ""),
-            )
+    for row in _filled(table):
+        if _NAME.fullmatch(row["name"]) and _NAME.fullmatch(row["server"]):
+            yield NamespaceRow(*(row[column.replace("_", "-")] for column in NamespaceRow._fields))
 
 
 def devices_by_ordinal(table: Table) -> Mapping[int, str]:
     """Return the devices' UUIDs by ordinal; empty if two servers number them differently."""
     found: dict[int, str] = {}
-    for row in table.rows:
-        ordinal, uuid = _number(row.get("ordinal", "")), row.get("device-uuid", "")
+    for row in _filled(table):
+        ordinal, uuid = _number(row["ordinal"]), row["device-uuid"]
         if ordinal is None or not is_device_uuid(uuid):
             continue
         if found.setdefault(ordinal, uuid) != uuid:

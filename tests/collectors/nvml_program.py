@@ -66,7 +66,7 @@ PROGRAM = """
         return filter(None, (problem.code, *map(problem.parameters.get, ("subject", "detail"))))
 
     def do(number, name, arguments):
-        result = (globals().get(name) or getattr(nvml, name))(*arguments)
+        result = (globals().get(name) or getattr(nvml, name, None) or getattr(nvml.driver, name))(*arguments)
         sys.stdout.write(json.dumps([number, plain(result)]) + "\\n")
         sys.stdout.flush()
 

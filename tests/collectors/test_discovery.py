@@ -42,7 +42,7 @@ class LocalDiscovery:
         self, directory: Path, given: Sequence[DaemonLocation], patterns: Sequence[str], clock: HandClock
     ) -> None:
         self.discovery = Discovery(patterns=patterns, proc=Path("/proc"), clock=clock)
-        self.discovery.set_named(given)
+        self.discovery.named = {location.name: location for location in given}
         self.clock = clock
         self._directory = str(directory)
 
@@ -412,7 +412,7 @@ def test_a_name_that_moves_to_another_directory_leaves_the_discovered_one(
     local.collect()
     moved = on_host("night", tmp_path / "elsewhere", tmp_path / "logs")
 
-    local.discovery.set_named([moved])
+    local.discovery.named = {moved.name: moved}
     local.collect()
 
     assert local.locations["night"] == moved

@@ -195,7 +195,7 @@ def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
         (each.code, each.parameters.get("detail")) for each in reading.problem.each
     ]
 
-    local.set_named([on_host("named", tmp_path / "fake3", tmp_path)])
+    local.named = {"named": on_host("named", tmp_path / "fake3", tmp_path)}
     clock.time += 10
     local.collect()
     assert local.locations["named"].process is not None, "an expected daemon has room of its own"

@@ -24,7 +24,7 @@ class Running:
         self.history = History()
         config = build_config(parse_arguments(["serve", "--path.runtime-directory", str(directory)]), {}, None)
         self.service = Service(
-            config, present, CollectorPool(()), Inbox(), clock, driver=Nvml(clock), history=self.history
+            config, present, CollectorPool(()), Inbox(), clock, driver=Nvml(clock).driver, history=self.history
         )
 
     def knows(self, present: Node) -> None:

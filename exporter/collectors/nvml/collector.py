@@ -176,12 +176,12 @@ class Nvml:
 
     def __init__(self, clock: Clock, ready_file: Path = READY_FILE) -> None:
         self._clock = clock
-        self._driver = Driver(ready_file)
+        self.driver = Driver(ready_file)
         self._defects = Defects()
-        self._driver.before_closing(self._free)
+        self.driver.before_closing(self._free)
         self._gpm_lock = threading.Lock()
-        self.xid_events = XidEvents(self._driver, clock)
-        self.uses = GpuUses(self._driver, clock, self._gpm_lock)
+        self.xid_events = XidEvents(self.driver, clock)
+        self.uses = GpuUses(self.driver, clock, self._gpm_lock)
         self._count = 0
         self._gpus: dict[int, Gpu] = {}
         self._instances: dict[int, MigInstances] = {}
@@ -192,7 +192,7 @@ class Nvml:
     def collect(self) -> Reading:
         """Read every GPU. If one fails, its own reading has the problem."""
         try:
-            with self._driver.opened():
+            with self.driver.opened():
                 values = Values()
                 count = values.read("number of GPUs", pynvml.nvmlDeviceGetCount)
                 if count is None:
@@ -210,22 +210,14 @@ class Nvml:
     def driver_version(self) -> str | None:
         """Return the version of the driver, if there is one."""
         try:
-            with self._driver.opened():
+            with self.driver.opened():
                 return str(pynvml.nvmlSystemGetDriverVersion())
         except DriverError:
             return None
 
-    def pause(self, timeout: float) -> bool:
-        """Close the driver until `resume`. Return False if a call hangs in it: then it is closed after that call."""
-        return self._driver.pause(timeout)
-
-    def resume(self) -> None:
-        """Open the driver at the next reading."""
-        self._driver.resume()
-
     def close(self) -> None:
         """Close the driver."""
-        self._driver.pause(CLOSE_SECONDS)
+        self.driver.pause(CLOSE_SECONDS)
 
     def _read_gpu(self, index: int) -> list[GpuReading | Reason]:
         result = self._read_whole_gpu(index)
@@ -238,7 +230,7 @@ class Nvml:
 
     def _read_whole_gpu(self, index: int) -> GpuReading | Reason:
         """Read one GPU. If it fails and its UUID was never read, return the problem alone."""
-        self._driver.raise_if_paused()
+        self.driver.raise_if_paused()
         try:
             gpu = self._gpus.get(index)
             if gpu is None:
