@@ -13,18 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from exporter.clock import Clock
+from exporter.collectors import pipe_dir
 from exporter.collectors.daemon_processes import ControlDaemon, ControlDaemons, socket_owner
-from exporter.collectors.pipe_dir import (
-    CONTROL_SOCKET,
-    DaemonLocation,
-    Directory,
-    Identity,
-    PidNamespace,
-    PipeFiles,
-    Root,
-    can_open_below_roots,
-    on_host,
-)
+from exporter.collectors.pipe_dir import DaemonLocation, Directory, Identity, Root
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import BoundedCalls, Reading
 from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
@@ -98,7 +89,7 @@ class Declarations:
         match configuration:
             case {"GPUSharingConfig": {"GPUSharingStrategy": "mps"}}:
                 pipe = Path(DEFAULT_PIPE_DIRECTORY)
-                yield NamedBy.GKE, on_host(str(pipe), pipe, Path(DEFAULT_LOG_DIRECTORY))
+                yield NamedBy.GKE, pipe_dir.on_host(str(pipe), pipe, Path(DEFAULT_LOG_DIRECTORY))
 
 
 def _still_declared(by: NamedBy, location: DaemonLocation) -> bool:
@@ -162,7 +153,7 @@ def _matches(patterns: Sequence[str]) -> Iterator[DaemonLocation]:
             if is_nameable(str(path)):
                 # The likely log directory until the daemon's environment is read (as in the Kubernetes device plugin).
                 logs = path.with_name("log") if path.name == "pipe" else Path(DEFAULT_LOG_DIRECTORY)
-                yield on_host(str(path), path, logs)
+                yield pipe_dir.on_host(str(path), path, logs)
 
 
 MOST_DAEMONS = 64  # how many daemons of ordinary users and of containers are followed
@@ -343,7 +334,7 @@ class Discovery:
                 running.setdefault(location.name, (candidate, daemon))
             elif daemon.environment is None:
                 problems.append(Reason(ReasonCode.PROCESS_NOT_READABLE, pid=daemon.pid))
-            elif not can_open_below_roots():
+            elif not pipe_dir.can_open_below_roots():
                 problems.append(Reason(ReasonCode.NOT_SUPPORTED, subject="openat2(2)", pid=daemon.pid))
         return running, problems
 
@@ -374,7 +365,7 @@ class Discovery:
         for location in _matches(self._patterns):
             path = location.pipe.path
             with contextlib.suppress(OSError):
-                if not path.is_symlink() and (path / CONTROL_SOCKET).is_socket():
+                if not path.is_symlink() and (path / pipe_dir.CONTROL_SOCKET).is_socket():
                     matching.append(location)
         return tuple(matching)
 
@@ -393,7 +384,7 @@ class Discovery:
         try:
             files = pipe.files()
         except OSError:
-            if can_open_below_roots():
+            if pipe_dir.can_open_below_roots():
                 raise
             files = None
         if files is None:
@@ -425,7 +416,9 @@ class Discovery:
         same_pid = [other for other in daemons if other.own_pid == daemon.own_pid]
         matching: list[DaemonLocation] = []
         for location in locations:
-            files: PipeFiles | None = self._calls.call(("files", str(location.pipe)), location.pipe.files, None)
+            files: pipe_dir.PipeFiles | None = self._calls.call(
+                ("files", str(location.pipe)), location.pipe.files, None
+            )
             if files is not None and files.pid == daemon.own_pid and socket_owner(files, same_pid) == daemon:
                 matching.append(location)
         return matching[0] if len(matching) == 1 else None
@@ -436,7 +429,7 @@ class Discovery:
         if daemon.depth < 2:
             namespace = None
         elif namespace is None or not namespace.contains(daemon.pid):
-            namespace = PidNamespace(self._proc, daemon.pid, self._clock)
+            namespace = pipe_dir.PidNamespace(self._proc, daemon.pid, self._clock)
         return replace(location, process=daemon.identity, namespace=namespace)
 
 

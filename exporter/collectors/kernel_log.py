@@ -6,6 +6,7 @@ import select
 import stat
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from exporter.clock import Clock
@@ -48,31 +49,24 @@ def last_records(path: Path, limit: int, *, opener: Callable[[Path, int], int] =
         os.close(descriptor)
 
 
+@dataclass(eq=False)
 class KernelLog:
-    """New records of the kernel log."""
+    """New records of the kernel log. A collection waits `wait` seconds; `opener` returns a descriptor."""
 
-    def __init__(
-        self,
-        path: Path,
-        clock: Clock,
-        *,
-        wait: float = 0.5,
-        opener: Callable[[Path], int] = open_kernel_log,
-    ) -> None:
-        """`wait` is the limit of one collection in seconds. `opener` returns a descriptor or raises OSError."""
-        self._path = path
-        self._clock = clock
-        self._wait = wait
-        self._opener = opener
-        self._descriptor: int | None = None
+    path: Path
+    clock: Clock
+    _: KW_ONLY
+    wait: float = 0.5
+    opener: Callable[[Path], int] = open_kernel_log
+    _descriptor: int | None = field(default=None, init=False)
 
     def open(self) -> Reason | None:
         """Open the log unless it is open. Return the problem if that fails."""
         if self._descriptor is None:
             try:
-                self._descriptor = self._opener(self._path)
+                self._descriptor = self.opener(self.path)
             except OSError as error:
-                return of_error(self._path, error)
+                return of_error(self.path, error)
         return None
 
     def collect(self) -> Reading:
@@ -81,22 +75,22 @@ class KernelLog:
         poll = select.poll()
         if self._descriptor is not None:
             poll.register(self._descriptor, select.POLLIN)
-        poll.poll(self._wait * 1000)
+        poll.poll(self.wait * 1000)
         if self._descriptor is None:
             return Reading(problem=problem)
         records: list[KernelRecord] = []
         try:
             for raw in _read(self._descriptor, MAX_RECORDS):
                 if raw is None:
-                    problem = Reason(ReasonCode.RECORDS_LOST, subject=str(self._path))
+                    problem = Reason(ReasonCode.RECORDS_LOST, subject=str(self.path))
                 elif not raw:
                     self.close()
-                    problem = Reason(ReasonCode.NOT_READABLE, subject=str(self._path))
+                    problem = Reason(ReasonCode.NOT_READABLE, subject=str(self.path))
                 elif (text := _wanted(raw)) is not None:
-                    records.append(KernelRecord(at=self._clock.now(), record=text))
+                    records.append(KernelRecord(at=self.clock.now(), record=text))
         except OSError as error:
             self.close()
-            problem = of_error(self._path, error)
+            problem = of_error(self.path, error)
         return Reading(tuple(records), problem)
 
     def close(self) -> None:

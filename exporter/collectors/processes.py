@@ -18,17 +18,9 @@ from typing import NamedTuple
 from exporter.clock import Clock
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import Reading
+from exporter.model import observation as kinds
 from exporter.model.identity import ProcessIdentity, WorkloadProcess, WorkloadRole
-from exporter.model.observation import (
-    AddressRanges,
-    AddressWant,
-    DaemonProcess,
-    Observation,
-    PodFound,
-    ProcessExit,
-    ProcessReading,
-    ProcessState,
-)
+from exporter.model.observation import AddressWant, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.settings import CLIENT_LIMITS
 from exporter.parse import proc as parse_proc
@@ -92,7 +84,7 @@ class Pods:
             return Reading(problem=of_error(self._directory, error))
         return Reading(
             tuple(
-                PodFound(at=self._clock.now(), uid=pod.uid, name=pod.name, namespace=pod.namespace)
+                kinds.PodFound(at=self._clock.now(), uid=pod.uid, name=pod.name, namespace=pod.namespace)
                 for pod in map(parse_pod_directory, sorted(names))
                 if pod is not None and pod.uid in wanted
             )
@@ -187,7 +179,7 @@ class Processes:
         for pid in self._known.keys() - wanted:
             self._forget(pid)
         now = self._clock.monotonic()
-        observations: list[Observation] = [*self._executed(now), *self._new_processes(wanted, now)]
+        observations: list[kinds.Observation] = [*self._executed(now), *self._new_processes(wanted, now)]
         observations += self._changed_states(now)
         problem = None
         if now >= self._recheck_due:
@@ -353,7 +345,7 @@ class WorkloadProcesses:
         self._searched_at = float("-inf")
         self._lock = threading.Lock()
 
-    def of(self, daemon: DaemonProcess) -> tuple[WorkloadProcess, ...]:
+    def of(self, daemon: kinds.DaemonProcess) -> tuple[WorkloadProcess, ...]:
         """Return the processes that show the end of a daemon's job or pod; none if any process cannot be read.
 
         These are the processes that were not started by others of the job or pod, without the daemon. Of a job with
@@ -446,7 +438,7 @@ class AddressRangesCollector:
         """Return the ranges that are due. A process that cannot be read is no problem: its ranges stay unknown."""
         wanted, now = self._wanted(), self._clock.monotonic()
         self._read = {pid: read for pid, read in self._read.items() if pid in wanted}
-        found: list[AddressRanges] = []
+        found: list[kinds.AddressRanges] = []
         for pid, want in wanted.items():
             read = self._read.get(pid)
             for_fault = read is not None and want.fault_at > read.want.fault_at

@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exporter.clock import Clock
@@ -24,35 +24,34 @@ _SHOW = ("show", "--all", "--no-pager", "--no-ask-password")
 _NO_SYSTEMD = ("not been booted with systemd", "bus: No such file or directory", "bus: Host is down")
 
 
+@dataclass(frozen=True, slots=True)
 class Systemctl:
-    """`systemctl show`, which any user may run."""
+    """`systemctl show`, which any user may run. It is found in `path`, and must end within `deadline` seconds."""
 
-    def __init__(
-        self, clock: Clock, *, executable: str = "systemctl", path: str = os.defpath, deadline: float = 5.0
-    ) -> None:
-        """`path` is the PATH to find `executable`, which must end within `deadline` seconds."""
-        self._clock = clock
-        self._executable = executable
-        self._environment = {"PATH": path, "LC_ALL": "C"}
-        self._deadline = deadline
+    clock: Clock
+    executable: str = "systemctl"
+    path: str = os.defpath
+    deadline: float = 5.0
 
     def show(self, properties: tuple[str, ...], *units: str) -> str | Reason | None:
         """Return these properties of these units, which may be patterns, or why not; None if systemd does not run."""
-        command = (self._executable, *_SHOW, f"--property={','.join(properties)}", "--", *units)
+        command = (self.executable, *_SHOW, f"--property={','.join(properties)}", "--", *units)
         try:
-            output = run(command, environment=self._environment, deadline=self._deadline, clock=self._clock)
+            output = run(
+                command, environment={"PATH": self.path, "LC_ALL": "C"}, deadline=self.deadline, clock=self.clock
+            )
         except FileNotFoundError:
             return None
         except OSError as error:
-            return not_started(self._executable, error)
+            return not_started(self.executable, error)
         if output.exit_code is None:
-            return timed_out(self._executable, self._deadline)
+            return timed_out(self.executable, self.deadline)
         if output.exit_code == 0:
             return output.stdout
         if any(text in output.stderr for text in _NO_SYSTEMD):
             return None
         last_line = (output.stderr.strip().splitlines() or [""])[-1][:200]
-        return command_failed(self._executable, output.exit_code, last_line)
+        return command_failed(self.executable, output.exit_code, last_line)
 
 
 URGENT_SECONDS = 0.3
