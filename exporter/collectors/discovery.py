@@ -236,14 +236,12 @@ class Discovery:
         proc: Path,
         clock: Clock,
         gke_config: Path = Path("/nowhere"),
-        subordinate_uids: Path = Path("/etc/subuid"),
     ) -> None:
         """`patterns` are absolute globs of pipe directories."""
         self._patterns = patterns
         self._proc = Proc(proc, clock)
         self._daemons = ControlDaemons(self._proc)
         self._clock = clock
-        self._subordinate_uids = subordinate_uids
         self.named: Mapping[str, DaemonLocation] = {}
         """The locations that have names already. It is replaced as a whole."""
         self._found: dict[str, Candidate] = {}
@@ -303,7 +301,7 @@ class Discovery:
         problems: list[Reason | None] = []
         running: dict[str, tuple[Candidate, ControlDaemon]] = {}
         counts: Counter[str] = Counter()
-        subordinate = _subordinate_uids(self._subordinate_uids)
+        subordinate = _subordinate_uids(Path("/etc/subuid"))
         for daemon in sorted(daemons, key=lambda daemon: daemon.facts.uid != 0):
             owner, group = _owner(daemon, self._proc.user_namespace_owner(daemon.pid), subordinate)
             counts[owner] += 1

@@ -4,7 +4,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, InitVar, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from exporter.clock import Clock
 from exporter.collectors.nvml.driver import DriverError
@@ -128,11 +128,10 @@ class LibcudaCollector:
     clock: Clock
     boot_ns: Callable[[], int]
     wait: Callable[[float], None] = time.sleep
-    machine: InitVar[str | None] = None
     check_seccomp: Callable[[LibcudaProbes, str], None] = check_seccomp
 
-    def __post_init__(self, machine: str | None) -> None:
-        self._machine = machine or platform.machine()
+    def __post_init__(self) -> None:
+        self._machine = platform.machine()
         self._check_failure: BpfError | None = None
         self._probes: LibcudaProbes | None = None
         self._attached: dict[str, Library] = {}

@@ -151,7 +151,7 @@ class LibcudaProbes:
     """The loaded programs and their maps. They count in every attached library until `close`."""
 
     def __init__(self, kernel: Kernel, boot_ns: Callable[[], int], sms: int, *, several_gpus: bool = False) -> None:
-        """`boot_ns` reads CLOCK_BOOTTIME; `sms` is a GPU's number. `several_gpus` count apart. Raises BpfError."""
+        """`boot_ns` reads CLOCK_BOOTTIME; a GPU has `sms`. With `several_gpus`, each has counts. Raises BpfError."""
         self._several_gpus = several_gpus
         self._kernel = kernel
         self._boot_ns = boot_ns

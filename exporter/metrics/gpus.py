@@ -208,17 +208,19 @@ def _workload(account: Account) -> Labels:
     return (SHARED_KINDS[account], "") if isinstance(account, SharedAccount) else (account.kind, account.name)
 
 
-def _contention(of: Callable[[Usage], int]) -> Callable[[View], Samples]:
-    """Read what the workloads lost to each other, or cost each other, if probes counted their launches."""
-    return lambda view: summed(
-        (
+def _contention(name: str, of: Callable[[Usage], int]) -> Series:
+    """Return what the workloads lost to each other, or cost each other, if probes counted their launches."""
+
+    def samples(view: View) -> Samples:
+        amounts = (
             ((gpu, *_workload(account)), of(used))
             for gpu, usage in view.gpu_usage()
             for (account, method), used in usage.by_account.items()
             if account is not SharedAccount.CLOSED and (of(used) or method in (Method.FLIGHT, Method.LAUNCHES))
-        ),
-        SM_PARTS,
-    )
+        )
+        return summed(amounts, SM_PARTS)
+
+    return Series(name, ("gpu", *_WORKLOAD), samples)
 
 
 def _used(name: str, of: Callable[[Usage], int], parts: int, scope: Scope[GpuUsage]) -> Series:
@@ -338,17 +340,11 @@ CONTENTION = group(
         "How many clients' worth of work the GPU did in the last minute, compared with clients that are alone. Well "
         "below 1, turns may be faster. Absent if unknown for half of the minute."
     ),
-    Series(
-        "cuda_mps_workload_contention_seconds_total", ("gpu", *_WORKLOAD), _contention(lambda used: used.lost_us)
-    ).help(
+    _contention("cuda_mps_workload_contention_seconds_total", lambda used: used.lost_us).help(
         "Time that the workload's processes lost to neighbours on the GPU, at least: on a quiet GPU, their work would "
         "have ended so much earlier."
     ),
-    Series(
-        "cuda_mps_workload_contention_caused_seconds_total",
-        ("gpu", *_WORKLOAD),
-        _contention(lambda used: used.caused_us),
-    ).help(
+    _contention("cuda_mps_workload_contention_caused_seconds_total", lambda used: used.caused_us).help(
         "Time that other processes lost to those of the workload, in proportion to what these used of the resource for "
         "which they waited."
     ),
