@@ -15,7 +15,7 @@ from exporter.model.observation import Observation, SourceReading
 from exporter.model.reason import Reason, ReasonCode
 
 DEFECT_SECONDS = 1.0  # how long a thread waits after its collector raised an exception
-FULL_INBOX = 64  # a thread waits while the inbox has so many readings. The loop ordinarily takes each one at once.
+FULL_INBOX = 64  # A thread waits while the inbox has so many readings. The loop ordinarily takes each one at once.
 
 FLOODED_INBOX = 2
 """The same limit for a collector that left something unread, so that its flood leaves room for other collectors."""

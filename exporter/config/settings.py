@@ -9,15 +9,8 @@ from typing import Any
 
 from exporter.config import checks
 from exporter.config.checks import Address, Check
-from exporter.model.settings import (
-    DEFAULT_LOG_DIRECTORY,
-    AllowedAction,
-    Limits,
-    Mode,
-    PollIntervals,
-    Retention,
-    Thresholds,
-)
+from exporter.model import settings as model
+from exporter.model.settings import DEFAULT_LOG_DIRECTORY, AllowedAction, Limits, Mode
 
 DEFAULT_PORT = 10677
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -173,9 +166,9 @@ class Constants:
     """Socket of the kubelet's pod resources API."""
     lock_directory: Path = Path("/run/cuda-mps-exporter")
     """Directory of the locks by which one exporter at a time acts for a daemon."""
-    intervals: PollIntervals = field(default_factory=PollIntervals)
-    rules: Thresholds = field(default_factory=Thresholds)
-    retention: Retention = field(default_factory=Retention)
+    intervals: model.PollIntervals = field(default_factory=model.PollIntervals)
+    rules: model.Thresholds = field(default_factory=model.Thresholds)
+    retention: model.Retention = field(default_factory=model.Retention)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

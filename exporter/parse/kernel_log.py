@@ -134,7 +134,7 @@ _OOM_KILL = re.compile(
 )
 _RECORD = re.compile(r"([0-9]{1,10}),[0-9]{1,20},[0-9]{1,20},[^;\n]{0,200};([^\n]*)")
 
-ILLEGAL_ADDRESS = 31  # a memory access failed. Its text has the address.
+ILLEGAL_ADDRESS = 31  # A memory access failed. Its text has the address.
 RECOVERY_XID = 154  # its text names the recovery action
 LOST_GPU_XID = 79  # the GPU has fallen off the bus
 
