@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from exporter import __version__
 from exporter.metrics import clients, daemons, gpus
 from exporter.metrics.daemons import DAEMON
-from exporter.metrics.family import NODE, Choice, Family, Group, Scope, Series, group, info
+from exporter.metrics.family import NODE, Choice, Family, Group, Scope, Series, info
 from exporter.model.node import CollectorState
 from exporter.model.reason_code import COLLECTOR_CODES
 from exporter.view import HistoryStatus, View
@@ -25,7 +25,7 @@ _SOURCE: Scope[CollectorState] = Scope(
 _HISTORY: Scope[HistoryStatus] = Scope((), lambda view: [] if view.history is None else [((), view.history)])
 
 
-EXPORTER = group(
+EXPORTER = Group(
     "The exporter",
     "sources that the exporter cannot collect",
     "cuda_mps_exporter_source_up == 0",

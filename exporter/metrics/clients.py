@@ -12,7 +12,7 @@ from prometheus_client.utils import floatToGoString
 
 from exporter.incidents.incidents import REMEMBERED_SECONDS
 from exporter.metrics.daemons import DAEMON
-from exporter.metrics.family import NODE, Choice, Items, Rows, Samples, Scope, Series, group, info, summed
+from exporter.metrics.family import NODE, Choice, Group, Items, Rows, Samples, Scope, Series, info, summed
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon
 from exporter.model.identity import WorkloadCounts, WorkloadKind
 from exporter.model.incident import FaultKind, Incident
@@ -65,7 +65,7 @@ def _failure_domain(view: View) -> Samples:
             yield (daemon.name, client_id), others[daemon.name, client.pid]
 
 
-CLIENTS = group(
+CLIENTS = Group(
     "Clients",
     "GPU memory by user",
     "sum by (user) (cuda_mps_client_memory_used_bytes\n"
@@ -97,7 +97,7 @@ CLIENT: Scope[tuple[Daemon, Client]] = Scope(
 )
 _PROBED: Scope[LaunchCounts] = CLIENT.of(lambda view, each: launch_counts(view.node, each[1].pid))
 
-LAUNCHES = group(
+LAUNCHES = Group(
     "Kernel launches (`--attribution=bpf`)",
     "kernel launches per second of each client",
     'rate(cuda_mps_client_kernel_launches_total{kind="kernel"}[5m])',
@@ -133,7 +133,7 @@ def _account(name: str, count: Callable[[WorkloadCounts], int]) -> Series:
 
 _WORKLOAD = (Choice("workload_kind", WorkloadKind), "workload")
 
-WORKLOADS = group(
+WORKLOADS = Group(
     "Workloads",
     "workloads that were the likely cause of a fault in the last day",
     "increase(cuda_mps_workload_faults_suspected_total[1d]) > 0",
@@ -235,7 +235,7 @@ def _with_exemplars(name: str, count: Callable[[Daemon], int]) -> Series:
     return Series(name, DAEMON.labels, samples)
 
 
-FAULTS = group(
+FAULTS = Group(
     "Faults",
     "faults of each daemon in the last day",
     "increase(cuda_mps_faults_total[1d]) > 0",

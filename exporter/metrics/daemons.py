@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from typing import NamedTuple
 
-from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, Series, group, info
+from exporter.metrics.family import Choice, Group, Items, Labels, Rows, Samples, Scope, Series, info
 from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState, LossReason
 from exporter.model.server import DisconnectReason, RefusalReason, Server, ServerState
@@ -50,7 +50,7 @@ def _daemon_infos(view: View) -> Rows:
         )
 
 
-DAEMONS = group(
+DAEMONS = Group(
     "Control daemons",
     "expected daemons that do not respond",
     'cuda_mps_daemon_up == 0 and on (job, instance, daemon) cuda_mps_daemon_info{expected="true"}',
@@ -121,7 +121,7 @@ def _server_clients(each: tuple[Daemon, Server]) -> int | None:
     return count if each[1].clients_known and (count or not each[1].has_hidden_pids) else None
 
 
-SERVERS = group(
+SERVERS = Group(
     "MPS servers",
     "servers that use more than 90 % of their client slots",
     "cuda_mps_server_clients / cuda_mps_server_clients_limit > 0.9",
@@ -160,7 +160,7 @@ def _drifted(view: View) -> Samples:
                 yield (daemon.name, "" if server is None else str(server)), worst is LimitStatus.DRIFTED
 
 
-LIMITS = group(
+LIMITS = Group(
     "Limits",
     "servers with a limit that is not in force",
     "cuda_mps_server_limits_drifted == 1",
@@ -190,7 +190,7 @@ LIMITS = group(
 )
 
 
-PROTOCOL3 = group(
+PROTOCOL3 = Group(
     "Protocol 3 (R615)",
     "clients by name of the server",
     "sum by (instance, daemon, name) (cuda_mps_server_clients\n"
@@ -280,7 +280,7 @@ def _quarantined(view: View) -> Samples:
             yield (*labels, found.gpu, str(found.xid), found.action), found.at + view.clock_step
 
 
-WATCHDOG = group(
+WATCHDOG = Group(
     "The watchdog",
     "daemons with suspended restarts",
     'cuda_mps_watchdog_state{state=~"circuit_open|quarantined|state_lost"} == 1',

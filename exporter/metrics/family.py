@@ -88,18 +88,11 @@ def info(name: str, labels: tuple[str | Choice, ...], rows: Callable[[View], Row
     )
 
 
-class Group(NamedTuple):
+class Group:
     """Families of one subject: a section of docs/METRICS.md. `query` is an example in PromQL, `purpose` its result."""
 
-    title: str
-    purpose: str
-    query: str
-    families: tuple[Family, ...]
-
-
-def group(title: str, purpose: str, query: str, *families: Family) -> Group:
-    """Return a group of these families."""
-    return Group(title, purpose, query, families)
+    def __init__(self, title: str, purpose: str, query: str, *families: Family) -> None:
+        self.title, self.purpose, self.query, self.families = title, purpose, query, families
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from exporter.metrics.clients import CLIENT
-from exporter.metrics.family import NODE, Choice, Items, Labels, Rows, Samples, Scope, Series, group, info, summed
+from exporter.metrics.family import NODE, Choice, Group, Items, Labels, Rows, Samples, Scope, Series, info, summed
 from exporter.model.daemon import NamedBy
 from exporter.model.gpu import Gpu, SharingMode, XidCount
 from exporter.model.identity import WorkloadKind
@@ -83,7 +83,7 @@ def _bypassing(view: View) -> Rows:
         yield uuid, pid, *named, *owner
 
 
-GPUS = group(
+GPUS = Group(
     "GPUs",
     "GPUs with CUDA processes that bypass MPS",
     "cuda_mps_bypassing_processes > 0",
@@ -164,7 +164,7 @@ def _can_be_read(node: Node) -> bool:
     return any(source.last.problem is None for source in sources)
 
 
-XIDS = group(
+XIDS = Group(
     "Xids (errors of the NVIDIA driver)",
     "Xids of the last hour",
     "increase(cuda_mps_xid_errors_total[1h]) > 0",
@@ -273,7 +273,7 @@ _BANDWIDTH = _CLIENT_USAGE.of(lambda _, each: each.bandwidth)
 _SHARE: Scope[Share] = Scope(("daemon", "client", "gpu"), _shares)
 _WORKLOAD = (Choice("workload_kind", (*WorkloadKind, *SHARED_KINDS.values())), "workload")
 
-USAGE = group(
+USAGE = Group(
     "Usage totals and SM time",
     "SM time of each workload in the last day, in hours of a whole GPU",
     "sum by (workload_kind, workload) (increase(cuda_mps_workload_sm_seconds_total[1d])) / 3600",
@@ -316,7 +316,7 @@ USAGE = group(
 _CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.sharing.items()))
 
 
-CONTENTION = group(
+CONTENTION = Group(
     "Contention (`--attribution=bpf`)",
     "clients that take more than twice as long as alone",
     "cuda_mps_client_slowdown_ratio - 2 * cuda_mps_client_slowdown_error_ratio > 2",
@@ -350,7 +350,7 @@ CONTENTION = group(
     ),
 )
 
-CAPACITY = group(
+CAPACITY = Group(
     "Capacity",
     "how many more clients fit on each GPU at most",
     "min by (job, instance, gpu) (cuda_mps_gpu_clients_fit)"
@@ -409,7 +409,7 @@ def _claims(view: View) -> Rows:
 
 _ALLOCATED: Scope[AllocatedShares] = Scope(("gpu", "resource"), _allocated)
 
-ALLOCATION = group(
+ALLOCATION = Group(
     "Allocation (Kubernetes)",
     "fraction of each GPU's allocated shares that belong to pods without a CUDA context",
     "cuda_mps_gpu_unused_shares\n  / on (job, instance, gpu, resource) cuda_mps_gpu_allocated_shares",

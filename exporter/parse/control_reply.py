@@ -58,7 +58,6 @@ _NUMBER = re.compile(r"[0-9]{1,10}")
 _DEVICE = re.compile(r"[0-9]{1,3}")
 _ADDRESS = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2})[.:]([0-9A-Fa-f]{2})\.[0-9A-Fa-f]{1,2}")
 _GPU = "GPU-"
-_STATES = {state.name: state for state in ServerState}
 
 
 class QueryOutcome(Enum):
@@ -175,7 +174,7 @@ def parse_pid_list(stdout: str) -> tuple[int, ...] | None:
 
 def parse_server_state(stdout: str) -> ServerState | None:
     """Return the state in a reply to `get_server_status`."""
-    return _STATES.get(stdout.strip().upper())
+    return ServerState.__members__.get(stdout.strip().upper())
 
 
 def parse_missing_server(stdout: str) -> int | None:
