@@ -49,10 +49,7 @@ class SessionLock:
 
     @contextlib.contextmanager
     def held(self, identity: Identity | None) -> Iterator[str | None]:
-        """Hold the lock if possible. Yield why it is not held, or None.
-
-        A pipe directory that is missing needs no lock. If `directory` is missing, no exporter can hold a lock there.
-        """
+        """Hold the lock if possible; a missing pipe directory or `directory` needs none. Yield why not, or None."""
         problem = None
         with contextlib.ExitStack() as stack:
             if identity is not None:
@@ -109,9 +106,8 @@ class Request:
 class ControlClient:
     """Sends commands to one daemon, one at a time.
 
-    `user` runs the program: only root and the daemon's own user may change anything (R580).
-
-    `proc` shows whether a process is stopped. Without it, every process counts as running.
+    `user` runs the program: only root and the daemon's own user may change anything (R580). `proc` shows whether a
+    process is stopped. Without it, every process counts as running.
     """
 
     location: DaemonLocation

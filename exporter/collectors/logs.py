@@ -204,10 +204,7 @@ class LogFollower:
         )
 
     def collect(self) -> Reading:
-        """Return the new lines within the budgets. In a flood, these are the newest and the critical lines.
-
-        A missing file is no problem of the collector: the daemon may not have written yet.
-        """
+        """Return the new lines within the budgets: in a flood, the newest and critical ones. A file may be missing."""
         now = self._clock.monotonic()
         if now >= self._path_check_due or not self._logs:
             self._path_check_due = now + PATH_CHECK_SECONDS

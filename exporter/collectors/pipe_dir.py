@@ -327,10 +327,7 @@ def on_host(name: str, pipe_directory: Path, log_directory: Path) -> DaemonLocat
 
 
 class PipeAccess(NamedTuple):
-    """How a child process reaches a pipe directory. `identity` is None if it does not exist.
-
-    The child gets the path `pipe_directory` and inherits the `descriptors`.
-    """
+    """How a child reaches a pipe directory: by this path and `descriptors`. `identity` is None if it is missing."""
 
     pipe_directory: str
     descriptors: tuple[int, ...] = ()

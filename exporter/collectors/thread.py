@@ -225,10 +225,7 @@ def collect_each(deadline: float, collectors: Mapping[str, Callable[[], Reading]
 
 
 class BoundedCalls:
-    """Calls that may hang, each in a thread of its own. One that has not returned is not repeated.
-
-    Several threads may use it. Of one owner, at most `MOST_HANGING` calls hang; further ones are then not made.
-    """
+    """Calls of any thread that may hang, at most `MOST_HANGING` of one owner. One that hangs is not repeated."""
 
     def __init__(self, seconds: float = CALL_SECONDS) -> None:
         """Wait for each call at most `seconds`."""

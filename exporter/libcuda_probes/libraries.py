@@ -219,10 +219,7 @@ CUDA_MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """A libcuda file: the offset of each probe point by its name, and the processes that have the file mapped.
-
-    Only this process can open `path_to_open`, until `Libraries` no longer returns the library. `path` is its name.
-    """
+    """A libcuda file with its probe points' offsets. Only this process can open `path_to_open`, while it is watched."""
 
     path_to_open: str
     path: str

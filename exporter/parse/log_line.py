@@ -31,10 +31,7 @@ ALL_RULES = _RULES_BY_ROLE[False]
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A line: role and PID of its writer, and its message.
-
-    `stamp` is local time without a zone. Use it only for the order of lines in a file, and for the time between them.
-    """
+    """A line: role and PID of its writer, and its message. `stamp` is local time, only for order and distances."""
 
     role: str
     pid: int

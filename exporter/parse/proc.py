@@ -33,10 +33,7 @@ def mps_program(executable: str | None, command: str | None) -> MpsProgram | Non
 
 
 def is_environment_intact(environment: bytes) -> bool:
-    """Return whether all of /proc/PID/environ is assignments.
-
-    It is empty during execve(2). A process may overwrite it, as setproctitle does with the process title and zeros.
-    """
+    """Return whether all of /proc/PID/environ is assignments: not in execve(2), nor after setproctitle wrote it."""
     return all(b"=" in variable for variable in environment.removesuffix(b"\0").split(b"\0"))
 
 
@@ -144,10 +141,7 @@ def process_state(text: str) -> str | None:
 
 
 def is_zombie(text: str) -> bool:
-    """Return whether the process has ended, and its parent has not yet waited for it.
-
-    If only the first thread has ended, its state is the same, but other threads remain (field 20).
-    """
+    """Return whether the process has ended unreaped. If only its first thread ended, others remain (field 20)."""
     return process_state(text) in ("Z", "X") and (_field(text, 20) or 0) <= 1
 
 

@@ -131,10 +131,7 @@ class ServerRow(NamedTuple):
 
 
 class ClientRow(NamedTuple):
-    """A client. `device` is a GPU's UUID or an ordinal of the daemon. PID 0 is one that the daemon cannot see.
-
-    The last cell of its row is the client's own command line, which can also forge whole rows.
-    """
+    """A client. `device` is a UUID or an ordinal; PID 0 is hidden. Its command line, the last cell, can forge rows."""
 
     pid: int
     server: str

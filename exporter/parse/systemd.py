@@ -34,10 +34,7 @@ class UnitProperties:
 
     @property
     def daemon_command(self) -> str | None:
-        """The command that starts a control daemon (`-d` or `-f`), also through a shell or env.
-
-        A command that only sends a control command does not, such as `echo quit | nvidia-cuda-mps-control`.
-        """
+        """The command that starts a daemon (`-d`, `-f`), also through a shell; not one that only sends `quit`."""
         for command in self.commands:
             if any({"-d", "-f"} & set(arguments.split()) for arguments in _DAEMON.findall(command)):
                 return command

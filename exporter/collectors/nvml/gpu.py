@@ -129,10 +129,7 @@ class ProcessUtilizations:
         self._since_us = 0
 
     def read(self, handle: Any, now: float) -> tuple[ProcessUtilization, ...]:
-        """Return the new samples. NVML returns NotFound if no sample is new. Raises NVMLError.
-
-        A sample from the future, which would hide all later ones, is ignored.
-        """
+        """Return the new samples, except ones from the future, which would hide later ones. Raises NVMLError."""
         since = self._since_us
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
@@ -164,10 +161,7 @@ class Gpu:
         self.gpm = Gpm(self.handle, clock, gpm_lock)
 
     def read(self, processes: ProcessUtilizations) -> GpuReading:
-        """Return a reading of all values. One that fails is None, and its problem is in the reading.
-
-        Raises NVMLError if the GPU or the driver is lost.
-        """
+        """Return all values; one that fails is None, with its problem. Raises NVMLError if GPU or driver is lost."""
         handle, values = self.handle, Values()
         for name, function in _CONSTANTS.items():
             # An earlier call may have failed.
