@@ -7,6 +7,7 @@ from exporter.demo.scenario import initial_node, simulated_config
 from exporter.demo.simulation import Simulation, advance
 from exporter.model.event import Event
 from exporter.model.node import Node
+from exporter.model.settings import Mode
 from exporter.policy import policy_of
 from exporter.watchdog.context import Policy
 from tests.builders import Reduced
@@ -14,14 +15,16 @@ from tests.clocks import HandClock
 
 MINUTE = 60.0
 POLICY: Policy = policy_of(simulated_config(Config()))
+"""That of the default installation."""
+ACTING: Policy = policy_of(simulated_config(Config(watchdog=Mode.ACT)))
 
 
-def minutes(clock: HandClock, simulation: Simulation) -> Iterator[Reduced]:
+def minutes(clock: HandClock, simulation: Simulation, policy: Policy = POLICY) -> Iterator[Reduced]:
     """Yield the node at the start and after each further minute, with its events."""
     node: Node = initial_node()
     while True:
         events: list[Event] = []
-        for second in advance(node, simulation, POLICY):
+        for second in advance(node, simulation, policy):
             node, news = second
             events.extend(news)
         yield Reduced(node, tuple(events))

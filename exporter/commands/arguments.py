@@ -16,6 +16,9 @@ DEFAULT_INCIDENTS = 20
 _TITLES = {"paths": "configuration", "web": "web server", "clients": "metrics", "attribution": "metrics"}
 """Title of the flags of a section in a command's help, if it is not the section."""
 
+_SHORTER = {("demo", "--watchdog.mode"): "--watchdog"}
+"""Other flags of an option, by its command: this one is that of `replay`."""
+
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Add the arguments of a command: its own ones, then the flags of its options."""
@@ -55,7 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
                 case tuple() | frozenset():
                     kind["action"] = "append"
             meaning = f"{option.help} (default: {default_text(option, command)})"
-            groups[title].add_argument(option.flag, dest=option.flag, default=argparse.SUPPRESS, help=meaning, **kind)
+            flags = (_SHORTER.get((command, option.flag)) or option.flag, option.flag)
+            groups[title].add_argument(
+                *dict.fromkeys(flags), dest=option.flag, default=argparse.SUPPRESS, help=meaning, **kind
+            )
 
 
 def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -132,7 +138,8 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
                 metavar="WHEN:WHAT",
                 help="Inject a failure after this time, such as 30s:daemon-restarts; a third part sets its duration,"
                 " such as 30s:daemon-dies:2m. Can be repeated, and implies --calm. By default, a failure lasts until"
-                f" its alert fires. WHAT, with its alert: {failures}.",
+                " its alert fires. That of noisy-neighbour needs --attribution=bpf. WHAT, with its alert:"
+                f" {failures}.",
             )
             switch("--calm", help="Let clients come and go, with no failures but those of --at.")
         case "resume":

@@ -25,7 +25,7 @@ from exporter.status_client import (
     parse_status,
     query_service,
 )
-from exporter.terminal import Terminal
+from exporter.terminal import Terminal, progress
 
 if TYPE_CHECKING:
     from exporter.report.document import StatusDocument
@@ -39,8 +39,9 @@ def status(arguments: Namespace, config: Config) -> int:
     if arguments.url is not None and arguments.pipe_directory is not None:
         raise ConfigError("--url: not allowed with --pipe-directory")
     query = _query_of(arguments, config)
-    answer = None if arguments.look or arguments.pipe_directory else query("status")
-    document = _collected(config) if answer is None else parse_status(answer)
+    with progress(sys.stderr, "Reading the state of the node ..."):
+        answer = None if arguments.look or arguments.pipe_directory else query("status")
+        document = _collected(config) if answer is None else parse_status(answer)
     from exporter.report.status_text import headline, only_daemon, status_lines
 
     if arguments.daemon is not None:

@@ -16,7 +16,7 @@ from exporter.clock import Clock, SystemClock
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.thread import CollectorThread, Inbox
 from exporter.config.load import Reloader
-from exporter.config.settings import Config
+from exporter.config.settings import Attribution, Config
 from exporter.demo.failures import PlannedFailure, parse_planned
 from exporter.demo.scenario import initial_node, simulated_config
 from exporter.demo.simulation import CALM_SECONDS, PAST_SECONDS, Simulation, advance
@@ -106,7 +106,8 @@ def demo(arguments: Namespace, config: Config) -> int:
     plan = tuple(map(parse_planned, arguments.at))
     # Another failure would end a planned one, or hide its alert.
     calm = arguments.calm or bool(plan)
-    simulation = Simulation(arguments.seed, clock, calm=calm, past=CALM_SECONDS if calm else PAST_SECONDS)
+    past, probes = CALM_SECONDS if calm else PAST_SECONDS, config.attribution is Attribution.BPF
+    simulation = Simulation(arguments.seed, clock, calm=calm, past=past, probes=probes)
     config = simulated_config(config)
     scheme = check_web_server(config)
     for host, port in config.listen:

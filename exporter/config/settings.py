@@ -247,14 +247,14 @@ class Config:
         key="attribution.method",
         choices=Attribution,
         help="Divide SM time among clients: bpf counts kernel launches (needs CAP_BPF, CAP_PERFMON).",
-        commands=("serve", "record", "doctor"),
+        commands=("serve", "record", "doctor", "demo"),
     )
     watchdog: Mode = option(
         Mode.OBSERVE,
         flag="--watchdog.mode",
         choices=Mode,
         help="observe reports what the watchdog would do; act does it, for expected daemons.",
-        commands=("serve", "doctor"),
+        commands=("serve", "doctor", "demo"),
     )
     watchdog_allow: frozenset[AllowedAction] = option(
         frozenset(),

@@ -4,6 +4,7 @@ Log lines, Xids and their order are as measured on R580. The log and the Xid nam
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from exporter.config.checks import checked, duration, shown
@@ -27,8 +28,8 @@ CRITICAL_XID, ILLEGAL_ADDRESS, UNCONTAINED = 8, 31, 95
 WILD_POINTER = "GPCCLIENT_T1_0 faulted @ 0x%04x_%08x. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
 FIRST_RANGE, RANGE_BYTES, DISTANCE_OF_CLIENTS = 0x7E00_0000_0000, 12 * GIBIBYTE, 64 * GIBIBYTE
 """Address ranges of the simulated clients: where the first begins, their size, and how far they are from each other."""
-UNKNOWN_EVERY = 7
-"""One illegal address of so many is far from all ranges and names nobody, about as in trials (docs/hardware.md)."""
+UNKNOWN_EVERY, NULL_POINTER = 4, 0x18
+"""One illegal address of so many is in no client's ranges: of 369 in trials, 84 named no client (docs/hardware.md)."""
 LOST_INSTRUCTIONS = "GPCCLIENT_GCC faulted @ 0x7f18_7b754000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
 
 
@@ -38,8 +39,8 @@ LOST_INSTRUCTIONS = "GPCCLIENT_GCC faulted @ 0x7f18_7b754000. Fault is of type F
 def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Affect all clients that share two GPUs. One of them stays for `seconds`, and recovery waits for it.
 
-    The cause is by turns a client that is killed with a kernel in flight, and a wild pointer, mostly 1 GiB beyond a
-    range of the cause.
+    The cause is by turns a client that is killed with a kernel in flight, and an illegal address: mostly 1 GiB beyond a
+    range of the cause, else a null pointer.
     """
     daemon = scenario.training
     if daemon.pid is None or daemon.fault is not None:
@@ -58,7 +59,7 @@ def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observatio
         number = scenario.faults // 2
         address = FIRST_RANGE + DISTANCE_OF_CLIENTS * (number % len(clients)) + RANGE_BYTES + GIBIBYTE
         if number % UNKNOWN_EVERY == 2:
-            address = FIRST_RANGE - DISTANCE_OF_CLIENTS
+            address = NULL_POINTER
         gpu, error = named.gpus[0], WILD_POINTER % divmod(address, 1 << 32)
         yield from _address_ranges(clients, at - 0.2)
     process = f"pid={named.pid}, name={named.workload.command}"
@@ -159,12 +160,13 @@ def _daemon_dies(scenario: Scenario, at: float, seconds: float) -> Iterator[Obse
 
 
 def _daemon_keeps_dying(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
-    """End a daemon after each start, until an operator fixes it and runs `resume`."""
+    """End a daemon after each start, until an operator fixes it, starts it and runs `resume`."""
     daemon = scenario.notebooks
     daemon.keeps_dying_until = at + seconds
     if daemon.pid is not None:
         yield from daemon.die(at)
     scenario.later(at + seconds, lambda at: [Resumed(at=at, daemon=daemon.name)])
+    scenario.later(at + seconds, lambda at: daemon.start(at) if daemon.pid is None else ())
 
 
 def _daemon_hangs(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
@@ -270,8 +272,7 @@ def _limits_drift(scenario: Scenario, at: float, seconds: float) -> Iterator[Obs
         if daemon.answers and daemon.fault is None:
             yield from _connect_one(daemon, at, seconds)
             yield from daemon.set_threads(at, 100.0)
-    training = scenario.training
-    scenario.later(at + seconds, lambda at: training.set_threads(at, training.default_threads))
+            scenario.later(at + seconds, partial(daemon.set_threads, percentage=daemon.default_threads))
 
 
 def _unknown_line(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:

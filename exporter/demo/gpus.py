@@ -251,13 +251,17 @@ def gpu_reading(
     )
 
 
-def probe_readings(at: float, gpus: Sequence[str], processes: Sequence[SimulatedProcess]) -> Iterator[Observation]:
-    """Yield one second of all processes, as libcuda probes read it, and the utilization of the GPUs in it."""
-    now = int(at * NS)
+def let_work(at: float, processes: Sequence[SimulatedProcess]) -> None:
+    """Set how all processes work in this second: some pause, and others slow each other down."""
     for process in processes:
         process.pauses = (int(at) + process.pid) % PERIOD_SECONDS < process.workload.pause_seconds
     for process in processes:
         process.slowdown = max((_slowdown(process, processes, gpu) for gpu in process.gpus), default=1.0)
+
+
+def probe_readings(at: float, gpus: Sequence[str], processes: Sequence[SimulatedProcess]) -> Iterator[Observation]:
+    """Yield one second of all processes, as libcuda probes read it, and the utilization of the GPUs in it."""
+    now = int(at * NS)
     yield WorkReading(
         at=at,
         boot_ns=now,

@@ -34,7 +34,7 @@ from exporter.model.observation import (
     ProcessExit,
     SessionHolder,
 )
-from exporter.model.settings import VISIBLE_DEVICES, Mode
+from exporter.model.settings import VISIBLE_DEVICES
 from exporter.recording import header_of
 from exporter.report.text import utc_time
 
@@ -56,15 +56,14 @@ DAEMONS = tuple(
     DaemonConfig(
         pipe_directory=Path(f"/run/nvidia/mps/{name}/pipe"),
         log_directory=Path(f"/run/nvidia/mps/{name}/log"),
-        watchdog=mode,
         restart_command=START,
         active_thread_percentage=percentage,
         pinned_memory_limits=tuple((device, gibibytes * GIBIBYTE) for device in range(devices)),
     )
-    for name, mode, percentage, devices, gibibytes in (
-        ("training", Mode.OBSERVE, 60.0, 3, 48),
-        ("inference", Mode.ACT, 40.0, 1, 64),
-        ("notebooks", Mode.ACT, 25.0, 1, 16),
+    for name, percentage, devices, gibibytes in (
+        ("training", 60.0, 3, 48),
+        ("inference", 40.0, 1, 64),
+        ("notebooks", 25.0, 1, 16),
     )
 )
 

@@ -7,7 +7,7 @@ from functools import partial
 from exporter.clock import Clock
 from exporter.collectors.thread import Reading
 from exporter.demo.failures import FAILURES, PlannedFailure
-from exporter.demo.gpus import GPUS, probe_readings
+from exporter.demo.gpus import GPUS, let_work, probe_readings
 from exporter.demo.scenario import Scenario
 from exporter.dry_run import CHANCE
 from exporter.model.action import Action, ActionKind
@@ -33,13 +33,19 @@ NVML_FAILED = Reason(ReasonCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded (si
 class Simulation:
     """Advances the node by seconds, up to the present time of the clock."""
 
-    def __init__(self, seed: int, clock: Clock, *, calm: bool = False, past: float = PAST_SECONDS) -> None:
-        """Start `past` seconds ago. If it is `calm`, only planned failures are injected."""
+    def __init__(
+        self, seed: int, clock: Clock, *, calm: bool = False, past: float = PAST_SECONDS, probes: bool = False
+    ) -> None:
+        """Start `past` seconds ago. If it is `calm`, only planned failures are injected.
+
+        With `probes`, the exporter also reads the launches of the processes, as with `--attribution=bpf`.
+        """
         self._scenario = Scenario(seed)
         self._clock = clock
         self._starts_at = float(int(clock.now()))
         self._at = self._starts_at - past
         self._calm = calm
+        self._probes = probes
         self._started: queue.SimpleQueue[Action] = queue.SimpleQueue()
 
     def plan(self, failures: Sequence[PlannedFailure]) -> None:
@@ -84,8 +90,10 @@ class Simulation:
                 yield from scenario.nvml_readings(at)
             yield SourceReading(at=at, name=CollectorName.NVML, seconds=0.004, problem=problem)
             yield scenario.pod_resources(at)
-        yield from probe_readings(at, () if problem else GPUS, scenario.processes)
-        yield SourceReading(at=at, name=CollectorName.LIBCUDA_PROBES, seconds=0.1, problem=problem)
+        let_work(at, scenario.processes)
+        if self._probes:
+            yield from probe_readings(at, () if problem else GPUS, scenario.processes)
+            yield SourceReading(at=at, name=CollectorName.LIBCUDA_PROBES, seconds=0.1, problem=problem)
         for source in (*FREQUENT, *SLOW) if slow else FREQUENT:
             yield SourceReading(at=at, name=source, seconds=0.002)
 

@@ -1,6 +1,7 @@
 """The web server: listeners, connection slots, and a thread for each connection, TLS handshake included."""
 
 import contextlib
+import errno
 import os
 import selectors
 import socket
@@ -226,7 +227,10 @@ def listen(address: tuple[str, int]) -> socket.socket:
     except OSError as error:
         shown = f"[{host}]" if ":" in host else host
         problem = str(error.strerror).partition(" (while attempting")[0]  # the rest repeats the address
-        raise ListenError(f"--web.listen-address: cannot listen on {shown}:{port}: {problem}") from error
+        advice = "choose another address"
+        if error.errno == errno.EADDRINUSE:
+            advice = "stop the program that listens there, or choose another port"
+        raise ListenError(f"--web.listen-address: cannot listen on {shown}:{port}: {problem}; {advice}") from error
 
 
 def _listener(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:

@@ -229,8 +229,11 @@ class _File:
         """Read the file and those that it names; ConfigError if they cannot be used."""
         try:
             document = _parsed(self.read(self.path))
-        except (OSError, ValueError) as error:
-            raise self.error("", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}; correct the path or the rights"
+            raise self.error("", problem) from error
+        except ValueError as error:
+            raise self.error("", f"cannot be read: {error}") from error
         for section, values in self._mapping("", document, _KEYS).items():
             for key, value in self._mapping(f"{section}.", values, _KEYS[section]).items():
                 self._values[f"{section}.{key}"] = value

@@ -34,7 +34,7 @@ from exporter.watchdog.context import Policy
 from tests.baseline import replayed
 from tests.clocks import HandClock
 from tests.doctor.test_checks import MISTAKES
-from tests.simulated import POLICY, minutes
+from tests.simulated import ACTING, POLICY, minutes
 from tests.status import as_json
 
 MOMENTS = 4
@@ -94,10 +94,11 @@ def scenes() -> Iterator[tuple[str, Any]]:
     plans = {name: (1, name) for name in FAILURES} | {f"seed-{seed}": (seed, None) for seed in SEEDS}
     for title, (seed, failure) in plans.items():
         clock, history, found = HandClock(3600.0), History(), []
-        simulation = Simulation(seed, clock, calm=failure is not None, past=300.0)
-        for minute, reduced in enumerate(minutes(clock, simulation)):
+        simulation = Simulation(seed, clock, calm=failure is not None, past=300.0, probes=True)
+        policy = ACTING if failure == "daemon-keeps-dying" else POLICY
+        for minute, reduced in enumerate(minutes(clock, simulation, policy)):
             history.add(reduced.node, reduced.events)
-            found.append(shown(reduced.node, history, POLICY))
+            found.append(shown(reduced.node, history, policy))
             if minute == 0 and failure is not None:
                 simulation.plan([PlannedFailure(after=10, failure=failure, seconds=FAILURES[failure].lasts)])
             if minute == SCENE_MINUTES:

@@ -28,7 +28,7 @@ from tests.builders import (
     reply,
 )
 from tests.clocks import HandClock
-from tests.simulated import POLICY
+from tests.simulated import ACTING
 from tests.tools import needed
 
 JOB = "cuda-mps-exporter"
@@ -72,14 +72,14 @@ def import_into(data: Path, file: Path) -> None:
 def _stormy() -> Iterator[tuple[int, View]]:
     """Return a node with all failures of the demo."""
     clock = HandClock(BEGINS)
-    simulation = Simulation(1, clock, past=BEGINS - FIRST)
+    simulation = Simulation(1, clock, past=BEGINS - FIRST, probes=True)
     clock.time = LAST + 1
     return ((at, _view(node)) for at, node in _nodes(simulation))
 
 
 def _calm() -> Iterator[tuple[int, View]]:
     """Return a second node with three failures, and with all other problems for a while."""
-    simulation, stuck = Simulation(2, HandClock(LAST + 1), calm=True, past=NEWER_SECONDS), None
+    simulation, stuck = Simulation(2, HandClock(LAST + 1), calm=True, past=NEWER_SECONDS, probes=True), None
     simulation.plan(PLAN)
     for at, node in _nodes(simulation):
         view = _view(node)
@@ -92,7 +92,7 @@ def _calm() -> Iterator[tuple[int, View]]:
 
 def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
     """Yield the node at each scrape."""
-    for node, _ in advance(replace(initial_node(), simulated=True), simulation, POLICY):
+    for node, _ in advance(replace(initial_node(), simulated=True), simulation, ACTING):
         if int(node.at) % EVERY == 0:
             yield int(node.at), node
 
@@ -149,7 +149,7 @@ def _view(node: Node) -> View:
         history=HistoryStatus(writable=True, events_dropped=0),
         log_records_dropped=0,
         accept_failures={"web": 0, "service_socket": 0},
-        policy=POLICY,
+        policy=ACTING,
     )
 
 

@@ -1,5 +1,7 @@
 """An hour of the simulated node has all events and states that the demo promises."""
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from itertools import islice
 
@@ -14,15 +16,16 @@ from exporter.model.contention import Resource
 from exporter.model.event import Event, EventName
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import FaultKind, Incident, IncidentEnd
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.server import RefusalReason
 from exporter.model.usage import Method, SharedAccount
 from exporter.model.watchdog import Condition
+from exporter.report.node_status import document_of
 from exporter.usage.capacity import gpu_sharing
 from exporter.view import View
 from tests.builders import AT, Reduced
 from tests.clocks import HandClock
-from tests.simulated import MINUTE, POLICY, minutes
+from tests.simulated import ACTING, MINUTE, minutes
 from tests.state.invariants import assert_consistent, assert_counts_match_events, assert_only_grown, counters
 
 HOUR_MINUTES = 60 - int(PAST_SECONDS) // 60
@@ -33,23 +36,33 @@ TRAINING, INFERENCE, NOTEBOOKS = (f"/run/nvidia/mps/{name}/pipe" for name in ("t
 
 @cache
 def hour() -> tuple[Reduced, ...]:
-    """Return the node after each minute of an hour. The first quarter is before the demo starts."""
+    """Return the node after each minute of an hour, with `--watchdog=act` and `--attribution=bpf`.
+
+    The first quarter is before the demo starts.
+    """
+    clock = HandClock(AT)
+    return tuple(islice(minutes(clock, Simulation(1, clock, probes=True), ACTING), HOUR_MINUTES))
+
+
+@cache
+def default_hour() -> tuple[Reduced, ...]:
+    """Return the same of the default installation: it only observes, and attributes no SM time."""
     clock = HandClock(AT)
     return tuple(islice(minutes(clock, Simulation(1, clock)), HOUR_MINUTES))
 
 
-def events() -> list[Event]:
-    return [event for minute in hour() for event in minute.events]
+def events(of_minutes: Sequence[Reduced] | None = None) -> list[Event]:
+    return [event for minute in of_minutes or hour() for event in minute.events]
 
 
-def ended_incidents() -> list[Incident]:
+def ended_incidents(of_minutes: Sequence[Reduced] | None = None) -> list[Incident]:
     """Return the incidents that are over."""
-    ended = [event.incident for event in events() if event.event is EventName.FAULT_RECOVERED]
+    ended = [event.incident for event in events(of_minutes) if event.event is EventName.FAULT_RECOVERED]
     return [incident for incident in ended if incident is not None]
 
 
 def exposition(present: Node) -> str:
-    return generate_latest(NodeCollector(View(present, client_min_age=15.0, policy=POLICY))).decode()
+    return generate_latest(NodeCollector(View(present, client_min_age=15.0, policy=ACTING))).decode()
 
 
 def values(present: Node, name: str, label: str) -> dict[str, float]:
@@ -63,7 +76,7 @@ def values(present: Node, name: str, label: str) -> dict[str, float]:
 
 def test_has_every_kind_of_event() -> None:
     """All but stops, pauses, lost GPUs, and blocked or forged logs; open faults are reported last."""
-    assert {event.event for event in events()} == set(EventName) - {
+    assert {event.event for event in (*events(), *events(default_hour()))} == set(EventName) - {
         EventName.DAEMON_STOPPED,
         EventName.EXPORTER_PAUSED,
         EventName.GPU_LOST,
@@ -77,11 +90,14 @@ def test_has_every_kind_of_event() -> None:
 
 def test_every_lost_daemon_returns() -> None:
     """Each loss is followed by the same daemon's return, unless the hour ends before."""
-    reported = [(event.at, event.daemon, event.event) for event in events()]
-    for at, daemon, name in reported:
-        if name is EventName.DAEMON_LOST and at < END - 4 * MINUTE:
-            returns = [back for back, other, event in reported if other == daemon and event is EventName.DAEMON_UP]
-            assert any(at < back < at + 4 * MINUTE for back in returns)
+    for reported in (events(), events(default_hour())):
+        lost = [event for event in reported if event.event is EventName.DAEMON_LOST and event.at < END - 4 * MINUTE]
+        assert lost
+        for loss in lost:
+            returns = [
+                event.at for event in reported if (event.daemon, event.event) == (loss.daemon, EventName.DAEMON_UP)
+            ]
+            assert any(loss.at < back < loss.at + 4 * MINUTE for back in returns)
 
 
 def test_one_daemon_restarts_between_two_scrapes() -> None:
@@ -119,9 +135,11 @@ def test_a_fault_has_all_details() -> None:
 
 
 def test_killed_clients_and_most_addresses_name_a_suspect() -> None:
-    """So a dashboard shows both cases."""
-    named = [(incident.kind, incident.suspect is not None) for incident in ended_incidents()]
-    assert set(named) == {(FaultKind.CLIENT_KILLED, True), (FaultKind.MEMORY, True), (FaultKind.MEMORY, False)}
+    """About as many as in trials: one of four illegal addresses names no client."""
+    for incidents in (ended_incidents(), ended_incidents(default_hour())):
+        named = Counter((incident.kind, incident.suspect is not None) for incident in incidents)
+        assert named.keys() == {(FaultKind.CLIENT_KILLED, True), (FaultKind.MEMORY, True), (FaultKind.MEMORY, False)}
+        assert named[FaultKind.MEMORY, True] > named[FaultKind.MEMORY, False]
 
 
 def test_clients_are_refused_during_a_fault_and_by_a_full_server() -> None:
@@ -143,12 +161,27 @@ def test_has_nearly_every_diagnosis() -> None:
     }
 
 
-def test_the_watchdog_acts_for_some_daemons_and_only_reports_for_others() -> None:
-    """As the configuration of each daemon says."""
+def test_the_watchdog_acts_only_if_asked() -> None:
+    everywhere = {TRAINING, INFERENCE, NOTEBOOKS}
     acted = {event.daemon: event.result for event in events() if event.event is EventName.WATCHDOG_ACTED}
-    would = {event.daemon for event in events() if event.event is EventName.WATCHDOG_WOULD_ACT}
-    assert acted == dict.fromkeys((INFERENCE, NOTEBOOKS), ActionResult.SUCCEEDED)
-    assert would == {TRAINING}
+    would = {event.daemon for event in events(default_hour()) if event.event is EventName.WATCHDOG_WOULD_ACT}
+    assert acted == dict.fromkeys(everywhere, ActionResult.SUCCEEDED)
+    assert would == {TRAINING, NOTEBOOKS}
+    assert EventName.WATCHDOG_WOULD_ACT not in {event.event for event in events()}
+    assert EventName.WATCHDOG_ACTED not in {event.event for event in events(default_hour())}
+
+
+def test_attributes_the_sm_time_of_clients_that_share_a_gpu_only_if_asked() -> None:
+    """By default, status states the option. Only a client that is alone on a GPU, or bypasses MPS, has SM time."""
+    last = default_hour()[-1].node
+    assert CollectorName.LIBCUDA_PROBES not in last.sources
+    methods = {method for gpu in last.usage_totals.gpus.values() for _, method in gpu.by_account}
+    assert Method.MEASURED in methods
+    assert methods & {Method.FLIGHT, Method.LAUNCHES} == set()
+    families = {family.name for family in text_string_to_metric_families(exposition(last)) if family.samples}
+    assert not [name for name in families if name.startswith(("cuda_mps_client_kernel", "cuda_mps_client_slowdown"))]
+    problems = {document_of(minute.node).attribution_problem for minute in default_hour()}
+    assert "SM time by client is not known: start the exporter with --attribution=bpf" in problems
 
 
 def test_a_circuit_opens_and_is_closed_again() -> None:
@@ -257,13 +290,13 @@ def test_has_clients_at_the_start() -> None:
 def test_every_family_has_samples_in_the_first_minute() -> None:
     """A simulation has no families about the exporter's process, and its quarantine is over by then."""
     clock = HandClock(AT)
-    simulation = Simulation(1, clock)
-    first = next(minutes(clock, simulation))
+    simulation = Simulation(1, clock, probes=True)
+    first = next(minutes(clock, simulation, ACTING))
     assert first.events == hour()[0].events, "the seed determines the events"
     present, clock.time = first.node, AT + MINUTE
     seen: set[str] = set()
-    for second, _ in advance(present, simulation, POLICY):
-        view = View(second, client_min_age=15.0, policy=POLICY)
+    for second, _ in advance(present, simulation, ACTING):
+        view = View(second, client_min_age=15.0, policy=ACTING)
         seen.update(
             family.name
             for family in CATALOGUE

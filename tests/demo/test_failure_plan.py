@@ -18,7 +18,7 @@ from exporter.usage.capacity import gpu_sharing
 from tests.builders import AT, Reduced
 from tests.clocks import HandClock
 from tests.report.test_document import assert_valid
-from tests.simulated import MINUTE, POLICY, minutes
+from tests.simulated import ACTING, MINUTE, POLICY, minutes
 
 PAST, AFTER, SECONDS = 30.0, 2.0, 73.0
 DURING, OVER = (1, 2), 3
@@ -29,8 +29,9 @@ DURING, OVER = (1, 2), 3
 def calm_minutes(failure: str | None) -> tuple[Reduced, ...]:
     """Some minutes of a calm node, with or without a failure."""
     clock = HandClock(AT)
-    simulation = Simulation(1, clock, calm=True, past=PAST)
-    each_minute = minutes(clock, simulation)
+    simulation = Simulation(1, clock, calm=True, past=PAST, probes=True)
+    # A circuit opens only after restarts.
+    each_minute = minutes(clock, simulation, ACTING if failure == "daemon-keeps-dying" else POLICY)
     past = next(each_minute)
     if failure is not None:
         seconds = SECONDS if FAILURES[failure].lasts else 0.0

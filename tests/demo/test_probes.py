@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from exporter.demo.gpus import GPUS, SMS, TRAINERS, SimulatedProcess, probe_readings
+from exporter.demo.gpus import GPUS, SMS, TRAINERS, SimulatedProcess, let_work, probe_readings
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.observation import Observation
 from tests.builders import AT
@@ -21,6 +21,7 @@ def area(seen: Sequence[Observation]) -> int:
 
 
 def test_utilization_of_each_gpu_agrees_with_the_work_of_its_processes() -> None:
+    let_work(AT, PROCESSES)
     before, after = (tuple(probe_readings(at, GPUS, PROCESSES)) for at in (AT, AT + 1))
     busy = {each.gpu: each.sm_utilization for each in after if isinstance(each, GpuUse)}
     assert sum(busy.values()) * SMS * 1e9 == pytest.approx(area(after) - area(before))

@@ -28,13 +28,16 @@ STARTS_AT, SCRAPE_SECONDS = 3600.0, 15
 BEFORE, AFTER = 60, 60
 """Seconds from the start of the demo to the failure, and from the end of the failure to the last scrape."""
 
+WITH_PROBES = {"noisy-neighbour"}
+"""Failures whose alert needs `--attribution=bpf`."""
+
 Series = dict[str, list[str]]
 
 
 def scraped(failure: str) -> Series:
     """Return the samples of a demo with this failure, in promtool's notation, by their series."""
     clock, node = HandClock(STARTS_AT), initial_node()
-    simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS)
+    simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS, probes=failure in WITH_PROBES)
     for second in advance(node, simulation, POLICY):
         node, _ = second
     lasts = FAILURES[failure].lasts

@@ -44,7 +44,7 @@ MOST_SNAPSHOTS = 200
 def snapshots(failure: str) -> Iterator[StatusInput]:
     """Yield the demo's node every few seconds, first calm, then with this failure."""
     clock, history = HandClock(BEGINS), History()
-    simulation = Simulation(1, clock, calm=True, past=HOUR)
+    simulation = Simulation(1, clock, calm=True, past=HOUR, probes=True)
     simulation.plan(EARLIER)
     node = initial_node()
     policy = Policy(daemon_policies={name: DaemonPolicy(command=("start-mps", name)) for name in node.daemons})

@@ -4,15 +4,21 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from exporter import one_shot
+from exporter.commands import client
+from exporter.model.node import Node
 from exporter.service_socket import ServiceSocket
+from exporter.terminal import progress
 from tests.builders import DAEMON, at_work, blocked_recovery, daemon_down, idle, process, reduced, three_clients
 from tests.clocks import HandClock
+from tests.eventually import eventually
 from tests.incidents.values import HOSTILE
 from tests.program import main
 from tests.service.running import Running
@@ -82,6 +88,29 @@ def test_prints_the_overview_first_and_fits_the_table_on_a_terminal(
     fault = f"  MPS server 513 of {DAEMON} has been in FAULT for 0 ms; 1 client blocks"
     assert lines[2:4] == [fault, "    recovery; suspect: likely PID 600"]
     assert max(map(len, lines)) <= 80
+
+
+def test_shows_progress_on_a_terminal_while_no_service_runs(
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pseudo() as pty:
+        screen: list[str] = []
+
+        def shows_the_text() -> None:
+            screen.append(pty.seen())
+            assert "".join(screen) == "Reading the state of the node ..."
+
+        def collect(_: object) -> Node:
+            eventually(shows_the_text)
+            return idle()
+
+        monkeypatch.setattr(one_shot, "collect_once", collect)
+        monkeypatch.setattr(client, "progress", partial(progress, after=0.01))
+        monkeypatch.setattr(sys, "stderr", pty.program)
+        run_command()
+
+        assert screen
+        assert pty.seen().strip(" \r") == "", "it is removed before the status is shown"
 
 
 def test_brief_prints_overview_and_problems(running: Running, run_command: RunCommand) -> None:
