@@ -268,11 +268,11 @@ def _noisy_neighbour(scenario: Scenario, at: float, seconds: float) -> Iterator[
 
 def _limits_drift(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Give clients the whole GPU, until an operator reverts it, or the watchdog if it may act."""
-    for daemon in (scenario.training, scenario.inference):
-        if daemon.answers and daemon.fault is None:
-            yield from _connect_one(daemon, at, seconds)
-            yield from daemon.set_threads(at, 100.0)
-            scenario.later(at + seconds, partial(daemon.set_threads, percentage=daemon.default_threads))
+    daemon = scenario.training
+    if daemon.answers and daemon.fault is None:
+        yield from _connect_one(daemon, at, seconds)
+        yield from daemon.set_threads(at, 100.0)
+        scenario.later(at + seconds, partial(daemon.set_threads, percentage=daemon.default_threads))
 
 
 def _unknown_line(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
