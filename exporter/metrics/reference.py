@@ -1,5 +1,6 @@
 """docs/METRICS.md, from the catalogue: `python -m exporter.metrics.reference > docs/METRICS.md`."""
 
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,10 @@ _INTRODUCTION = """\
 
 This page lists all families except the `process_…` families of the exporter's own process. Names of counters end in
 `_total`. The others are gauges, except one histogram. Values that are unknown or could not be read are absent, never 0.
+Families whose names end in `_info` are always 1. Of the values of `state`, `mode` or `diagnosis`, exactly one is 1.
 """
+
+_IN_INTRODUCTION = re.compile(r" Absent if unknown\.|[,;] always 1|; exactly one (state|mode|diagnosis) is 1")
 
 
 def reference() -> str:
@@ -26,7 +30,8 @@ def _section(group: Group) -> Iterator[str]:
     yield "| family | labels | meaning |"
     yield "|---|---|---|"
     for family in group.families:
-        yield f"| `{family.name}` | {_code(family.labels)} | {family.help} |"
+        meaning = _IN_INTRODUCTION.sub("", family.help)
+        yield f"| `{family.name}` | {_code(family.labels)} | {meaning} |"
     yield from ("", *_choices(group.families))
     yield f"Example: {group.purpose}.\n\n```promql\n{group.query}\n```\n"
 
