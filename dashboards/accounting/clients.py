@@ -117,7 +117,7 @@ NEIGHBOURS = Row(
     (
         table(
             "Slowdown by client",
-            "How many times longer each client's work took in the last minute than on a quiet GPU, and one standard "
+            "Time that each client's work took in the last minute, divided by that on a quiet GPU, and one standard "
             "error; beside it, how much of the GPU memory's bandwidth it used. At least: the client never had a quiet "
             "GPU, and is compared with its fastest ten seconds.",
             tuple(map(_of_client, _SLOWED)),
@@ -127,20 +127,20 @@ NEIGHBOURS = Row(
                 "pid": "PID",
                 "user": "User",
                 "command": "Command",
-                "Value #A": Column("Times slower", looks.NUMBER),
+                "Value #A": Column("Slowdown", looks.NUMBER),
                 "Value #B": Column("±", looks.NUMBER),
                 "Value #C": Column("At least", looks.NUMBER),
                 "Value #D": Column("Bandwidth", looks.RATIO),
                 "Value #E": Column("± of it", looks.RATIO),
             },
-            sort=("Times slower", True),
+            sort=("Slowdown", True),
             width=14,
             height=10,
         ),
         lines(
             "Sharing gain",
-            "How many clients' worth of work each GPU did in the minute before. Below 1, the clients would be faster "
-            "in turns. Absent while the slowdown of a client is unknown.",
+            "How many clients' worth of work each GPU did in the minute before. Clearly below 1, the same work may "
+            "take less time if the clients run one after another. Absent while the slowdown of a client is unknown.",
             Query(
                 f"cuda_mps_gpu_sharing_gain_ratio{{gpus}} {WITH_INDEX}",
                 "GPU {{index}} {{instance}}",
@@ -150,9 +150,9 @@ NEIGHBOURS = Row(
             height=10,
         ),
         table(
-            "Time lost to neighbours by workload",
-            "Hours that each workload lost to its neighbours in the selected time range, at least, and that it cost "
-            "them, in proportion to its use of the resource for which they waited.",
+            "Time lost by slowdown, by workload",
+            "Hours that slowdown cost each workload in the selected time range, at least, and that the workload cost "
+            "others, in proportion to its use of the resource for which they waited.",
             tuple(by(OWNER, family, HOUR) for family in _LOST),
             {
                 "workload_kind": "Kind",
@@ -166,7 +166,7 @@ NEIGHBOURS = Row(
         ),
         lines(
             "Slowdown over time",
-            "How many times longer each client's work took in the minute before than on a quiet GPU.",
+            "Time that each client's work took in the minute before, divided by that on a quiet GPU.",
             Query(f"{_of_client(_SLOWDOWN)} {WITH_INDEX}", _ON_GPU),
             Query(f"{_of_client(_LEAST)} {WITH_INDEX}", f"at least: {_ON_GPU}"),
             unit=looks.NUMBER,

@@ -317,7 +317,7 @@ _CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for
 
 
 CONTENTION = Group(
-    "Contention (`--attribution=bpf`)",
+    "Slowdown by neighbours (`--attribution=bpf`)",
     "clients that take more than twice as long as alone",
     "cuda_mps_client_slowdown_ratio - 2 * cuda_mps_client_slowdown_error_ratio > 2",
     _SLOWDOWN.value("cuda_mps_client_slowdown_ratio", lambda each: None if each.is_bound else each.ratio).help(
@@ -337,16 +337,15 @@ CONTENTION = Group(
         "Standard error of the client's part of the bandwidth."
     ),
     _CAPACITY.value("cuda_mps_gpu_sharing_gain_ratio", lambda each: each.gain).help(
-        "How many clients' worth of work the GPU did in the last minute, compared with clients that are alone. Well "
-        "below 1, turns may be faster. Absent if unknown for half of the minute."
+        "How many clients' worth of work the GPU did in the last minute. Clearly below 1, the same work may take less "
+        "time if the clients run one after another. Absent if unknown for half of the minute."
     ),
     _contention("cuda_mps_workload_contention_seconds_total", lambda used: used.lost_us).help(
-        "Time that the workload's processes lost to neighbours on the GPU, at least: on a quiet GPU, their work would "
-        "have ended so much earlier."
+        "Time by which slowdown delayed the work of the workload's processes, at least."
     ),
     _contention("cuda_mps_workload_contention_caused_seconds_total", lambda used: used.caused_us).help(
-        "Time that other processes lost to those of the workload, in proportion to what these used of the resource for "
-        "which they waited."
+        "Time by which the workload's processes delayed those of others, in proportion to their use of the resource "
+        "for which these waited."
     ),
 )
 

@@ -70,12 +70,12 @@ _SHARING_COLUMNS = (
     Column(name="MAY USE", align_right=True),
     Column(name="USED", align_right=True),
     Column(name="METHOD"),
-    Column(name="SLOWER", align_right=True),
+    Column(name="SLOWDOWN", align_right=True),
     Column(name="MEMORY", align_right=True),
     Column(name="SINCE", align_right=True),
 )
-_IF_KNOWN = {"WORKLOAD": 3, "SLOWER": 7}
-_SHARING_DROPPABLE = ("SINCE", "WORKLOAD", "USER", "MAY USE", "METHOD", "MEMORY", "SLOWER")
+_IF_KNOWN = {"WORKLOAD": 3, "SLOWDOWN": 7}
+_SHARING_DROPPABLE = ("SINCE", "WORKLOAD", "USER", "MAY USE", "METHOD", "MEMORY", "SLOWDOWN")
 
 _STATE_STYLES = {
     "up": Style.OK,
