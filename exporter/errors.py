@@ -1,12 +1,4 @@
-"""The exporter's errors, by their cause.
-
-ExporterError
-├── ConfigError       a flag or setting is wrong: exit code 2
-├── ListenError       the address cannot be listened on: exit code 1
-├── HistoryError      the history of incidents cannot be read: exit code 1
-├── RecordingError    a recording cannot be read or written: exit code 1
-└── ServiceError      the running service refused or did not answer: exit code 1
-"""
+"""The exporter's errors, by their cause. The exit code of ConfigError is 2, that of the others 1."""
 
 from errno import EDQUOT, EFBIG, ENOSPC
 

@@ -16,9 +16,6 @@ DEFAULT_INCIDENTS = 20
 _TITLES = {"paths": "configuration", "web": "web server", "clients": "metrics", "attribution": "metrics"}
 """Title of the flags of a section in a command's help, if it is not the section."""
 
-_SHORTER = {("demo", "--watchdog.mode"): "--watchdog"}
-"""Other flags of an option, by its command: this one is that of `replay`."""
-
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Add the arguments of a command: its own ones, then the flags of its options."""
@@ -58,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
                 case tuple() | frozenset():
                     kind["action"] = "append"
             meaning = f"{option.help} (default: {default_text(option, command)})"
-            flags = (_SHORTER.get((command, option.flag)) or option.flag, option.flag)
+            short = ("--watchdog",) if command == "demo" and option.attribute == "watchdog" else ()  # as of `replay`
             groups[title].add_argument(
-                *dict.fromkeys(flags), dest=option.flag, default=argparse.SUPPRESS, help=meaning, **kind
+                *short, option.flag, dest=option.flag, default=argparse.SUPPRESS, help=meaning, **kind
             )
 
 

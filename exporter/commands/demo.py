@@ -12,12 +12,12 @@ from pathlib import Path
 import structlog
 
 from exporter import log
-from exporter.clock import Clock, SystemClock
+from exporter.clock import SystemClock
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.thread import CollectorThread, Inbox
 from exporter.config.load import Reloader
 from exporter.config.settings import Attribution, Config
-from exporter.demo.failures import PlannedFailure, parse_planned
+from exporter.demo.failures import parse_planned
 from exporter.demo.scenario import initial_node, simulated_config
 from exporter.demo.simulation import CALM_SECONDS, PAST_SECONDS, Simulation, advance
 from exporter.history import History
@@ -49,31 +49,6 @@ class SimulatedStore:
         """Return nothing: all state could be read."""
 
 
-def serve_simulated(
-    config: Config, simulation: Simulation, plan: Sequence[PlannedFailure], reloader: Reloader, clock: Clock
-) -> None:
-    """Simulate the past, then serve the node until a signal ends it."""
-    node, history = replace(initial_node(), simulated=True), History()
-    for second in advance(node, simulation, policy_of(config)):
-        node, events = second
-        history.add(node, events)
-    simulation.plan(plan)
-    inbox: Inbox = Inbox()
-    collector = CollectorThread("demo", simulation.collect, period=1.0, deadline=5.0, inbox=inbox, clock=clock)
-    Service(
-        config,
-        node,
-        CollectorPool((collector,)),
-        inbox,
-        clock,
-        reloader=reloader,
-        history=history,
-        store=SimulatedStore(),
-        runner=simulation,
-        on_serving=lambda origins: print_commands(origins[0]),
-    ).run()
-
-
 def print_commands(origin: str) -> None:
     """Print the commands that can be tried beside the demo, as they are pasted into another terminal."""
     program = Path(sys.argv[0])
@@ -90,15 +65,6 @@ def print_commands(origin: str) -> None:
         print(text, flush=True)
 
 
-def check_web_server(config: Config) -> str:
-    """Return https or http. ConfigError or ListenError if the web server cannot start: the simulation takes long."""
-    file = config.web_config_file
-    protection = None if file is None else WebSecurity(file).current()
-    for address in config.listen:
-        listen(address).close()
-    return "http" if protection is None or protection.tls is None else "https"
-
-
 def demo(arguments: Namespace, config: Config) -> int:
     """Serve a simulated node through the same reducer, watchdog and web server as a real one."""
     log.configure(config.log_level, config.log_format, sys.stderr, simulated=True)
@@ -109,10 +75,31 @@ def demo(arguments: Namespace, config: Config) -> int:
     past, probes = CALM_SECONDS if calm else PAST_SECONDS, config.attribution is Attribution.BPF
     simulation = Simulation(arguments.seed, clock, calm=calm, past=past, probes=probes)
     config = simulated_config(config)
-    scheme = check_web_server(config)
+    # Checked first, because the simulation takes long.
+    protection = None if config.web_config_file is None else WebSecurity(config.web_config_file).current()
+    for address in config.listen:
+        listen(address).close()
+    scheme = "http" if protection is None or protection.tls is None else "https"
     for host, port in config.listen:
         page = f"{scheme}://{url_host(host)}:{port}/" if port else "the web server"
         structlog.get_logger().info("simulating", page=page, ready_in="less than a minute")
-    reloader = Reloader(arguments, os.environ, config, completed=simulated_config)
-    serve_simulated(config, simulation, plan, reloader, clock)
+    node, history = replace(initial_node(), simulated=True), History()
+    for second in advance(node, simulation, policy_of(config)):
+        node, events = second
+        history.add(node, events)
+    simulation.plan(plan)
+    inbox: Inbox = Inbox()
+    collector = CollectorThread("demo", simulation.collect, period=1.0, deadline=5.0, inbox=inbox, clock=clock)
+    Service(
+        config,
+        node,
+        CollectorPool((collector,)),
+        inbox,
+        clock,
+        reloader=Reloader(arguments, os.environ, config, completed=simulated_config),
+        history=history,
+        store=SimulatedStore(),
+        runner=simulation,
+        on_serving=lambda origins: print_commands(origins[0]),
+    ).run()
     return 0
