@@ -36,17 +36,13 @@ def configure(level: str, log_format: str, stream: TextIO, *, simulated: bool = 
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            *((_add_simulated,) if simulated else ()),
+            *((lambda _logger, _method, event: {**event, "simulated": True},) if simulated else ()),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *_renderers(log_format, colors=stream.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda *_: structlog.WriteLogger(cast("TextIO", _TolerantStream(stream))),
     )
-
-
-def _add_simulated(_logger: object, _method: str, event: EventDict) -> EventDict:
-    return {**event, "simulated": True}
 
 
 class _TolerantStream:

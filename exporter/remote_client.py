@@ -39,6 +39,9 @@ class RemoteExporter:
         self._timeout = timeout
         self._parts = _parsed(url)
         self._login = _login(self._parts.hostname or "")
+        self._headers = {}
+        if self._login is not None:
+            self._headers["Authorization"] = "Basic " + base64.b64encode(":".join(self._login).encode()).decode()
         self._tls = _tls(certificate) if self._parts.scheme == "https" else None
         if certificate is not None and self._tls is None:
             raise ConfigError("--cert: a client certificate needs --url https://…")
@@ -88,7 +91,7 @@ class RemoteExporter:
                 where = "and listens on that address (--web.listen-address; default port: 10677)"
                 raise self._error(f"cannot connect: {reason}; check that the exporter runs there {where}") from error
             try:
-                connection.request("GET", target, headers=self._headers())
+                connection.request("GET", target, headers=self._headers)
                 # An answer without a length owns the socket, which closing the connection would leave open.
                 with connection.getresponse() as response:
                     body = response.read(MAX_ANSWER_BYTES + 1)
@@ -100,11 +103,6 @@ class RemoteExporter:
         if len(body) > MAX_ANSWER_BYTES:
             raise self._error(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
         return response.status, response.getheader("Server", ""), body
-
-    def _headers(self) -> dict[str, str]:
-        if self._login is None:
-            return {}
-        return {"Authorization": "Basic " + base64.b64encode(":".join(self._login).encode()).decode()}
 
     def _refusal(self, status: int, server: str, envelope: Any) -> str:
         """Return why the server did not answer, and what to do."""

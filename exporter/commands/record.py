@@ -53,12 +53,10 @@ def record(arguments: Namespace, config: Config) -> int:
 def _header(config: Config, clock: Clock) -> Header:
     """Return the header, with the GPUs and the driver if NVML returns them before the deadline."""
     with contextlib.closing(Nvml(clock)) as nvml:
-        reading = collect_each(config.constants.collect_deadline, {CollectorName.NVML: nvml.collect})[
-            CollectorName.NVML
-        ]
+        readings = collect_each(config.constants.collect_deadline, {CollectorName.NVML: nvml.collect})
         gpus = tuple(
             RecordedGpu(index=each.index, uuid=each.gpu, name=each.name or "", pci_bus_id=each.pci_bus_id)
-            for each in reading.observations
+            for each in readings[CollectorName.NVML].observations
             if isinstance(each, GpuReading) and each.index is not None
         )
         return header_of(config, gpus, nvml.driver_version() if gpus else None)

@@ -278,11 +278,8 @@ def read_exporter(config: Config, proc: Proc, clock: Clock) -> ExporterProcess:
     if pid is None or status is None:
         pid, status = os.getpid(), proc.status(os.getpid()) or ""
     user = effective_user(status)
-    uid, groups, capabilities = (
-        os.geteuid() if user is None else user,
-        group_ids(status),
-        effective_capabilities(status),
-    )
+    uid, groups = os.geteuid() if user is None else user, group_ids(status)
+    capabilities = effective_capabilities(status)
     if is_service and uid != 0:
         kernel_log = None if capabilities >> Capability.SYSLOG & 1 else "it lacks CAP_SYSLOG"
     else:

@@ -146,7 +146,11 @@ class Api:
             for event in self.history.events
             if name in (None, event.event) and daemon in (None, event.daemon) and (since is None or event.at >= since)
         )
-        return self._list(list(islice(events, wanted.get("limit", DEFAULT_LIMIT))), _event_object)
+
+        def as_object(event: Event) -> Mapping[str, object]:
+            return {"at": event.at, "time": utc_time(event.at), **printable_value(event.as_json(), LONGEST_TEXT)}
+
+        return self._list(list(islice(events, wanted.get("limit", DEFAULT_LIMIT))), as_object)
 
     def _success(self, data: Mapping[str, object]) -> Answer:
         warnings = {"warnings": [SIMULATED]} if self.simulated else {}
@@ -179,10 +183,6 @@ def encode_within(objects: Iterable[object], most_bytes: int) -> list[bytes]:
 def error_answer(status: HTTPStatus, text: str) -> Answer:
     """Return an error in the envelope; the text has what to do."""
     return _answer(status, {"status": "error", "errorType": _ERROR_TYPES[status], "error": text})
-
-
-def _event_object(event: Event) -> Mapping[str, object]:
-    return {"at": event.at, "time": utc_time(event.at), **printable_value(event.as_json(), LONGEST_TEXT)}
 
 
 def _answer(status: HTTPStatus, envelope: Mapping[str, object]) -> Answer:

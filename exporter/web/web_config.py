@@ -174,7 +174,8 @@ class WebSecurity:
         """
         if self._reloading.acquire(blocking=False):
             try:
-                if self._problem is not None or self._file.has_changed():
+                versions = self._file.versions.items()
+                if self._problem is not None or any(_version(path) != version for path, version in versions):
                     self._reload()
             finally:
                 self._reloading.release()
@@ -204,13 +205,9 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._versions: dict[Path, _FileVersion | None] = {}
+        self.versions: dict[Path, _FileVersion | None] = {}
         self._values: dict[str, object] = {}
         """The values of all sections, by section and key with a full stop between them."""
-
-    def has_changed(self) -> bool:
-        """Return whether a file has changed since it was read."""
-        return any(_version(path) != version for path, version in self._versions.items())
 
     def error(self, key: str, problem: str) -> ConfigError:
         """Return an error that names the file and, if there is one, the key."""
@@ -218,7 +215,7 @@ class _File:
 
     def read(self, path: Path) -> bytes:
         """Read a file; OSError if it cannot be read or is larger than `MAX_FILE_BYTES`."""
-        self._versions[path] = _version(path)
+        self.versions[path] = _version(path)
         with path.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:

@@ -24,11 +24,10 @@ _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
 def process_bypassing(facts: Facts) -> Iterator[Finding]:
     """A CUDA process bypasses MPS, for one of several reasons."""
     for daemon, each, process, gpu in bypassing(facts):
-        path, reaches, hidden = (
-            process.pipe_directory,
-            _reaches(daemon, each, process),
-            _is_hidden(daemon, each, process),
-        )
+        path, reaches = process.pipe_directory, _reaches(daemon, each, process)
+        same = posixpath.normpath(path) == posixpath.normpath(each.process.pipe_directory)
+        below = process.container is not None and _is_below(daemon, each, process)
+        hidden = (same or below) and not reaches
         finding = partial(Finding, NodeProblem.PROCESS_BYPASSING, values={"gpu": gpu}, places=(process_label(process),))
         if not hidden and not reaches:
             default = "" if process.variable(PIPE_DIRECTORY) is not None else " (the default)"
@@ -50,7 +49,7 @@ def process_bypassing(facts: Facts) -> Iterator[Finding]:
                 situation=Situation.CONTAINER_WITHOUT_DIRECTORY,
                 commands=(f"docker run --ipc=host -v {directory}:{directory} -e {PIPE_DIRECTORY}={directory} IMAGE",),
             )
-        if _of_other_user(each, process):
+        if each.process.uid and process.uid not in (None, each.process.uid):
             yield finding(
                 details=f"The daemon serves only its own user, UID {each.process.uid}.",
                 situation=Situation.DAEMON_OF_ANOTHER_USER,
@@ -140,21 +139,9 @@ def _reaches(daemon: Daemon, each: DaemonFacts, process: ProcessFacts) -> bool:
     return process.pipe is not None and (process.pipe == each.process.pipe or _is_below(daemon, each, process))
 
 
-def _is_hidden(daemon: Daemon, each: DaemonFacts, process: ProcessFacts) -> bool:
-    """Return whether the process has the daemon's path, but another directory there, or none."""
-    same = posixpath.normpath(process.pipe_directory) == posixpath.normpath(each.process.pipe_directory)
-    below = process.container is not None and _is_below(daemon, each, process)
-    return (same or below) and not _reaches(daemon, each, process)
-
-
 def _is_below(daemon: Daemon, each: DaemonFacts, process: ProcessFacts) -> bool:
     own, path = (posixpath.normpath(facts.pipe_directory) for facts in (each.process, process))
     return daemon.runtime.protocol == PROTOCOL and path.startswith(f"{own}/")
-
-
-def _of_other_user(each: DaemonFacts, process: ProcessFacts) -> bool:
-    """Return whether the daemon serves only one ordinary user, and the process belongs to another one."""
-    return bool(each.process.uid) and process.uid not in (None, each.process.uid)
 
 
 def _place_of_variables(process: ProcessFacts) -> str:
