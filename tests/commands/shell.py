@@ -56,7 +56,7 @@ PROGRAMS = _words(
     """amtool apt-get cat cd chmod chown chronyc curl cut date dcgmi df dmesg docker echo export fuser grep head helm
     install jq kubectl ldconfig ln ls lspci mkdir modprobe mypy nvidia-smi pgrep pip podman prlimit promtool ps ruff
     scontrol sed sha256sum sort ss ssh systemd-analyze systemd-sysusers systemd-tmpfiles tail tr truncate type watch
-    uname uniq COMMAND tests/gpu/run.sh lab/attribution/run.sh"""
+    uname uniq COMMAND deploy/packages/build lab/attribution/run.sh tests/gpu/run.sh"""
 )
 """Programs of other projects, of which only the syntax, the repository's files and the exporter's URLs are checked."""
 
@@ -65,7 +65,7 @@ QUOTED = {
     *("cpu.weight: no such file or directory", "Not enough privilege to execute quit command", "UI closed", "NOT RUN"),
     *("Dual BSD/GPL", "GPL-2.0-only OR BSD-2-Clause", "very likely", "Driver/library version mismatch"),
     *("machine node1.example login USER password PASSWORD", "python -m build"),
-    "workloads + MPS server + others + unattributed + closed = what the GPU measured",
+    "workloads + mps_server + others + unattributed + closed = total",
 }
 """Quoted messages, names, a line of ~/.netrc, another program and a formula, which are not checked."""
 
