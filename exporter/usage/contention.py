@@ -366,13 +366,13 @@ def _used(split: Split, pid: int) -> float:
 def _is_quiet(pid: int, split: Split, busy_others: float) -> bool:
     """Return whether others could hardly slow a client down.
 
-    `busy_others` is the number of others that had work in flight, on average. What nobody watched is known with GPM.
+    `busy_others` had work in flight, on average. GPM shows what nobody watched, and if there is room: estimates do not.
     """
     if split.measured and (pid not in split.estimates or split.sm - _used(split, pid) > ALMOST_QUIET):
         return False
     if not split.measured and split.unknown - {pid}:
         return False
-    has_room = split.sm < ROOM_SMS and (split.dram or 0.0) < ROOM_BANDWIDTH
+    has_room = split.measured and split.sm < ROOM_SMS and (split.dram or 0.0) < ROOM_BANDWIDTH
     return busy_others < BUSY_OTHERS or (has_room and split.sm - _used(split, pid) <= ALMOST_QUIET)
 
 

@@ -228,6 +228,13 @@ def test_without_gpm_a_client_beside_one_that_launches_little_is_undisturbed() -
     assert bandwidths(gpu.state) == {}
 
 
+def test_without_gpm_a_gpu_has_no_room_for_others() -> None:
+    """Estimates were 0.03 of the SMs while 17 clients warmed up on an H100, and a baseline was five times too slow."""
+    clients = {SMALL: SLOWED, OTHER: work(10, 200)}
+    gpu = Gpu().second(clients, {SMALL: 0.02, OTHER: 0.01}, dram=None, count=3, measured=False)
+    assert not gpu.slowdowns
+
+
 def test_a_noisy_client_has_a_larger_error() -> None:
     steady, noisy = Gpu(), Gpu()
     for number in range(20):
