@@ -9,6 +9,7 @@ from exporter.model.node import Node
 from exporter.model.values import plain
 from exporter.parse.printable import printable_value
 from exporter.report.document import StatusDocument
+from exporter.report.finding import Finding
 from exporter.report.incident_status import incident_status
 from exporter.report.incident_text import brief, details, incidents_table
 from exporter.report.node_status import document_of
@@ -24,6 +25,11 @@ NOW = AT + 182
 def status_table(node: Node, policy: Policy | None = None) -> str:
     """Return the text of `status` without its headline."""
     return text_of(body(document_of(node, policy)))
+
+
+def commands_of(finding: Finding) -> tuple[str, ...]:
+    """Return all commands of what a finding asks to do, in order."""
+    return tuple(command for step in finding.all_steps for command in step.commands)
 
 
 def as_json(document: StatusDocument) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
-from exporter.report.findings import STATE_PROBLEMS
+from exporter.report.daemon_findings import STATE_PROBLEMS
 from exporter.report.problem import Problem
 from exporter.report.problems import BLOCK_PROBLEMS, CONDITION_PROBLEMS, PHASE_PROBLEMS, PROBLEMS, DaemonProblem
 

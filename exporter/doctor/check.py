@@ -32,14 +32,14 @@ class Check:
 
     def finding(
         self,
-        *places: str,
+        *facts: str,
         details: str = "",
         advice: str = "",
         commands: tuple[str, ...] = (),
         rated: Severity | None = None,
     ) -> Finding:
-        """Return the mistake at some places."""
-        return Finding(self, places=places, details=details, advice=advice, commands=commands, rated=rated)
+        """Return the mistake with the processes, paths or GPUs that have it."""
+        return Finding(self, facts=facts, details=details, advice=advice, commands=commands, rated=rated)
 
 
 def check(defined_by: Severity | Problem, *needs: Area, page: str | None = None) -> Callable[[Find], Check]:

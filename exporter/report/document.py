@@ -17,33 +17,37 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualStep:
-    """One of several steps, with its commands."""
+    """One thing to do, with its commands. `ends` is how many clients these end; None if that is unknown."""
 
     text: str
     commands: tuple[str, ...] = ()
+    ends: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingStatus:
-    """A problem that the node has now.
+    """A problem that the node has now, of one daemon or alike of several ones.
 
-    `code` and `label` name it, `text` says what is wrong, `meaning` what follows, and `remedy` what to do, before the
-    `commands` or the `steps`. `fails` is whether `status` exits with code 1. `client` is a PID.
+    `code` and `label` name it, `text` says what is wrong, and `meaning` what that means. `facts` are the affected
+    processes, GPUs or paths, and what indicates the problem. `outlook` is what happens without an operator, and `steps`
+    are what to do, in order. `follows` is another problem that may be the cause. `fails` is whether `status`
+    exits with code 1. `client` is a PID.
     """
 
     code: str
     label: str
     severity: Severity
-    daemon: str | None
+    daemons: tuple[str, ...]
     server: int | None
     gpu: str | None
     client: int | None
     since: float | None
     text: str
     meaning: str
-    remedy: str
-    commands: tuple[str, ...]
+    facts: tuple[str, ...]
+    outlook: str
     steps: tuple[ManualStep, ...]
+    follows: str | None
     runbook: str | None
     fails: bool
 
@@ -107,23 +111,14 @@ class ActionCountStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchdogSummary:
-    """The watchdog's state of a daemon in words.
+    """The watchdog's state of a daemon in words; findings have the problems.
 
-    `problem` is whether the diagnosis is a problem, and `fault` whether that is a fault, which its incident describes.
-    `process` is the process that the diagnosis concerns. `action` is what the watchdog does or last did, or why it
-    waits; if it `observes`, what it would do. `suspended` is whether it restarts nothing. `error` is why the last
+    `action` is what the watchdog does or last did, would do if it acted, or why it waits. `error` is why the last
     action failed.
     """
 
-    problem: bool
-    fault: bool
     diagnosis: str
-    indications: str
-    quarantine: str | None
-    process: str | None
     action: str | None
-    observes: bool
-    suspended: bool
     error: str | None
 
 
@@ -165,7 +160,7 @@ class DaemonStatus:
     """A control daemon with its servers.
 
     `label` is its state, or in a few words its problem. The limits are those of the next server. `died`, `faults`,
-    `fault_affected` (clients) and `refused` (by reason) are counts. `problems` are what prevents a complete status.
+    `fault_affected` (clients) and `refused` (by reason) are counts.
     """
 
     name: str
@@ -187,7 +182,6 @@ class DaemonStatus:
     faults: int
     fault_affected: int
     refused: Mapping[str, int]
-    problems: tuple[str, ...]
     logs: tuple[LogStatus, ...]
     waiting: tuple[ProcessStatus, ...]
     watchdog: WatchdogStatus | None

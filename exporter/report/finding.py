@@ -1,21 +1,28 @@
-"""A problem of the catalogue that this node has, the values that fill its texts, and the commands that help."""
+"""A problem of the catalogue that this node has, the values that fill its texts, and the steps that help."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.reason import with_known_parts
+from exporter.model.values import replace
 from exporter.parse.printable import printable
 from exporter.report.document import FindingStatus, ManualStep
 from exporter.report.problem import ON_NODE, Definition, Entry, Severity
-from exporter.report.problems import Situation
-from exporter.report.process_status import filled
-from exporter.report.text import duration_text
+from exporter.report.problems import DaemonProblem, Situation
+from exporter.report.process_status import filled, printed
+from exporter.report.text import counted, duration_text
 
 MOST_COMMANDS = 4
-"""How many commands a finding has at most."""
+"""How many commands of one kind a step has at most."""
+
+MOST_FACTS = 512
+"""At most so many facts of a finding are in the document."""
+
+MOST_GROUPED = 16
+"""So many commands a step for several daemons has at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +45,19 @@ class Finding:
     """What fills the placeholders of the catalogue's texts, safe to show."""
 
     notes: tuple[str, ...] = ()
-    """What is added to the text: earlier restarts, and what the watchdog does."""
+    """What is added to the text: earlier restarts, and what the end of a daemon ended."""
 
     details: str = ""
     """Sentences after the text: what `doctor` read."""
 
-    places: tuple[str, ...] = ()
-    """The processes, paths or GPUs that have the problem, if it can be in several places."""
+    facts: tuple[str, ...] = ()
+    """The affected processes, paths or GPUs, and what indicates the problem."""
+
+    outlook: str = ""
+    """What happens without an operator: sentences that hold in the watchdog's mode, budget and permissions."""
+
+    follows: str | None = None
+    """Another problem of this node that may be the cause, in a few words."""
 
     rated: Severity | None = None
     """The severity, if it is not that of the catalogue."""
@@ -59,7 +72,7 @@ class Finding:
     """What helps, as typed into a shell."""
 
     steps: tuple[ManualStep, ...] = ()
-    """What to do, in order, if several steps are needed."""
+    """What to do, in order, instead of the catalogue's remedy with the commands."""
 
     harmless: bool = False
     """Whether `status` exits with code 0 all the same, as with an exporter that has just started."""
@@ -91,11 +104,16 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What to do, before the commands."""
+        """What to do, if there are no steps."""
         texts = [self.definition.remedy, self.advice]
         if self.situation is not None:
-            texts[: not self.situation.added] = [self.situation.remedy.format_map(self._values())]
+            texts[0] = self.situation.value
         return " ".join(filter(None, texts))
+
+    @property
+    def all_steps(self) -> tuple[ManualStep, ...]:
+        """What to do, in order; one step if there is only a remedy."""
+        return self.steps or (ManualStep(text=self.remedy, commands=self.commands),)
 
     def _values(self) -> Mapping[str, str]:
         """Return the values of placeholders; one that is missing is unknown."""
@@ -105,9 +123,49 @@ class Finding:
         return defaultdict(lambda: "unknown", {**shown, **self.values})
 
 
-def finding_status(found: Finding) -> FindingStatus:
-    """Return the finding as a part of the status document."""
-    return filled(FindingStatus, found, found.definition, code=found.problem.code, runbook=found.definition.page)
+def finding_statuses(found: Iterable[Finding]) -> tuple[FindingStatus, ...]:
+    """Return findings as parts of the status document, one for all daemons with the same problem and remedy."""
+    alike: dict[object, list[Finding]] = {}
+    for each in found:
+        texts = tuple(step.text for step in each.all_steps)
+        # Each fault has its own clients.
+        alone = each.daemon is None or each.problem in (DaemonProblem.SERVER_FAULT, DaemonProblem.FAULT)
+        key = id(each) if alone else (each.problem, each.severity, each.follows, each.details, texts)
+        alike.setdefault(key, []).append(each)
+    return tuple(map(_status, alike.values()))
+
+
+def _status(alike: Sequence[Finding]) -> FindingStatus:
+    """Return findings of several daemons, or a single one. Those of the others have their own texts as facts."""
+    first, *others = alike
+    text, facts = first.text, list(first.facts)
+    daemons = tuple(dict.fromkeys(printed(each.daemon) for each in alike if each.daemon is not None))
+    if others:
+        what = "more daemon" if len(daemons) == len(alike) else "more server"
+        text = f"{text}; the same applies to {counted(len(others), what)}"
+        facts = [". ".join(filter(None, (each.text, *each.facts, each.outlook))) for each in others]
+    return filled(
+        FindingStatus,
+        first,
+        first.definition,
+        code=first.problem.code,
+        daemons=daemons,
+        text=text,
+        facts=tuple(facts[:MOST_FACTS]),
+        steps=tuple(map(_together, zip(*(each.all_steps for each in alike), strict=True))),
+        runbook=first.definition.page,
+    )
+
+
+def _together(steps: Sequence[ManualStep]) -> ManualStep:
+    """Return the same step for several daemons."""
+    commands = tuple(dict.fromkeys(command for step in steps for command in step.commands))
+    ends = [step.ends for step in steps if step.ends is not None]
+    return replace(
+        steps[0],
+        commands=commands if len(steps) == 1 else commands[:MOST_GROUPED],
+        ends=sum(ends) if len(ends) == len(steps) else None,
+    )
 
 
 def state_text(daemon: Daemon) -> str:

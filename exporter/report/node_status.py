@@ -26,7 +26,7 @@ from exporter.report.document import (
     StatusDocument,
     WatchdogStatus,
 )
-from exporter.report.finding import Finding, finding_status, severity_and_label, state_text
+from exporter.report.finding import Finding, finding_statuses, severity_and_label, state_text
 from exporter.report.findings import findings
 from exporter.report.gpu_status import attribution_problem, gpu_statuses
 from exporter.report.incident_document import ProcessStatus
@@ -98,7 +98,7 @@ def status_document(data: StatusInput) -> StatusDocument:
             version=VERSION,
             severity=found[0].severity if found else Severity.WELL,
             summary="",
-            findings=tuple(map(finding_status, found)),
+            findings=finding_statuses(found),
             fails=any(each.fails for each in found),
             at=at,
             host=printable(data.host),
@@ -191,7 +191,6 @@ def _daemon(
         pinned_memory_limit_bytes=dict(memory_limits_by_gpu(node, daemon, limits.pinned_memory)),
         client_count=len(daemon.clients),
         died=sum(totals.losses.values()),
-        problems=tuple(_problems(daemon)),
         logs=tuple(_logs(daemon)),
         waiting=tuple(
             ProcessStatus(**names_of(node, pid, daemon.connections.queued.get(pid)))
@@ -205,13 +204,6 @@ def _daemon(
 def _thread_ratio(daemon: Daemon, percentage: float | None) -> float | None:
     """Return the fraction of the threads that clients may use; None if it is unknown or does not apply."""
     return None if percentage is None or daemon.has_static_partitions else percentage / 100
-
-
-def _problems(daemon: Daemon) -> Iterable[str]:
-    if not daemon.supported:
-        yield f"MPS protocol {printable(str(daemon.runtime.protocol))} is unknown: its clients are known only from NVML"
-    if daemon.pid_file_spoilt and daemon.runtime.process is not None:
-        yield f"its PID file is wrong, so no command reaches it: write {daemon.runtime.process.pid} into it"
 
 
 def _logs(daemon: Daemon) -> Iterable[LogStatus]:

@@ -332,16 +332,8 @@ BLOCK_PROBLEMS: Mapping[BlockReason, Problem] = {
 
 
 class Situation(Enum):
-    """What changes the remedy of a problem: the watchdog acts already, or something prevents the general remedy.
+    """What to do instead of the remedy of the catalogue, because something prevents that one."""
 
-    It has its own remedy. If nothing is done (`added`), the general remedy follows.
-    """
-
-    WATCHDOG_ACTS = "The watchdog: {watchdog}."
-    WATCHDOG_REPORTS = "The watchdog: {watchdog}.", True
-    WATCHDOG_OBSERVES = "The watchdog only observes: {watchdog}.", True
-    RESTARTS_SUSPENDED = "The watchdog: {watchdog}. {cause}"
-    STEPS_FOLLOW = "Take these steps, in this order."
     CANNOT_QUERY = (
         "Fix what prevents the exporter from querying the daemon: `cuda-mps-exporter doctor` reports what is missing."
     )
@@ -362,9 +354,6 @@ class Situation(Enum):
         "nvidia-cuda-mps.service does. Or start the daemon with -d instead of -f. Both need a restart, which ends "
         "clients."
     )
-
-    def __init__(self, remedy: str, added: bool = False) -> None:
-        self.remedy, self.added = remedy, added
 
 
 def of_phase(phase: WatchdogPhase) -> Definition:

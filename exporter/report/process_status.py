@@ -12,6 +12,7 @@ from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_VALUE, printable
 from exporter.report.document import ClientStatus
 from exporter.report.incident_document import ReasonStatus
 from exporter.report.reasons import reason_text
+from exporter.report.text import pid_text, process_text, workload_text
 from exporter.state.processes import cgroup_of, client_id, pod_of, workload_of
 from exporter.view import gpu_name
 
@@ -64,6 +65,15 @@ def names_of(node: Node, pid: int, uid: int | None = None) -> Mapping[str, Any]:
         "workload": workload_of(process),
         "pod": None if pod is None else printed(pod.name),
     }
+
+
+def described(node: Node, pid: int, uid: int | None = None, *, start_ticks: int | None = None) -> str:
+    """Return a process: `PID 600 (train.py of alice, job 42)`. With `start_ticks`, no other process is named."""
+    process = node.processes.get(pid)
+    if start_ticks is not None and (process is None or process.start_ticks != start_ticks):
+        return pid_text(pid)
+    names = names_of(node, pid, uid)
+    return process_text(pid, names["command"], names["user"], workload_text(names["workload"], names["pod"]))
 
 
 def client_status(

@@ -120,6 +120,31 @@ def command_to_kill(client: ClientDetails, address: Address | None) -> str | Non
     return f"kill -KILL {client.pid}" if runs else None
 
 
+def command_to_end(node: Node, pid: int) -> str | None:
+    """Return what asks a client to exit; None if its process is not known to run."""
+    return f"kill -TERM {pid}" if pid > 1 and pid in node.processes else None
+
+
+def command_to_set(variable: str, value: str) -> str | None:
+    """Return what sets a variable for the programs that a shell starts."""
+    return _line(f"export {variable}={quote(value)}")
+
+
+def last_log_lines(daemon: Daemon, first: str = "control.log") -> tuple[str, ...]:
+    """Return what shows the last lines of a daemon's logs, of this file `first`; empty if it is unknown where they are.
+
+    The paths of a daemon in a container are those of its root, as long as it runs.
+    """
+    if daemon.runtime.journal is not None:
+        return known(_line(f"journalctl -n 30 -u {quote(daemon.runtime.journal)}"))
+    if not daemon.log_directory or (_in_container(daemon) and daemon.pid is None):
+        return ()
+    root = f"/proc/{daemon.pid}/root" if _in_container(daemon) else ""
+    files = daemon.log.sizes or {"control.log", "server.log"}
+    paths = [f"{root}{daemon.log_directory}/{file}" for file in sorted(files, key=lambda file: (file != first, file))]
+    return known(_line(f"tail -n 30 {join(paths)}"))
+
+
 def is_living(node: Node, process: ProcessIdentity | None) -> bool:
     """Return whether this very process is known to run: by a reading of now, not from the state file."""
     if process is None or process.pid <= 1:

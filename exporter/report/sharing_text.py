@@ -2,18 +2,27 @@
 
 from collections.abc import Iterable, Mapping
 
+from exporter.model.contention import Resource, Slowdown
 from exporter.model.node import Node
 from exporter.model.usage import Method
 from exporter.parse.printable import printable
-from exporter.report.contention import LEAST_SHOWN, factor, process_name, slowdown_text
 from exporter.report.document import Sentence
 from exporter.report.problem import Severity
-from exporter.report.text import counted, listed, mebibytes, percent, with_error
+from exporter.report.text import counted, display_name, listed, mebibytes, percent, pid_text, with_error
 from exporter.usage.allocation import AllocatedShares
 from exporter.usage.capacity import Bound, ClientUsage, GpuSharing
 
 MOST_NAMED, MOST_USERS = 4, 2
 """At most so many processes are named in one sentence, and so many as users of the bandwidth."""
+
+LEAST_SHOWN = 0.01
+"""A smaller part of a resource is not mentioned."""
+
+_WAITS = {
+    Resource.MEMORY: "it waits for memory bandwidth",
+    Resource.SMS: "it waits for SMs",
+    Resource.OTHER: "neither the SMs nor the memory bandwidth is used up",
+}
 
 BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots", Bound.CONTENTION: "contention"}
 MOST_SLOWED = 5
@@ -148,3 +157,34 @@ def factor_text(usage: ClientUsage) -> str:
     if slowed is None or (slowed.is_bound and not usage.is_slowed):
         return ""
     return f"{'≥ ' * slowed.is_bound}{factor(slowed.ratio)}x"
+
+
+def factor(ratio: float) -> str:
+    """Return a factor with two digits."""
+    return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
+
+
+def slowdown_text(node: Node, sharing: GpuSharing, found: Slowdown) -> str:
+    """Return how much longer a client's work takes, for which resource it waits, and which other uses most of that.
+
+    Without GPM the use of memory bandwidth is unknown, and so is the resource unless it is the SMs.
+    """
+    slower = f"takes {'at least ' if found.is_bound else ''}{factor(found.ratio)} times as long as on a quiet GPU"
+    if found.resource is None:
+        return slower
+    is_other = found.resource is Resource.OTHER
+    is_unknown = is_other and sharing.recent.dram is None
+    why = "it is unknown for which resource it waits" if is_unknown else _WAITS[found.resource]
+    largest = [(process_name(node, pid), percent(part)) for pid, part in found.neighbours[:1] if part >= LEAST_SHOWN]
+    used = [
+        f", while {who} uses {part} of the SMs" if is_other else f", of which {who} uses {part}"
+        for who, part in largest
+    ]
+    return "".join((slower, "; ", why, *used))
+
+
+def process_name(node: Node, pid: int) -> str:
+    """Return a PID with the command of its process."""
+    process = node.processes.get(pid)
+    command = "" if process is None else display_name(process.command)
+    return f"{pid_text(pid)} ({command})" if command else pid_text(pid)

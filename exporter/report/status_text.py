@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from exporter.parse.printable import printable
-from exporter.report.document import DaemonStatus, GpuProcess, GpuStatus, StatusDocument
+from exporter.report.document import DaemonStatus, FindingStatus, GpuProcess, GpuStatus, ManualStep, StatusDocument
 from exporter.report.incident_document import IncidentStatus, ProcessStatus
 from exporter.report.incident_text import brief, details
 from exporter.report.problem import Severity
@@ -23,13 +23,11 @@ from exporter.report.text import (
     display_name,
     drop_columns,
     duration_text,
-    error,
     line_of,
     listed,
     mebibytes,
     percent,
     shell_command,
-    step_lines,
     truncate,
     warning,
     with_error,
@@ -40,6 +38,7 @@ PAST_SECONDS = 3600.0
 """For how long an incident that is over is shown."""
 
 MOST_FINDINGS = 8
+MOST_FACTS = 8
 MOST_BRIDGES = 4
 
 MOST_ROWS = 8
@@ -90,36 +89,79 @@ _STATE_STYLES = {
 
 
 def status_lines(document: StatusDocument, width: int | None = None) -> Sequence[Line]:
-    """Return the status as lines. Tables are at most `width` columns wide."""
-    return [*headline(document), line_of(), *body(document, width)]
+    """Return the status as lines: the summary, the problems, and the rest. Tables are at most `width` columns wide."""
+    return [*_summary(document), line_of(), *body(document, width)]
 
 
 def headline(document: StatusDocument) -> Sequence[Line]:
     """Return one line on the node, and one for each problem."""
-    found, severity = document.findings, document.severity
-    # Upper case also shows without colours.
-    word = severity.words.upper() if severity is Severity.CRITICAL else severity.words
+    found = document.findings
     problems = [line_of("  ", Piece(each.text, SEVERITY_STYLES[each.severity])) for each in found[:MOST_FINDINGS]]
-    if len(found) > MOST_FINDINGS:
-        problems.append(line_of(dim(f"  and {len(found) - MOST_FINDINGS} more")))
+    return [*_summary(document), *problems, *_more(document)]
+
+
+def _summary(document: StatusDocument) -> Sequence[Line]:
     simulated = [line_of(warning(SIMULATED))] if document.simulated else []
-    return [*simulated, line_of(Piece(word, SEVERITY_STYLES[severity]), f": {document.summary}", indent=2), *problems]
+    return [*simulated, line_of(_word(document.severity), f": {document.summary}", indent=2)]
+
+
+def _more(document: StatusDocument) -> Sequence[Line]:
+    more = len(document.findings) - MOST_FINDINGS
+    return [line_of(dim(f"  and {more} more"))] if more > 0 else []
+
+
+def _word(severity: Severity) -> Piece:
+    """Return a severity. Upper case also shows without colours."""
+    words = severity.words.upper() if severity is Severity.CRITICAL else severity.words
+    return Piece(words, SEVERITY_STYLES[severity])
+
+
+def facts_shown(finding: FindingStatus) -> Sequence[str]:
+    """Return the first facts, and how many more there are."""
+    more = len(finding.facts) - MOST_FACTS
+    return [*finding.facts[:MOST_FACTS], *([f"and {more} more"] if more > 0 else [])]
+
+
+def ends_text(step: ManualStep) -> str:
+    """Return what the commands of a step end, as a sentence after its text."""
+    if step.ends is None or not step.commands:
+        return ""
+    return f" This ends {counted(step.ends, 'client') if step.ends else 'no client'}."
+
+
+def finding_lines(finding: FindingStatus) -> Iterable[Line]:
+    """Yield a problem: what is wrong, what that means, whom it affects, what happens by itself, and what to do."""
+    yield line_of(_word(finding.severity), f": {finding.text}", indent=2)
+    if finding.follows is not None:
+        yield line_of(f"  This may follow from another problem: {finding.follows}.", indent=2)
+    yield line_of(f"  {finding.meaning}", indent=2)
+    yield from (line_of(f"  - {fact}") for fact in facts_shown(finding))
+    if finding.outlook:
+        yield line_of(f"  {finding.outlook}", indent=2)
+    several = len(finding.steps) > 1
+    if several:
+        yield line_of("  What to do:")
+    for number, step in enumerate(finding.steps, start=1):
+        before = dim(f"  {number}. ") if several else "  What to do: "
+        yield line_of(before, f"{step.text}{ends_text(step)}", indent=5)
+        yield from (line_of(" " * 5, shell_command(command), indent=5) for command in step.commands)
+    if finding.runbook is not None:
+        yield line_of(dim(f"  See {finding.runbook}"))
 
 
 def body(document: StatusDocument, width: int | None = None) -> Sequence[Line]:
-    """Return the details: tables, then the problems of each daemon with what helps, then past faults."""
-    # The watchdog's diagnoses depend on the collectors, so collection errors come first.
-    problems = [*(line_of(warning(text)) for text in _collection_errors(document)), *watchdog_lines(document)]
+    """Return the details: the problems with what helps, and open faults; then tables, and past faults."""
+    problems = [line for each in document.findings[:MOST_FINDINGS] for line in (*finding_lines(each), line_of())]
+    problems += [*_more(document), *watchdog_lines(document)]
     for incident in document.incidents:
         if incident.open:
-            problems += [line_of(), *details(incident)]
+            problems += [*details(incident), line_of()]
     past = [line_of(dim(brief(each))) for each in _past_incidents(document)]
     return [
+        *problems,
         *table_lines(document, width),
         *_joined_domains(document),
         *sharing_lines(document, width),
-        *problems,
-        *_remedies(document, problems),
         *((line_of(), line_of("Faults of the last hour:"), *past) if past else ()),
     ]
 
@@ -135,7 +177,11 @@ def with_summary(document: StatusDocument) -> StatusDocument:
 
 def only_daemon(document: StatusDocument, name: str) -> StatusDocument:
     """Return the document with one daemon and the GPUs of its clients. Bypassing processes belong to no daemon."""
-    findings = [each for each in document.findings if each.daemon in (None, name) and each.code != "process_bypassing"]
+    findings = [
+        each
+        for each in document.findings
+        if (not each.daemons or name in each.daemons) and each.code != "process_bypassing"
+    ]
     gpus = [
         replace(gpu, processes=tuple(each for each in gpu.processes if each.daemon == name))
         for gpu in document.gpus
@@ -322,42 +368,10 @@ def _sharing_row(at: float, client: GpuProcess) -> Row:
     return [cell(text or "-") for text in texts]
 
 
-def _remedies(document: StatusDocument, above: Sequence[Line]) -> Iterable[Line]:
-    """Return what helps a daemon or a GPU, with its commands, if any, unless these stand `above` already."""
-    shown = {piece.text.strip() for line in above for piece in line.pieces if piece.style is Style.COMMAND}
-    for finding in document.findings:
-        new = [command for command in finding.commands if command not in shown] if finding.daemon is not None else []
-        alone = finding.daemon is not None and not finding.commands and finding.severity is not Severity.UNKNOWN
-        if new or finding.steps or alone:
-            yield from (line_of(), line_of(f"What to do: {finding.text}"))
-            yield from (line_of(f"  {finding.meaning}"), line_of(f"  {finding.remedy}"))
-        yield from (line_of("  ", shell_command(command)) for command in new)
-        yield from step_lines(finding.steps)
-
-
-def _collection_errors(document: StatusDocument) -> Iterable[str]:
-    yield from (f"{each.name}: {each.problem}" for each in document.collectors if each.failed)
-    for daemon in document.daemons:
-        name = printable(daemon.name)
-        yield from (f"{name}: {text}" for text in daemon.problems)
-        yield from (f"log: {each.problem}" for each in daemon.logs if daemon.state == "up" and not each.blocked)
-        yield from (f"log of {name}: {each.problem}" for each in daemon.logs if each.blocked)
-
-
 def watchdog_lines(document: StatusDocument) -> Iterable[Line]:
-    """Yield the summary of each daemon that has one."""
+    """Yield what the watchdog does for daemons without a problem."""
+    reported = {name for finding in document.findings for name in finding.daemons}
     for daemon in document.daemons:
         found = None if daemon.watchdog is None else daemon.watchdog.summary
-        if found is None:
-            continue
-        if found.quarantine is not None:
-            yield line_of(error(found.quarantine))
-        if found.quarantine is None or found.problem:
-            indications = f": {found.indications}" if found.indications else ""
-            yield line_of(error(found.diagnosis) if found.problem else found.diagnosis, indications)
-        if found.process is not None:
-            yield line_of(dim("  process: "), found.process)
-        if found.action is not None:
-            yield line_of(dim("  watchdog: "), error(found.action) if found.suspended else found.action)
-        if found.error is not None:
-            yield line_of(dim("  failed: "), warning(found.error))
+        if found is not None and daemon.name not in reported:
+            yield line_of(f"{found.diagnosis}; ", dim("watchdog: "), found.action or "waits")

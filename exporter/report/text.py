@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     # With these, commands that only ask the service would take 1.8 times the instructions.
     from exporter.model.daemon import FailedStarts
     from exporter.model.observation import PodFound
-    from exporter.report.document import ManualStep
 
 SIMULATED = "SIMULATED NODE of `cuda-mps-exporter demo`: nothing here describes this machine"
 """Stated wherever a simulated node is shown."""
@@ -138,13 +137,6 @@ def dim(text: str) -> Piece:
 def shell_command(text: str) -> Piece:
     """Return a command that can be copied."""
     return Piece(text, Style.COMMAND)
-
-
-def step_lines(steps: "Sequence[ManualStep]") -> Iterable[Line]:
-    """Yield numbered steps, each with its commands."""
-    for number, step in enumerate(steps, start=1):
-        yield line_of(dim(f"  {number}. "), step.text, indent=5)
-        yield from (line_of(" " * 5, shell_command(command), indent=5) for command in step.commands)
 
 
 def text_of(lines: Iterable[Line]) -> str:

@@ -3,24 +3,53 @@
 from collections.abc import Sequence
 
 from exporter.model.daemon import Daemon
-from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
-from exporter.model.watchdog import HARMLESS, Condition, Diagnosis, WatchdogPhase, WatchdogState
+from exporter.model.reason import ReasonCode
+from exporter.model.settings import Mode
+from exporter.model.watchdog import HARMLESS, BlockReason, Condition, Diagnosis, WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.document import WatchdogSummary
 from exporter.report.finding import Finding
 from exporter.report.problems import CONDITION_PROBLEMS, DaemonProblem, of_phase
-from exporter.report.reasons import reason_text, texts_of
-from exporter.report.remedy import SUSPENDED, quarantine_cause
-from exporter.report.text import (
-    code_text,
-    counted,
-    duration_text,
-    pid_text,
-    process_text,
-)
+from exporter.report.reasons import reason_text
+from exporter.report.text import code_text, counted, duration_text
+from exporter.watchdog.context import Policy
+from exporter.watchdog.restart import restarts_left
 
 MOST_INDICATIONS = 8
+
+OBSERVES = 'it only observes (watchdog.mode = "observe")'
+
+_RESTARTABLE = (Condition.UNRESPONSIVE, Condition.SUSPENDED)
+
+
+def outlook(node: Node, daemon: Daemon, policy: Policy | None) -> str:
+    """Return what the watchdog will do about the problem of a daemon: sentences; empty if that is not known.
+
+    They hold in its mode, its budget and its permissions.
+    """
+    watch = node.watches.get(daemon.name, WatchdogState())
+    phase, last, diagnosis = _phase_text(node, watch), watch.last_action, watch.diagnosis
+    restart = daemon.ended or (diagnosis is not None and diagnosis.condition in _RESTARTABLE)
+    if phase is not None:
+        return f"The watchdog: {phase}."
+    if policy is None:
+        return ""
+    if not daemon.declared.expected:
+        return "The watchdog will not restart it, because it is not an expected daemon." if restart else ""
+    problem = policy.lock_problem(daemon)
+    if problem is BlockReason.ANOTHER_EXPORTER:
+        return "Another exporter of this machine watches the daemon."
+    if policy.mode_of(daemon) is Mode.OBSERVE:
+        why = OBSERVES if problem is None else "it cannot lock the daemon"
+        would = "" if last is None or last.begun else f" In act mode, it would {code_text(last.kind)} now."
+        return f"The watchdog will not {'restart it' if restart else 'act'}: {why}.{would}"
+    if watch.reason is None:
+        return ""
+    left = restarts_left(watch, policy.thresholds, node.at)
+    if watch.reason.code is ReasonCode.HANG_TOO_RECENT and "server" not in watch.reason.parameters and not left:
+        return "The watchdog will not restart it: the budget of restarts is used up."
+    return f"The watchdog waits: {reason_text(watch.reason)}."
 
 
 def history_of(watch: WatchdogState) -> Sequence[str]:
@@ -35,34 +64,15 @@ def watchdog_summary(node: Node, daemon: Daemon) -> WatchdogSummary | None:
     if watch is None:
         return None
     found, phase, last = watch.diagnosis, _phase_text(node, watch), watch.last_action
-    harmless = found is None or found.condition in HARMLESS
-    if harmless and phase is None:
+    if phase is None and (found is None or found.condition in HARMLESS):
         return None
     action = phase
     if action is None and last is not None:
         action = f"{'' if last.begun else 'would '}{code_text(last.kind)}: {code_text(last.reason)}"
     elif action is None and watch.reason is not None:
         action = reason_text(watch.reason)
-    return WatchdogSummary(
-        problem=not harmless,
-        fault=found is not None and found.condition is Condition.FAULT,
-        diagnosis=_diagnosis(daemon, found, node.at),
-        indications="" if found is None else texts_of(found.indications[:MOST_INDICATIONS]),
-        quarantine=_quarantine(node, daemon, watch),
-        process=None if found is None or found.process is None else _process(node, found.process),
-        action=action,
-        suspended=watch.phase in SUSPENDED,
-        observes=phase is None and last is not None and not last.begun,
-        error=None if watch.problem is None else reason_text(watch.problem),
-    )
-
-
-def _quarantine(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
-    if watch.quarantine is None:
-        return None
-    values = {"cause": quarantine_cause(node, watch.quarantine)}
-    since = watch.quarantine.at
-    return Finding(DaemonProblem.QUARANTINED, at=node.at, since=since, daemon=daemon.name, values=values).text
+    error = None if watch.problem is None else reason_text(watch.problem)
+    return WatchdogSummary(diagnosis=_diagnosis(daemon, found, node.at), action=action, error=error)
 
 
 def _diagnosis(daemon: Daemon, found: Diagnosis | None, now: float) -> str:
@@ -72,14 +82,6 @@ def _diagnosis(daemon: Daemon, found: Diagnosis | None, now: float) -> str:
     since = None if found is None or found.condition in HARMLESS else found.since
     server = None if found is None else found.server
     return Finding(problem, at=now, since=since, daemon=daemon.name, server=server).text
-
-
-def _process(node: Node, identity: ProcessIdentity) -> str:
-    """Return the process, without a name if its PID belongs to another process now."""
-    process = node.processes.get(identity.pid)
-    if process is None or process.start_ticks != identity.start_ticks:
-        return pid_text(identity.pid)
-    return process_text(identity.pid, process.command, process.user)
 
 
 def _phase_text(node: Node, watch: WatchdogState) -> str | None:

@@ -25,7 +25,7 @@ from tests.builders import circuit_open, quarantined
 from tests.commands.cases import CASES
 from tests.doctor.test_checks import MISTAKES, found
 from tests.page.inputs import status_input
-from tests.status import incident_json, status_json
+from tests.status import commands_of, incident_json, status_json
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
@@ -155,7 +155,7 @@ def of_catalogue() -> Iterator[Shown]:
         problem = each.definition
         yield from inline("catalogue", each.code, f"{problem.meaning} {problem.remedy} {problem.summary}")
     for situation in Situation:
-        yield from inline("catalogue", situation.name, situation.remedy)
+        yield from inline("catalogue", situation.name, situation.value)
 
 
 def of_log() -> Iterator[Shown]:
@@ -170,7 +170,7 @@ def of_log() -> Iterator[Shown]:
 def of_doctor() -> Iterator[Shown]:
     for id_, _, _, make in MISTAKES:
         for finding in found(make()):
-            yield from (Shown("doctor", id_, each) for each in finding.commands)
+            yield from (Shown("doctor", id_, each) for each in commands_of(finding))
             yield from inline("doctor", id_, f"{finding.text} {finding.definition.meaning} {finding.remedy}")
 
 

@@ -27,7 +27,7 @@ from tests.builders import CONTROL, SERVER
 from tests.commands.cases import CASES, Case
 from tests.commands.shell import Simple, simple_commands
 from tests.standin.mps import MpsStandIn, is_alive, is_stopped, wait_until
-from tests.status import details_of
+from tests.status import commands_of, details_of
 
 DIRECTORIES = ("plain", "a b", "it's", "$HOME", "`id`", "$(id)", 'a"b', "a;b", "a&b|c>d")
 
@@ -38,8 +38,8 @@ WRAPPERS = {
     "kubectl": 'printf "%s\\n" "kubectl $*" >> "$WORDS"',
     "nvidia-smi": 'printf "%s\\n" "nvidia-smi $*" >> "$WORDS"',
 }
-HELP = ("doctor", "status", "incidents")
-"""Commands that change nothing: the other test module parses them."""
+HELP = ("doctor", "status", "incidents", "tail", "export")
+"""Commands that change nothing."""
 
 
 class PastedCommands:
@@ -132,7 +132,7 @@ def commands(case: Case, shell: PastedCommands) -> list[str]:
     present = case.node(str(shell.daemon.pipe_directory), str(shell.daemon.log_directory))
     lines = []
     for each in findings(present, present.at, case.policy):
-        lines += [*each.commands, *(command for step in each.steps for command in step.commands)]
+        lines += commands_of(each)
     for incident in present.incidents.values():
         for line in details_of(incident, present.at, address_of(present, incident.daemon, case.policy)):
             lines += [piece.text for piece in line.pieces if piece.style is Style.COMMAND]
@@ -154,6 +154,18 @@ def check(shell: PastedCommands, command: str) -> str:
             wanted = {"daemon": arguments[0]} if arguments else {}
             assert shell.requests == [(name, wanted)]
         return name
+    if last.words[0] == "export":
+        variable, _, value = last.words[1].partition("=")
+        assert shell.paste(f'{command}; echo "${variable}"').strip() == value
+        return "export"
+    if last.words[0] == "tail":
+        logs = list(map(Path, last.words[3:]))
+        assert logs
+        for path in logs:
+            assert path.parent == shell.daemon.log_directory
+            path.write_text(f"the last line of {path.name}\n")
+        assert all(f"the last line of {path.name}\n" in shell.paste(command) for path in logs)
+        return "tail"
     shell.paste(command)
     assert shell.words.read_text().splitlines()[-1] == " ".join(last.words)
     return last.words[0]
@@ -212,8 +224,9 @@ KINDS: Mapping[str, list[str]] = {
     "dead, beside another": ["-d"],
     "never started": ["-d"],
     "held": ["-TERM"],
-    "hung": ["-KILL", "-d"],
-    "hung, of a unit": ["systemctl"],
+    "hung": ["-CONT", "-KILL", "-d"],
+    "hung, of a unit": ["-CONT", "systemctl"],
+    "hung, the watchdog acts": ["-CONT"],
     "program hung": ["get_server_list"],
     "daemon suspended": ["-CONT"],
     "server suspended": ["-CONT"],
@@ -264,16 +277,17 @@ def test_stop_and_start_reach_a_daemon_in_any_directory(directory: str, root: Pa
 
 
 def test_all_cases_with_commands_are_pasted() -> None:
-    shown = {name for name, case in CASES.items() if any(each.commands or each.steps for each in found(case))}
-    others = {"quarantined, reboot", "hung, the watchdog acts"}
+    changing = re.compile(r"(?!tail |export |cuda-mps-exporter doctor)")
+    shown = {
+        name
+        for name, case in CASES.items()
+        for finding in found(case)
+        if any(map(changing.match, commands_of(finding)))
+    }
 
-    assert shown <= KINDS.keys() | others
+    assert shown <= KINDS.keys() | {"quarantined, reboot"}
 
 
 def found(case: Case) -> Any:
     present = case.node()
-    return [
-        each
-        for each in findings(present, present.at, case.policy)
-        if not all(command.startswith("cuda-mps-exporter doctor") for command in each.commands) or each.steps
-    ]
+    return findings(present, present.at, case.policy)

@@ -85,7 +85,7 @@ def test_no_text_of_the_program_has_a_command_without_marks() -> None:
     """Only texts in backquotes and lists of commands are collected."""
     definitions = [entry.definition for entry in (*PROBLEMS, *CHECKS)]
     texts = [f"{each.summary} {each.meaning} {each.remedy}" for each in definitions]
-    texts += [situation.remedy for situation in Situation]
+    texts += [situation.value for situation in Situation]
     texts += [*(code.text for code in ReasonCode), *ADVICE.values()]
     texts += [page.text for page in pages().values()]
 

@@ -48,6 +48,7 @@ from tests.doctor.healthy import (
     with_gpu,
     with_problem,
 )
+from tests.status import commands_of
 
 INFO, UNKNOWN, WARNING, CRITICAL = Severity.INFO, Severity.UNKNOWN, Severity.WARNING, Severity.CRITICAL
 TMP = "/tmp/nvidia-mps"
@@ -356,7 +357,7 @@ def test_each_check_has_a_test() -> None:
 def test_problems_of_status_have_its_codes_and_commands() -> None:
     (finding,) = found(ended())
     assert (finding.problem, finding.daemon) == (DaemonProblem.DAEMON_DOWN, DAEMON)
-    assert finding.commands == (f"systemctl restart {UNIT}",)
+    assert finding.steps[0].commands == (f"systemctl restart {UNIT}",)
 
 
 def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:
@@ -412,7 +413,7 @@ def test_names_the_usual_causes_of_servers_that_exit_early(subtests: pytest.Subt
             (finding,) = [each for each in found(crash_loop(facts)) if each.problem.code == "server_crash_loop"]
             assert f"6 in a row, the last one for UID 1001: {WORDS}. The last exit was 30 s ago." in finding.text
             assert cause in finding.text
-            assert finding.commands[0] == f"tail -n 30 {CONTROL_LOG}"
+            assert commands_of(finding)[0] == f"tail -n 30 {CONTROL_LOG}"
 
 
 def test_the_worst_finding_comes_first_and_sets_the_exit_code() -> None:

@@ -16,6 +16,7 @@ from exporter.model.daemon import Daemon
 from exporter.report.problem import Severity
 from tests.builders import UNIT
 from tests.doctor.healthy import DAEMON, daemon, directory, healthy
+from tests.status import commands_of
 from tests.tools import needed
 
 SYSTEMD = Path(__file__).parents[2] / "systemd"
@@ -116,7 +117,7 @@ def test_returns_a_problem_if_the_fifo_cannot_be_read(tmp_path: Path, monkeypatc
 
 def findings(**changes: object) -> list[tuple[Severity, str, tuple[str, ...]]]:
     report = examine(healthy(**changes))
-    return [(f.severity, f.remedy, f.commands) for f in report.findings if f.problem.code == "log_fifo_open"]
+    return [(f.severity, f.remedy, commands_of(f)) for f in report.findings if f.problem.code == "log_fifo_open"]
 
 
 OPEN = {DAEMON: directory(log_fifo_mode=0o777)}

@@ -140,8 +140,8 @@ def test_reports_a_process_with_another_pipe_directory(node: Preflight, correct:
         report = node.report()
     (finding,) = by_code(report)["process_bypassing"]
     assert "/run/elsewhere" in finding["text"]
-    assert str(node.mps.pipe_directory) in finding["commands"][0]
-    assert f"PID {pid} " in finding["places"][0]
+    assert str(node.mps.pipe_directory) in finding["steps"][0]["commands"][0]
+    assert f"PID {pid} " in finding["facts"][0]
     assert {each["code"] for each in report["findings"]} - set(by_code(correct)) == {"process_bypassing"}
 
 

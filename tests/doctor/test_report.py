@@ -6,6 +6,7 @@ import tomllib
 
 from exporter.doctor.check import config_line, process_label, quoted, shown
 from exporter.doctor.checks import CHECKS, examine, report_lines, report_object
+from exporter.doctor.checks.daemons import directory_closed
 from exporter.doctor.facts import Area, Facts, NotExamined, Programs
 from exporter.model.node import Node
 from exporter.model.settings import PIPE_DIRECTORY
@@ -37,8 +38,8 @@ def test_a_finding_shows_problem_place_fix_and_commands() -> None:
         "CRITICAL: Other users' servers cannot open a daemon's sockets, and exit. Only the owner can enter /run",
         "  Their clients get error 805.",
         "  - /run/nvidia-mps",
-        "  Let other users enter the directory, but not write to it. For a unit, set RuntimeDirectoryMode=0755.",
-        "    chmod o+x /run",
+        f"  What to do: {directory_closed.definition.remedy}",
+        "     chmod o+x /run",
     ]
 
 
@@ -52,16 +53,16 @@ def test_verbose_lists_passed_and_unknown_checks() -> None:
     assert "Not examined, or not in full: logs. 4 checks are incomplete." in text.splitlines()
 
 
-def test_text_shows_five_places_and_json_all() -> None:
+def test_text_shows_the_first_facts_and_json_all() -> None:
     facts = with_bypassing(
         healthy(), *(process(pid, variables={}, pipe=None) for pid in range(BYPASSING, BYPASSING + 20))
     )
     report = examine(facts)
     text = report_text(facts)
-    assert "PID 704 " in text
-    assert "PID 705 " not in text
-    assert "and 15 more" in text
-    assert len(report_object(report, facts)["findings"][0]["places"]) == 20
+    assert f"PID {BYPASSING + 7} " in text
+    assert f"PID {BYPASSING + 8} " not in text
+    assert "and 12 more" in text
+    assert len(report_object(report, facts)["findings"][0]["facts"]) == 20
 
 
 def test_escapes_hostile_texts() -> None:
@@ -73,7 +74,7 @@ def test_escapes_hostile_texts() -> None:
     assert all(line.isprintable() for line in text.split("\n"))
     assert len(text) < 10_000
     for finding in examine(facts).findings:
-        assert all(len(place) < 200 for place in finding.places)
+        assert all(len(fact) < 200 for fact in finding.facts)
 
 
 def test_a_path_in_a_command_is_one_word() -> None:
@@ -104,7 +105,7 @@ def test_json_has_all_parts_of_the_report() -> None:
     assert found["counts"] == {"critical": 1, "warning": 0, "unknown": 0, "info": 1}
     assert [finding["code"] for finding in found["findings"]] == ["mps_program_unusable", "kernel_log_closed"]
     (of_status,) = status_json(Node())["findings"]
-    assert all(set(finding) == {*of_status, "places"} for finding in found["findings"])
+    assert all(set(finding) == {*of_status} for finding in found["findings"])
     assert "reported_by_status" in found["unknown"]
     assert found["not_examined"][0]["reason"].isprintable()
 

@@ -50,19 +50,19 @@ EXPECTED = {
     ),
     "dead": (
         "Critical",
-        "MPS daemon /tmp/nvidia-mps has been down for 11 s.",
+        "MPS daemon /tmp/nvidia-mps has been down for 11 s, 3 clients ended with it.",
         (
-            "The watchdog only observes: would restart: down. Start the daemon. Then restart the "
-            "processes that bypass MPS."
+            'The watchdog will not restart it: it only observes (watchdog.mode = "observe"). In act mode, it would '
+            "restart now. What to do: Start the daemon. This ends no client."
         ),
         ("systemctl restart nvidia-cuda-mps.service",),
     ),
     "circuit_opened": (
         "Critical",
-        "MPS daemon /tmp/nvidia-mps has been down for 11 s, restarted 4 times, circuit open.",
+        "MPS daemon /tmp/nvidia-mps has been down for 11 s, 3 clients ended with it, restarted 4 times, circuit open.",
         (
             "The watchdog: restarts suspended for 9.0 s (circuit open), until an operator resumes it."
-            " Find out why the daemon failed and correct the cause. Then resume restarts."
+            " What to do: Find out why the daemon failed and correct the cause."
         ),
         ("cuda-mps-exporter resume /tmp/nvidia-mps", "systemctl restart nvidia-cuda-mps.service"),
     ),
@@ -116,7 +116,7 @@ def test_a_stalled_exporter_has_no_other_finding() -> None:
 
 def test_full_servers_are_one_finding() -> None:
     assert sentence(status_document(full(gpus=2))) == (
-        "MPS server 500 of /run/mps/0 has no free client slot (48 of 48), 1 more server is full."
+        "MPS server 500 of /run/mps/0 has no free client slot (48 of 48); the same applies to 1 more daemon."
     )
 
 

@@ -67,7 +67,8 @@ def test_a_daemon_that_is_down_has_the_indications() -> None:
     text = shown(dead())
     assert f"{DAEMON} down" in text
     assert f"MPS daemon {DAEMON} has been down for 11 s" in text
-    assert "Indications: process 441 has exited; nvidia-cuda-mps-control finds no daemon" in text
+    headline = section(Page({}).node(dead()), "headline").replace("\N{NO-BREAK SPACE}", " ")
+    assert "indications: process 441 has exited; nvidia-cuda-mps-control finds no daemon" in headline
     assert "So far: died 1 time" in text
 
 

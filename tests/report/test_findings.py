@@ -14,8 +14,9 @@ from exporter.model.observation import GpuReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
+from exporter.report.client_findings import FULL_RATIO, LARGE_RATIO
 from exporter.report.finding import Finding
-from exporter.report.findings import FULL_RATIO, LARGE_RATIO, findings
+from exporter.report.findings import findings
 from exporter.report.node_status import document_of
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import DaemonProblem
@@ -60,9 +61,10 @@ from tests.builders import (
     three_clients,
     watched,
 )
-from tests.status import status_table
+from tests.status import commands_of, status_table
 
 BYPASSING = "CUDA processes bypass MPS on GPU 1: 1 process"
+DOWN = f"MPS daemon {DAEMON} has been down for 10 s, 3 clients ended with it"
 LOG = f"Exporter cannot read a log of MPS daemon {DAEMON}: server.log cannot be read: Permission denied"
 QUARANTINED = (
     f"MPS daemon {DAEMON} has been quarantined for 0 ms: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs a "
@@ -105,19 +107,31 @@ def test_lists_the_most_urgent_finding_first(subtests: pytest.Subtests) -> None:
         (limited, [(BYPASSING, WARNING), (LOG, WARNING)]),
         (waiting, [(f"Clients of MPS daemon {DAEMON} wait for another user's clients to exit: 1 client", WARNING)]),
         (full, [(f"MPS server 513 of {DAEMON} has no free client slot (48 of 48)", WARNING)]),
-        (daemon_down, [(f"MPS daemon {DAEMON} has been down for 10 s", CRITICAL), (BYPASSING, WARNING)]),
-        (unasked, [(f"MPS daemon {DAEMON} has been down for 10 s", CRITICAL), (BYPASSING, WARNING)]),
+        (
+            daemon_down,
+            [(DOWN, CRITICAL), (BYPASSING, WARNING)],
+        ),
+        (
+            unasked,
+            [(DOWN, CRITICAL), (BYPASSING, WARNING)],
+        ),
         (
             backing_off,
             [
-                (f"MPS daemon {DAEMON} has been down for 10 s, restarted 1 time, waiting to restart", CRITICAL),
+                (
+                    f"{DOWN}, restarted 1 time, waiting to restart",
+                    CRITICAL,
+                ),
                 (BYPASSING, WARNING),
             ],
         ),
         (
             circuit_open,
             [
-                (f"MPS daemon {DAEMON} has been down for 10 s, restarted 4 times, circuit open", CRITICAL),
+                (
+                    f"{DOWN}, restarted 4 times, circuit open",
+                    CRITICAL,
+                ),
                 (BYPASSING, WARNING),
             ],
         ),
@@ -186,21 +200,21 @@ def test_reports_a_fault_once() -> None:
 
 
 def test_lists_a_fault_with_a_command_first() -> None:
-    assert [each.commands for each in found_in(blocked_recovery())[:2]] == [("kill -KILL 601",), ()]
+    assert [commands_of(each) for each in found_in(blocked_recovery())[:2]] == [("kill -KILL 601",), ()]
 
 
 def test_ends_a_server_in_fault_without_clients() -> None:
     present = blocked_recovery()
     stuck = replace(present.incidents["f2"], blocking={}, stuck=True)
 
-    assert found_in(replace(present, incidents={stuck.id: stuck}))[0].commands == (
+    assert commands_of(found_in(replace(present, incidents={stuck.id: stuck}))[0]) == (
         'echo "shutdown_server 513 -f" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control',
     )
 
 
 def test_a_drifted_limit_has_the_command_that_sets_it() -> None:
     (found,) = (each for each in found_in(drifted()) if each.fails)
-    assert found.commands == (
+    assert commands_of(found) == (
         f'echo "set_default_active_thread_percentage 50" | CUDA_MPS_PIPE_DIRECTORY={DAEMON} nvidia-cuda-mps-control',
     )
     within = replace(drifted(), watches={DAEMON: WatchdogState(wanted_limits=Limits())})
@@ -246,7 +260,7 @@ def test_a_paused_exporter_has_one_finding_for_the_gpus() -> None:
     (found,) = found_in(
         replace(present, gpus=reduced(GpuReading(at=AT + 1, gpu=GPU, problem=failure("lost"))).node.gpus)
     )
-    assert found.commands == ("cuda-mps-exporter resume",)
+    assert commands_of(found) == ("cuda-mps-exporter resume",)
 
 
 def test_a_missing_driver_is_the_first_critical_finding_of_a_node_that_expects_mps() -> None:
@@ -272,7 +286,7 @@ def test_doctor_command_has_the_attribution_option() -> None:
     (found,) = found_in(
         reduced(look(source="libcuda_probes", problem=failure("the kernel refuses"), at=AT + 1), start=idle()).node
     )
-    assert found.commands == ("cuda-mps-exporter doctor --attribution=bpf",)
+    assert commands_of(found) == ("cuda-mps-exporter doctor --attribution=bpf",)
 
 
 def test_the_end_of_an_unexpected_daemon_is_not_critical() -> None:
@@ -306,7 +320,10 @@ def test_a_session_held_open_has_no_command() -> None:
 def test_reports_suspended_restarts_of_a_daemon_that_answers() -> None:
     present = replace(idle(), watches={DAEMON: WatchdogState(phase=WatchdogPhase.CIRCUIT_OPEN, circuit_opened_at=AT)})
 
-    assert found_in(present)[0].commands == (f"cuda-mps-exporter resume {DAEMON}",)
+    assert commands_of(found_in(present)[0]) == (
+        f"tail -n 30 {DAEMON}/log/control.log {DAEMON}/log/server.log",
+        f"cuda-mps-exporter resume {DAEMON}",
+    )
 
 
 WHERE = f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} CUDA_MPS_LOG_DIRECTORY={DAEMON}/log"
@@ -323,7 +340,7 @@ def test_start_command_is_never_truncated(subtests: pytest.Subtests) -> None:
         with subtests.test(command=command, shown=shown):
             policy = Policy(daemon_policies={DAEMON: DaemonPolicy(command=command)})
 
-            assert found_in(daemon_down(), policy)[0].commands == shown
+            assert found_in(daemon_down(), policy)[0].steps[0].commands == shown
 
 
 def memory_of(used: int, *parts: int) -> Node:
@@ -367,7 +384,7 @@ def test_says_what_is_lost_if_a_daemon_logs_to_a_pipe_and_how_to_repair_it() -> 
     (finding,) = [each for each in findings(node, node.at) if each.problem is NodeProblem.LOG_NOT_FOLLOWED]
 
     shown = status_table(node)
-    assert f"What to do: {finding.text}" in shown
+    assert f"warning: {finding.text}" in shown
     assert "neither stdout.log nor a journal" in finding.text
     assert "misses short faults" in shown
     assert "stdout.log in its log directory" in finding.remedy

@@ -4,10 +4,10 @@ import pytest
 
 from exporter.model.node import Node
 from exporter.model.values import replace
+from exporter.report.daemon_findings import ALERT_SECONDS, recovered
 from exporter.report.findings import findings
 from exporter.report.problem import Severity
 from exporter.report.problems import DaemonProblem
-from exporter.report.recovered import ALERT_SECONDS, recovered
 from tests.builders import AT, CLIENT, DAEMON, faulted, three_clients, watched
 
 
@@ -23,7 +23,7 @@ def died(clients: frozenset[int] | None = frozenset({CLIENT}), *, back_at: float
     ("clients", "severity", "ended"),
     [
         (frozenset({CLIENT}), Severity.CRITICAL, "1 client ended"),
-        (frozenset[int](), Severity.WARNING, "0 clients ended"),
+        (frozenset[int](), Severity.WARNING, "no client ended"),
         (None, Severity.WARNING, "an unknown number of clients ended"),
     ],
 )

@@ -322,10 +322,11 @@ def test_unknown_values_are_null() -> None:
     assert status_json(idle())["gpus"][0]["sharing"] is None
 
 
-def test_sharing_is_between_the_table_and_the_problems() -> None:
+def test_sharing_is_after_the_problems_and_the_table() -> None:
     lines = status_table(three_clients()).splitlines()
     places = [
-        next(place for place, line in enumerate(lines) if begins in line) for begins in ("domain A", "sharing", "log:")
+        next(place for place, line in enumerate(lines) if begins in line)
+        for begins in ("warning:", "DAEMON", "domain A", "sharing")
     ]
     assert places == sorted(places)
 

@@ -12,8 +12,8 @@ from exporter.report.findings import daemon_findings
 from exporter.report.incident_status import leading, likelihood, verdict
 from exporter.report.node_status import MOST_IN_LINE, document_of, summary_line
 from exporter.report.problem import Severity
-from exporter.report.status_text import MOST_FINDINGS, headline, only_daemon
-from exporter.report.text import Line, Style
+from exporter.report.status_text import MOST_FINDINGS, body, finding_lines, headline, only_daemon
+from exporter.report.text import Line, Style, text_of
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
 from tests.builders import (
@@ -54,7 +54,7 @@ from tests.builders import (
     three_clients,
 )
 from tests.incidents.values import incident, suspect
-from tests.status import as_json, status_json, status_table
+from tests.status import as_json, commands_of, status_json, status_table
 
 THREE_CLIENTS = """\
 DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY  DOMAIN
@@ -70,7 +70,6 @@ sharing of GPU 0: 2 clients hold 3 % of its memory; its SM time is unknown
 sharing of GPU 1: 2 clients hold 4 % of its memory; its SM time is unknown
   room for an unknown number of clients like these: 45 by client slots, unknown by memory, unknown by SM time
 SM time by client is not known: start the exporter with --attribution=bpf
-log: server.log cannot be read: Permission denied
 """
 
 IDLE = """\
@@ -79,27 +78,48 @@ DAEMON           SERVER  STATE   PID  USER  COMMAND  GPU  MEMORY
 """
 
 WAITING = """\
+warning: Clients of MPS daemon /tmp/nvidia-mps wait for another user's clients to exit: 1 client
+  A server serves one user at a time. The waiting clients hang, without an error, until the last client of the current \
+user has exited.
+  - PID 601 (UID 1000) waits
+  What to do: Wait, or end the current user's clients. To keep users apart, give each user a node or a daemon. If \
+users may share faults and memory, start the daemon with -multiuser-server.
+  See alerts/runbooks/CudaMpsClientsWaiting.md
+
 DAEMON           SERVER  STATE    PID  USER      COMMAND  GPU  MEMORY
 /tmp/nvidia-mps     513  active   600  -         -        -         -
 /tmp/nvidia-mps       -  waiting  601  UID 1000  -        -         -
-
-What to do: Clients of MPS daemon /tmp/nvidia-mps wait for another user's clients to exit: 1 client
-  A server serves one user at a time. The waiting clients hang, without an error, until the last client of the current \
-user has exited.
-  Wait, or end the current user's clients. To keep users apart, give each user a node or a daemon. If users may share \
-faults and memory, start the daemon with -multiuser-server.
 """
 
 DEAD = """\
+CRITICAL: MPS daemon /tmp/nvidia-mps has been down for 10 s, 3 clients ended with it
+  The control daemon does not run, and no operator stopped it. Any clients ended with it. New CUDA processes run \
+without MPS and without limits, and get no error.
+  - ended: PID 600 (train.py of alice), PID 601 (vllm of bob) and PID 602 (eval.py of alice)
+  What to do:
+  1. Start the daemon. This ends no client.
+     CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps CUDA_MPS_LOG_DIRECTORY=/tmp/nvidia-mps/log nvidia-cuda-mps-control -d
+  2. Restart the processes that bypass MPS.
+  3. Find the cause in the last lines of the daemon's logs.
+     tail -n 30 /tmp/nvidia-mps/log/control.log
+  See alerts/runbooks/CudaMpsDaemonDown.md
+
+warning: CUDA processes bypass MPS on GPU 1: 1 process
+  This may follow from another problem: daemon down.
+  CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and MPS clients wait \
+while they compute.
+  - PID 801 (jupyter-lab of carol) on GPU 1 (1024 MiB)
+  They do not change to MPS while they run.
+  What to do:
+  1. Find out why they bypass MPS.
+     cuda-mps-exporter doctor
+  2. Restart the processes with CUDA_MPS_PIPE_DIRECTORY set to the daemon's directory.
+     export CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps
+  See alerts/runbooks/CudaMpsProcessBypassing.md
+
 DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY
 /tmp/nvidia-mps       -  down         -  -      -            -           -
 none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB
-
-What to do: MPS daemon /tmp/nvidia-mps has been down for 10 s
-  The control daemon does not run, and no operator stopped it. Any clients ended with it. New CUDA processes run \
-without MPS and without limits, and get no error.
-  Start the daemon. Then restart the processes that bypass MPS.
-  CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps CUDA_MPS_LOG_DIRECTORY=/tmp/nvidia-mps/log nvidia-cuda-mps-control -d
 """
 
 
@@ -117,11 +137,18 @@ class TestTable:
 
     @pytest.mark.parametrize(
         ("scene", "table"),
-        [(three_clients, THREE_CLIENTS), (idle, IDLE), (waiting, WAITING), (daemon_down, DEAD)],
-        ids=("three clients", "idle", "waiting", "dead"),
+        [(idle, IDLE), (waiting, WAITING), (daemon_down, DEAD)],
+        ids=("idle", "waiting", "dead"),
     )
     def test_renders_a_small_node(self, scene: Callable[[], Node], table: str) -> None:
         assert status_table(scene()) == table
+
+    def test_shows_clients_after_the_problems(self) -> None:
+        problems, _, tables = status_table(three_clients()).rpartition("\n\n")
+        assert tables == THREE_CLIENTS
+        assert [line for line in problems.splitlines() if line.startswith("warning: ")] == [
+            f"warning: {each.text}" for each in document_of(three_clients()).findings
+        ]
 
     def test_shows_a_column_for_workloads(self) -> None:
         """In few words, so that a row still fits 100 columns."""
@@ -144,7 +171,7 @@ class TestTable:
     def test_reports_that_no_daemon_is_expected(self) -> None:
         """An empty table would look like a defect."""
         present = reduced(no_daemon(), start=node(DAEMON, expected=False)).node
-        assert status_table(present) == "No MPS control daemon, and none expected.\n"
+        assert status_table(present).endswith("\n\nNo MPS control daemon, and none expected.\n")
 
     def test_lists_all_clients_of_a_full_server(self) -> None:
         """A person may want to see them all."""
@@ -304,9 +331,21 @@ def test_severity_has_a_word_and_a_style() -> None:
 
 
 def test_counts_findings_that_are_not_shown() -> None:
-    names = [f"/run/{number}" for number in range(20)]
-    lines = words(list(headline(document_of(reduced(look(), start=node(*names)).node))))
+    document = document_of(three_clients())
+    many = replace(document, findings=document.findings * 10)
+    lines = words(list(headline(many)))
     assert (len(lines), lines[-1]) == (1 + MOST_FINDINGS + 1, f"  and {20 - MOST_FINDINGS} more")
+    assert f"\n  and {20 - MOST_FINDINGS} more\n" in text_of(body(many))
+
+
+def test_has_one_finding_for_many_daemons_with_one_cause() -> None:
+    (found,) = document_of(reduced(look(), start=node(*(f"/run/{number}" for number in range(20)))).node).findings
+    assert len(found.daemons) == 20
+    assert found.text == "The state of MPS daemon /run/0 is not known yet; the same applies to 19 more daemons"
+    lines = [line.text for line in finding_lines(found)]
+    assert lines[2:4] == [f"  - The state of MPS daemon /run/{number} is not known yet" for number in (1, 2)]
+    assert lines[10] == "  - and 11 more"
+    assert len(found.steps) == 1
 
 
 # Who may have done it, in words that are no surer than the evidence.
@@ -417,7 +456,7 @@ def test_reports_a_hung_control_program_with_a_command_that_times_out() -> None:
         "connections"
     )
     assert trouble.remedy == HUNG_PROGRAM
-    assert trouble.commands == (
+    assert commands_of(trouble) == (
         'echo "get_server_list" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps timeout 10 nvidia-cuda-mps-control',
     )
 
@@ -427,19 +466,19 @@ def test_advises_against_a_restart_without_a_command_too() -> None:
     unwritable = replace(node.daemons[DAEMON], pipe_directory="/tmp/two\nlines")
     (trouble,) = found(replace(node, daemons={DAEMON: unwritable}), UNIT)
     assert trouble.remedy == HUNG_PROGRAM
-    assert trouble.commands == ()
+    assert commands_of(trouble) == ()
 
 
 def test_repairs_a_blocked_log_through_the_unit() -> None:
     (trouble,) = found(blocked(), UNIT)
     assert (trouble.severity, trouble.fails) == (Severity.WARNING, False)
     assert trouble.text.startswith("MPS daemon /tmp/nvidia-mps has not written its logs for ")
-    assert trouble.commands == ("systemctl restart nvidia-cuda-mps.service",)
+    assert commands_of(trouble) == ("systemctl restart nvidia-cuda-mps.service",)
 
 
 def test_repairs_a_blocked_log_by_quit_and_start() -> None:
     (trouble,) = found(blocked(), COMMAND)
-    quits, start = trouble.commands
+    quits, start = commands_of(trouble)
     assert quits == 'echo "quit -t 3" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control'
     assert start.endswith("nvidia-cuda-mps-control -d")
 

@@ -12,12 +12,13 @@ from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.report import remedy
+from exporter.report.document import FindingStatus
 from exporter.report.incident_document import ProcessStatus
 from exporter.report.incident_status import verdict
 from exporter.report.node_status import document_of
 from exporter.report.process_status import names_of
 from exporter.report.remedy import Address
-from exporter.report.status_text import headline, sharing_lines, table_lines, watchdog_lines, workload_of
+from exporter.report.status_text import finding_lines, headline, sharing_lines, table_lines, watchdog_lines, workload_of
 from exporter.report.text import (
     Column,
     Line,
@@ -249,6 +250,12 @@ def of_status(name: str, start: Node | None = None) -> list[str]:
     return status_table(shown).splitlines()
 
 
+def of_finding(finding: FindingStatus) -> list[str]:
+    """Return the lines of a finding without commands, which are left out if they cannot be shown unchanged."""
+    lines = finding_lines(finding)
+    return texts(line for line in lines if not line.has(Style.COMMAND))
+
+
 def of_faults(name: str) -> list[str]:
     present = reduced(*at_work(600, 601)).node
     faults = {
@@ -285,7 +292,8 @@ RENDERERS: dict[str, tuple[int, Callable[[str], list[str]]]] = {
     "faults of status": (900, of_faults),
     "sharing": (300, of_sharing),
     "headline": (2 * LONGEST_TEXT, lambda name: texts(headline(document_of(of_daemon(name))))),
-    "watchdog": (900, lambda name: texts(watchdog_lines(document_of(of_daemon(name))))),
+    "watchdog": (900, lambda name: texts(watchdog_lines(replace(document_of(of_daemon(name)), findings=())))),
+    "findings": (900, lambda name: of_finding(document_of(of_daemon(name)).findings[0])),
     "incident": (400, of_details),
     "incident on one line": (500, lambda name: [brief_of(hostile_incident(name))]),
     "incidents": (400, lambda name: text_of(table_of([hostile_incident(name)])).splitlines()),

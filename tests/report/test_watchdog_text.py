@@ -21,6 +21,7 @@ from exporter.model.watchdog import (
     WatchdogState,
 )
 from exporter.report import remedy
+from exporter.report.document import FindingStatus
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
 from exporter.report.node_status import document_of, summary_line
@@ -46,14 +47,17 @@ from tests.builders import (
     three_clients,
     watched,
 )
-from tests.status import status_json, status_table
+from tests.status import commands_of, status_json, status_table
 
 ACTING = Policy(mode=Mode.ACT)
-HEAD = f"MPS daemon {DAEMON} has been down for 10 s: process 441 has exited; nvidia-cuda-mps-control finds no daemon"
 
 
 def text_lines(present: Node) -> list[str]:
     return [line.text for line in watchdog_lines(document_of(present))]
+
+
+def first(present: Node, policy: Policy | None = None) -> FindingStatus:
+    return document_of(present, policy).findings[0]
 
 
 def down(**known: Any) -> Node:
@@ -82,72 +86,104 @@ def test_each_condition_has_its_own_text() -> None:
 
 
 def test_names_the_process_of_the_diagnosis() -> None:
-    assert text_lines(suspended())[1] == f"  process: PID {SERVER} (nvidia-cuda-mps-server of root)"
+    assert first(suspended()).facts[0] == f"PID {SERVER} (nvidia-cuda-mps-server of root)"
 
 
 @pytest.mark.parametrize("pid", [SERVER, 4711])
 def test_does_not_name_another_process_with_the_same_pid(pid: int) -> None:
     process = ProcessIdentity(pid=pid, start_ticks=1)
-    assert text_lines(diagnosed(Condition.HELD, process=process))[1] == f"  process: PID {pid}"
+    assert first(diagnosed(Condition.HELD, process=process)).facts == (f"PID {pid}",)
+
+
+def test_shows_the_indications() -> None:
+    shown = "indications: process 441 has exited; nvidia-cuda-mps-control finds no daemon"
+    assert first(backing_off()).facts[-1] == shown
 
 
 def test_shows_the_time_of_the_next_restart() -> None:
-    waits = "  watchdog: restarted 1 time without success; next restart in 5.0 s or later"
-    assert text_lines(backing_off()) == [HEAD, waits]
-    due = replace(backing_off(), at=AT + 21)
-    assert text_lines(due)[1].endswith("next restart now")
+    waits = "The watchdog: restarted 1 time without success; next restart in 5.0 s or later."
+    assert first(backing_off(), ACTING).outlook == waits
+    assert first(backing_off(), ACTING).steps[0].text == "Wait for the restart."
+    assert first(replace(backing_off(), at=AT + 21)).outlook.endswith("next restart now.")
 
 
 def test_shows_why_the_last_action_failed() -> None:
     refused = Reason(ReasonCode.UNIT_NOT_RESTARTED, unit="a.service", text="no\n")
     known = replace(circuit_open().watches[DAEMON], problem=refused)
-    shown = replace(circuit_open(), watches={DAEMON: known})
-    assert text_lines(shown)[2] == "  failed: systemctl could not restart a.service: no\N{REPLACEMENT CHARACTER}"
+    shown = first(replace(circuit_open(), watches={DAEMON: known}))
+    failed = (
+        "the last action of the watchdog failed: systemctl could not restart a.service: no\N{REPLACEMENT CHARACTER}"
+    )
+    assert failed in shown.facts
 
 
 def test_shows_an_open_circuit() -> None:
-    shown = "  watchdog: restarts suspended for 9.0 s (circuit open), until an operator resumes it"
-    assert text_lines(circuit_open())[1] == shown
+    shown = "The watchdog: restarts suspended for 9.0 s (circuit open), until an operator resumes it."
+    assert first(circuit_open()).outlook == shown
+    assert first(circuit_open(), ACTING).outlook == shown
 
 
 def test_shows_an_open_circuit_of_a_daemon_that_is_well() -> None:
     """Otherwise an operator would not know that the next crash is not repaired."""
     well = Diagnosis(condition=Condition.WELL, since=AT)
-    headline, circuit = text_lines(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=well))
-    assert (headline, "circuit open" in circuit) == (f"MPS daemon {DAEMON} is well", True)
+    shown = first(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=well))
+    assert (shown.code, "circuit open" in shown.outlook) == ("circuit_open", True)
 
 
 def test_shows_a_quarantine_with_its_cause() -> None:
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
-    reduced = text_lines(down(phase=WatchdogPhase.QUARANTINED, quarantine=quarantine))
-    assert reduced[0] == (
+    present = down(phase=WatchdogPhase.QUARANTINED, quarantine=quarantine)
+    shown, of_daemon, *_ = document_of(present).findings
+    assert shown.text == (
         f"MPS daemon {DAEMON} has been quarantined for 15 s: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs "
         "a reboot of the machine"
     )
-    assert reduced[1].startswith(f"MPS daemon {DAEMON} has been down for 10 s: process 441 has exited")
-    assert reduced[2].endswith("restarts suspended (GPU quarantined), until an operator resumes it")
+    assert of_daemon.text.startswith(f"MPS daemon {DAEMON} has been down for 10 s")
+    assert of_daemon.outlook.endswith("restarts suspended (GPU quarantined), until an operator resumes it.")
 
 
 def test_shows_an_action_in_progress_and_one_not_verified() -> None:
     acting = OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, began_at=AT + 14)
     under_way = down(phase=WatchdogPhase.ACTING, acting=acting)
-    assert text_lines(under_way)[1] == "  watchdog: restart (down): in progress for 1.0 s"
+    assert first(under_way).outlook == "The watchdog: restart (down): in progress for 1.0 s."
     done = down(phase=WatchdogPhase.ACTING, acting=replace(acting, done_at=AT + 14.5))
-    assert text_lines(done)[1].startswith("  watchdog: restart (down): done 0.5 s ago")
+    assert first(done).outlook.startswith("The watchdog: restart (down): done 0.5 s ago")
+    well = Diagnosis(condition=Condition.WELL, since=AT)
+    up = watched(idle(), phase=WatchdogPhase.ACTING, acting=replace(acting, done_at=AT - 0.5), diagnosis=well)
+    assert text_lines(up)[0].startswith(f"MPS daemon {DAEMON} is well; watchdog: restart (down): done ")
 
 
 def test_shows_a_restart_left_to_systemd() -> None:
-    assert "to systemd" in text_lines(down(phase=WatchdogPhase.DEFERRED_TO_SYSTEMD))[1]
+    shown = first(down(phase=WatchdogPhase.DEFERRED_TO_SYSTEMD))
+    assert "to systemd" in shown.outlook
+    assert not shown.steps[0].commands
 
 
-def test_an_idle_watchdog_shows_its_last_action() -> None:
+def test_states_what_will_happen_in_the_mode_and_the_budget_in_force(subtests: pytest.Subtests) -> None:
     would = LastAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, begun=False)
-    assert text_lines(down(last_action=would)) == [HEAD, "  watchdog: would restart: down"]
-    did = replace(would, kind=ActionKind.KILL_CLIENTS, begun=True)
-    assert text_lines(down(last_action=did)) == [HEAD, "  watchdog: kill clients: down"]
-    waits = Reason(ReasonCode.SERVERS_CANNOT_START)
-    assert text_lines(down(reason=waits)) == [HEAD, f"  watchdog: {reason_text(waits)}"]
-    assert len(text_lines(down(phase=WatchdogPhase.BACKOFF, reason=waits))) == 2, "and nothing twice"
+    cannot = Reason(ReasonCode.NO_RESTART_METHOD)
+    recent = Reason(ReasonCode.HANG_TOO_RECENT, seconds=90.0)
+    hung = diagnosed(Condition.UNRESPONSIVE)
+    spent = {"reason": recent, "restarts": (AT,) * ACTING.thresholds.restarts}
+    observes = 'The watchdog will not restart it: it only observes (watchdog.mode = "observe").'
+    lock = replace(ACTING, locks={DAEMON: BlockReason.NO_LOCK})
+    other = replace(ACTING, locks={DAEMON: BlockReason.ANOTHER_EXPORTER})
+    for present, policy, outlook in [
+        (down(), Policy(), observes),
+        (down(last_action=would), Policy(), f"{observes} In act mode, it would restart now."),
+        (down(), None, ""),
+        (down(), lock, "The watchdog will not restart it: it cannot lock the daemon."),
+        (down(), other, "Another exporter of this machine watches the daemon."),
+        (down(reason=cannot), ACTING, f"The watchdog waits: {reason_text(cannot)}."),
+        (watched(hung, diagnosis=hung.watches[DAEMON].diagnosis), Policy(), observes),
+        (watched(hung, diagnosis=hung.watches[DAEMON].diagnosis, reason=recent), ACTING,
+         "The watchdog waits: it hangs, which may pass: it is restarted after 90 s at the earliest."),
+        (watched(hung, diagnosis=hung.watches[DAEMON].diagnosis, **spent), ACTING,
+         "The watchdog will not restart it: the budget of restarts is used up."),
+    ]:  # fmt: skip
+        with subtests.test(outlook=outlook):
+            shown = [each for each in document_of(present, policy).findings if each.code.startswith("daemon_")]
+            assert [each.outlook for each in shown] == [outlook]
 
 
 # -- on one line, for the service manager -----------------------------------------------------------------------------
@@ -330,7 +366,7 @@ def test_reports_a_lost_state_although_the_daemon_answers() -> None:
     (one,) = found(None, watch=LOST)
 
     assert one.text == f"The watchdog's state of MPS daemon {DAEMON} has been lost for 1 min 0 s"
-    assert one.commands == (f"cuda-mps-exporter resume {DAEMON}",)
+    assert commands_of(one) == (f"cuda-mps-exporter resume {DAEMON}",)
     summary = watchdog_summary(replace(idle(), watches={DAEMON: LOST}), idle().daemons[DAEMON])
     assert summary is not None
     assert "state directory has not been readable and writable" in (summary.action or "")

@@ -83,7 +83,9 @@ def test_does_not_restart_a_daemon_whose_control_program_hangs(
     assert exporter.events("daemon_unresponsive", "watchdog_acts") == []
     assert (mps.pid, is_alive(daemon)) == (daemon, True)
     findings = findings_of(environment)
-    (command,) = [each for found in findings for each in found["commands"] if "timeout 10" in each]
+    (command,) = [
+        each for found in findings for step in found["steps"] for each in step["commands"] if "timeout 10" in each
+    ]
     assert command.startswith('echo "get_server_list" | CUDA_MPS_PIPE_DIRECTORY=')
 
     hangs.unlink()

@@ -16,6 +16,7 @@ from exporter.commands import client
 from exporter.model.node import Node
 from exporter.service_socket import ServiceSocket
 from exporter.terminal import progress
+from exporter.watchdog.context import Policy
 from tests.builders import DAEMON, at_work, blocked_recovery, daemon_down, idle, process, reduced, three_clients
 from tests.clocks import HandClock
 from tests.eventually import eventually
@@ -64,7 +65,7 @@ def test_prints_the_problems_first_to_a_pipe_too(running: Running, run_command: 
     code, output, problem = run_command()
 
     assert (code, output[:8], problem) == (1, "CRITICAL", "")
-    assert output.endswith(status_table(blocked_recovery()))
+    assert output.endswith(status_table(blocked_recovery(), Policy()))
 
 
 def test_prints_colours_to_a_pipe_on_request(running: Running, run_command: RunCommand) -> None:
@@ -73,7 +74,7 @@ def test_prints_colours_to_a_pipe_on_request(running: Running, run_command: RunC
     _, output, _ = run_command("--color=always")
 
     assert "\x1b[1;31mfault\x1b[0m" in output
-    assert SEQUENCE.sub("", output).endswith(status_table(blocked_recovery()))
+    assert SEQUENCE.sub("", output).endswith(status_table(blocked_recovery(), Policy()))
 
 
 def test_prints_the_overview_first_and_fits_the_table_on_a_terminal(
@@ -85,8 +86,8 @@ def test_prints_the_overview_first_and_fits_the_table_on_a_terminal(
 
     lines = SEQUENCE.sub("", output).splitlines()
     assert (code, lines[0][:8], "\x1b[1;31mCRITICAL\x1b[0m" in output) == (1, "CRITICAL", True)
-    fault = f"  MPS server 513 of {DAEMON} has been in FAULT for 0 ms; 1 client blocks"
-    assert lines[2:4] == [fault, "    recovery; suspect: likely PID 600"]
+    fault = f"CRITICAL: MPS server 513 of {DAEMON} has been in FAULT for 0 ms; 1 client"
+    assert lines[3:5] == [fault, "  blocks recovery; suspect: likely PID 600"]
     assert max(map(len, lines)) <= 80
 
 

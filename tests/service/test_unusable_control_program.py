@@ -31,12 +31,12 @@ def assert_reported(environment: dict[str, str], reason: str, *states: str) -> N
     shown = run(environment, "status", "--json")
     node = json.loads(shown.stdout)
     (daemon,) = node["daemons"]
-    (finding,) = (each for each in node["findings"] if each["daemon"] == environment["CUDA_MPS_PIPE_DIRECTORY"])
+    (finding,) = (each for each in node["findings"] if environment["CUDA_MPS_PIPE_DIRECTORY"] in each["daemons"])
     assert shown.returncode == 1
     assert daemon["state"] in (*states, None)
     assert finding["code"] == "daemon_not_queried"
     assert reason in finding["text"]
-    assert "cuda-mps-exporter doctor" in finding["commands"]
+    assert "cuda-mps-exporter doctor" in finding["steps"][0]["commands"]
 
 
 def test_an_unusable_control_program_of_a_running_daemon_is_a_problem_with_a_remedy(

@@ -403,7 +403,7 @@ def test_one_failed_command_proves_nothing() -> None:
 def test_status_reports_the_remedy() -> None:
     spoilt = reduced(*LIVING, *SPOILT).node
 
-    assert f"{DAEMON}: its PID file is wrong, so no command reaches it: write {CONTROL} into it" in status_table(spoilt)
+    assert f"The PID file of MPS daemon {DAEMON} does not contain the daemon's PID ({CONTROL})" in status_table(spoilt)
     assert "pid file" not in status_table(reduced(*LIVING).node)
 
 
@@ -534,7 +534,7 @@ def test_the_remedy_creates_the_directories_of_a_daemon() -> None:
     first = findings(present, present.at, Policy())[0]
 
     where = f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} CUDA_MPS_LOG_DIRECTORY={DAEMON}/log"
-    assert first.commands == (f"mkdir -p {DAEMON} {DAEMON}/log && {where} nvidia-cuda-mps-control -d",)
+    assert first.steps[0].commands == (f"mkdir -p {DAEMON} {DAEMON}/log && {where} nvidia-cuda-mps-control -d",)
 
 
 def test_stores_the_time_of_the_exporters_start() -> None:

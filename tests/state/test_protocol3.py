@@ -32,7 +32,7 @@ from exporter.usage.capacity import thread_ratio
 from exporter.view import View
 from exporter.watchdog.limit_enforcement import LimitStatus, check_limits, enforce
 from tests.builders import GPU
-from tests.status import status_table
+from tests.status import commands_of, status_table
 
 NAME = "/run/nvidia-mps"
 DAEMON, SERVER, CLIENT, OTHER = 77, 90, 100, 101
@@ -201,7 +201,7 @@ def test_reports_different_memory_limits_of_devices_and_sets_none() -> None:
     watch = replace(WatchdogState(), wanted_limits=wanted)
     (finding,) = (each for each in findings(replace(node, watches={NAME: watch}), node.at) if each.daemon == NAME)
     assert "memory limit of device 1 is 2 GiB, not 1 GiB" in finding.values["limits"]
-    assert finding.commands == ()
+    assert commands_of(finding) == ()
 
 
 def test_shows_commands_of_protocol_3() -> None:

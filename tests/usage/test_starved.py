@@ -10,7 +10,7 @@ from exporter.model.launches import WorkReading
 from exporter.model.usage import GpuAttribution, LaunchRate, SharedAccount, Split, UsageTotals, WorkDelta
 from exporter.model.values import replace
 from exporter.reducer import reduce
-from exporter.report.contention import starved_clients
+from exporter.report.client_findings import starved_clients
 from exporter.usage.accounting import MAX_COMMAND_LENGTH, MAX_COMMANDS, close_idle_accounts, post_time, remember_pace
 from exporter.usage.contention import EXAMINED_SECONDS, STARVED_SECONDS, contended, slowdowns, starved
 from exporter.usage.last_minute import combined, with_window

@@ -44,7 +44,7 @@ def test_shows_the_status_to_this_machine(web: Web) -> None:
     answer = web.get("/status")
 
     assert answer.status == 200
-    assert re.match(rb"warning: .*\n(  .*\n)+\nDAEMON ", answer.body)
+    assert re.match(rb"warning: .*\n\n(warning: .*\n(  .*\n)+\n)+DAEMON ", answer.body)
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
     assert answer.headers["Cache-Control"] == "no-store"
 

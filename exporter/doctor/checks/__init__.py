@@ -10,9 +10,9 @@ from exporter.doctor.checks import clients, daemons, exporter, gpus
 from exporter.doctor.facts import Facts
 from exporter.model.values import plain
 from exporter.parse.printable import printable_value
-from exporter.report.finding import Finding, finding_status
-from exporter.report.finding_text import finding_lines, severity_piece
+from exporter.report.finding import Finding, finding_statuses
 from exporter.report.problem import Severity
+from exporter.report.status_text import finding_lines
 from exporter.report.text import Line, counted, line_of
 
 CHECKS: tuple[Check, ...] = tuple(
@@ -60,13 +60,13 @@ def examine(facts: Facts) -> Report:
 
 
 def _merged(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield one finding for all that differ only in their places."""
+    """Yield one finding for all that differ only in their facts."""
     alike: dict[object, list[Finding]] = {}
     for each in findings:
         alike.setdefault((each.severity, each.text, each.remedy, each.commands), []).append(each)
     for first, *others in alike.values():
-        places = (place for each in (first, *others) for place in each.places)
-        yield replace(first, places=tuple(dict.fromkeys(places)))
+        facts = (fact for each in (first, *others) for fact in each.facts)
+        yield replace(first, facts=tuple(dict.fromkeys(facts)))
 
 
 def report_object(report: Report, facts: Facts) -> dict[str, Any]:
@@ -75,9 +75,7 @@ def report_object(report: Report, facts: Facts) -> dict[str, Any]:
         "version": __version__,
         "exit_code": report.exit_code,
         "counts": report.counts,
-        "findings": printable_value(
-            [{**plain(finding_status(each)), "places": each.places} for each in report.findings]
-        ),
+        "findings": printable_value(plain(finding_statuses(report.findings))),
         "ok": [check.code for check in report.ok],
         "unknown": [check.code for check in report.unknown],
         "not_examined": [{"area": str(each.area), "reason": shown(each.reason)} for each in facts.not_examined],
@@ -86,8 +84,8 @@ def report_object(report: Report, facts: Facts) -> dict[str, Any]:
 
 def report_lines(report: Report, facts: Facts, *, verbose: bool = False) -> Iterator[Line]:
     """Yield the lines of the report. With `verbose`, it lists the checks that found nothing, too."""
-    for finding in report.findings:
-        yield from finding_lines(finding, severity_piece(finding.severity), ": ")
+    for finding in finding_statuses(report.findings):
+        yield from finding_lines(finding)
         yield line_of()
     if verbose:
         for label, checks in (("Found nothing", report.ok), ("Unknown", report.unknown)):

@@ -28,7 +28,7 @@ def process_bypassing(facts: Facts) -> Iterator[Finding]:
         same = posixpath.normpath(path) == posixpath.normpath(each.process.pipe_directory)
         below = process.container is not None and _is_below(daemon, each, process)
         hidden = (same or below) and not reaches
-        finding = partial(Finding, NodeProblem.PROCESS_BYPASSING, values={"gpu": gpu}, places=(process_label(process),))
+        finding = partial(Finding, NodeProblem.PROCESS_BYPASSING, values={"gpu": gpu}, facts=(process_label(process),))
         if not hidden and not reaches:
             default = "" if process.variable(PIPE_DIRECTORY) is not None else " (the default)"
             yield finding(

@@ -1,7 +1,7 @@
 """Checks of NVIDIA's programs, and of control daemons with their units, pipe directories and logs."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from exporter.doctor.check import (
@@ -21,8 +21,9 @@ from exporter.model.node import CollectorName
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.printable import is_service_name
 from exporter.policy import policy_of
+from exporter.report.client_findings import FULL_RATIO
 from exporter.report.finding import Finding
-from exporter.report.findings import FULL_RATIO, findings
+from exporter.report.findings import findings
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import DaemonProblem, Situation
 from exporter.report.reasons import reason_text
@@ -78,7 +79,12 @@ def reported_by_status(facts: Facts) -> Iterator[Finding]:
         own_check |= finding.problem is DaemonProblem.DAEMON_NOT_QUERIED and not usable
         if own_check or (finding.daemon is not None and facts.hidden(finding.daemon)):
             continue
-        yield replace(finding, commands=tuple(command for command in finding.commands if command != DOCTOR))
+        steps = (replace(step, commands=_others(step.commands)) for step in finding.steps)
+        yield replace(finding, commands=_others(finding.commands), steps=tuple(steps))
+
+
+def _others(commands: Sequence[str]) -> tuple[str, ...]:
+    return tuple(command for command in commands if command != DOCTOR)
 
 
 @check(Severity.CRITICAL)
@@ -161,7 +167,7 @@ def servers_exit_early(facts: Facts) -> Iterator[Finding]:
                 DaemonProblem.SERVER_CRASH_LOOP,
                 daemon=daemon.name,
                 values={"failed": failed_starts_text(failed)},
-                places=(daemon_label(each),),
+                facts=(daemon_label(each),),
                 details=f"The last exit was {ago} ago. {'. '.join(causes)}.",
                 commands=(*([f"tail -n 30 {logs}"] if logs else []), "dmesg | grep -i -e NVRM -e Xid"),
                 rated=None if in_crash_loop(daemon, facts.node.at) else Severity.WARNING,
@@ -316,7 +322,7 @@ def pid_file_wrong(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 DaemonProblem.PID_FILE_WRONG,
                 daemon=name,
-                places=(shown(directory.pid_file),),
+                facts=(shown(directory.pid_file),),
                 commands=(f"echo {running[0].own_pid} > {quoted(directory.pid_file)}",),
             )
 
@@ -369,7 +375,7 @@ def log_not_followed(facts: Facts) -> Iterator[Finding]:
                 NodeProblem.LOG_NOT_FOLLOWED,
                 daemon=daemon.name,
                 values={"problem": "it is in the journal"},
-                places=(daemon_label(each),),
+                facts=(daemon_label(each),),
                 advice="Install the drop-in `journal.conf`. Or let the unit append to stdout.log in the log directory.",
                 commands=(f"{DROP_INS}/journal.conf", RESTART_EXPORTER),
             )
@@ -379,7 +385,7 @@ def log_not_followed(facts: Facts) -> Iterator[Finding]:
                 NodeProblem.LOG_NOT_FOLLOWED,
                 daemon=daemon.name,
                 values={"problem": reason_text(problem, CollectorName.LOGS)},
-                places=(shown(path) or daemon_label(each),),
+                facts=(shown(path) or daemon_label(each),),
                 advice="Let it enter the log directory (mode 0755), and check `log_directory` in the configuration.",
                 commands=(f"ls -ld {quoted(path.rpartition('/')[0])} {quoted(path)}",) if path.startswith("/") else (),
             )

@@ -141,8 +141,8 @@ def gpu_of_two_daemons(facts: Facts) -> Iterator[Finding]:
         ]
         names = tuple(dict.fromkeys(running))
         if len(names) > 1:
-            places = gpu_text(facts.node, gpu.reading.gpu), *names
-            yield gpu_of_two_daemons.finding(*places, details="In EXCLUSIVE_PROCESS, the second server cannot start.")
+            named = gpu_text(facts.node, gpu.reading.gpu), *names
+            yield gpu_of_two_daemons.finding(*named, details="In EXCLUSIVE_PROCESS, the second server cannot start.")
 
 
 @check(Severity.WARNING, Area.GPUS, Area.DAEMONS, Area.PROCESSES)

@@ -1,0 +1,183 @@
+"""Problems of clients: full servers, memory, limits, slow neighbours, and processes that bypass MPS."""
+
+from collections.abc import Iterable
+
+from exporter.model.node import Node
+from exporter.model.settings import PIPE_DIRECTORY, Mode
+from exporter.parse.printable import printable
+from exporter.report.document import ManualStep
+from exporter.report.finding import MOST_COMMANDS, Finding
+from exporter.report.problem import NodeProblem
+from exporter.report.problems import DaemonProblem
+from exporter.report.process_status import described
+from exporter.report.reasons import reason_text
+from exporter.report.remedy import DOCTOR, address_of, command_to_end, command_to_set, control_command, known
+from exporter.report.sharing_text import process_name, slowdown_text
+from exporter.report.text import counted, mebibytes, percent, workload_name
+from exporter.report.watchdog_text import OBSERVES
+from exporter.state import limits
+from exporter.state.devices import serving_daemon, uses_gpu
+from exporter.state.gpus import used_bytes
+from exporter.usage.capacity import gpu_sharing
+from exporter.usage.contention import starved
+from exporter.usage.sampling import memory_by_workload
+from exporter.view import View, clients_of, gpu_name
+from exporter.watchdog.context import Policy
+from exporter.watchdog.limit_enforcement import LimitStatus, check_limits
+
+FULL_RATIO, LARGE_RATIO = 0.95, 0.5
+"""The used part of a GPU's memory, and one workload's part of it, above which the workload fills the memory."""
+
+
+def full_servers(node: Node, at: float) -> Iterable[Finding]:
+    """Yield one problem for each server without a free client slot, with the clients that are idle."""
+    sharing = None
+    for daemon, server in View(node).servers():
+        clients, limit = clients_of(daemon, server), limits.clients_limit(node, daemon, server)
+        if limit is None or len(clients) < limit:
+            continue
+        sharing = gpu_sharing(node) if sharing is None else sharing
+        pids = {each.pid for each in clients}
+        measured = {each.client.pid for gpu in sharing.values() for each in gpu.clients if each.share is not None}
+        idle = {each.client.pid: each.memory or 0 for gpu in sharing.values() for each in gpu.idle}
+        found = sorted(pids & idle.keys())
+        facts = [f"{described(node, pid)} is idle and holds {mebibytes(idle[pid])}" for pid in found]
+        if not pids & measured:
+            facts = ["it is unknown which clients are idle: their SM time is not known"]
+        elif not found:
+            facts = ["no client is idle"]
+        kills = {pid: command_to_end(node, pid) for pid in found[:MOST_COMMANDS]}
+        yield Finding(
+            NodeProblem.CLIENT_SLOTS_FULL,
+            at=at,
+            daemon=daemon.name,
+            server=server.pid,
+            values={"clients": str(len(clients)), "limit": str(limit)},
+            facts=tuple(facts),
+            outlook="A slot becomes free when a client exits.",
+            steps=(
+                ManualStep(
+                    text="End clients that are idle, or start new work later.",
+                    commands=known(*kills.values()),
+                    ends=len(kills) or None,
+                ),
+            ),
+        )
+
+
+def filled_memory(node: Node, at: float) -> Iterable[Finding]:
+    """Yield GPUs with little free memory, most of which one of several workloads has, as the alert defines it."""
+    for uuid, held in memory_by_workload(node).items():
+        reading = node.gpus[uuid].reading
+        used, total = reading.memory_used_bytes, reading.memory_total_bytes
+        if used is None or not total or used / total <= FULL_RATIO or len(held) < 2:
+            continue
+        workload = max(held, key=lambda each: held[each])
+        if held[workload] / total > LARGE_RATIO:
+            values = {
+                "gpu": printable(gpu_name(node, uuid)),
+                "workload": workload_name(workload, node.pods),
+                "part": percent(held[workload] / total),
+                "free": mebibytes(max(0, total - used)),
+            }
+            order = sorted(used_bytes(reading).items(), key=lambda each: (-each[1], each[0]))
+            facts = tuple(f"{described(node, pid)} holds {mebibytes(size)}" for pid, size in order)
+            yield Finding(NodeProblem.WORKLOAD_FILLS_MEMORY, at=at, gpu=uuid, values=values, facts=facts)
+
+
+def starved_clients(node: Node, at: float) -> Iterable[Finding]:
+    """Yield one problem for all starved clients of a GPU, with the one that is slowed down most."""
+    by_gpu = {uuid: found for uuid, state in node.contention.items() if (found := starved(state, at))}
+    sharing = gpu_sharing(node) if by_gpu else {}
+    for uuid in filter(by_gpu.__contains__, sharing):
+        slowed = {each.client.pid: each.slowdown for each in sharing[uuid].clients if each.slowdown is not None}
+        pids = sorted(by_gpu[uuid].keys() & slowed.keys(), key=lambda pid: -slowed[pid].ratio)
+        if pids:
+            others = counted(len(pids) - 1, "more client is starved", "more clients are starved")
+            yield Finding(
+                NodeProblem.CLIENT_STARVED,
+                at=at,
+                since=by_gpu[uuid][pids[0]],
+                gpu=uuid,
+                client=pids[0],
+                values={
+                    "client": process_name(node, pids[0]),
+                    "gpu": printable(gpu_name(node, uuid)),
+                    "slowdown": f"its work {slowdown_text(node, sharing[uuid], slowed[pids[0]])}",
+                },
+                notes=(others,) if len(pids) > 1 else (),
+                facts=tuple(f"{described(node, pid)} is starved" for pid in pids),
+            )
+
+
+def bypassing(node: Node, at: float) -> Iterable[Finding]:
+    """Yield one problem for all processes that bypass MPS."""
+    gpus = {uuid: gpu for uuid, gpu in node.gpus.items() if gpu.bypassing}
+    if not gpus:
+        return
+    places: dict[int, list[str]] = {}
+    for uuid, gpu in gpus.items():
+        for pid in sorted(gpu.bypassing):
+            size = used_bytes(gpu.reading).get(pid)
+            held = "" if size is None else f" ({mebibytes(size)})"
+            places.setdefault(pid, []).append(f"GPU {printable(gpu_name(node, uuid))}{held}")
+    daemons = [each for gpu in gpus.values() if (each := serving_daemon(node, gpu.reading)) is not None]
+    directories = dict.fromkeys(each.pipe_directory for each in daemons)
+    is_down = any(each.ended and uses_gpu(node, each, uuid) for each in node.daemons.values() for uuid in gpus)
+    yield Finding(
+        NodeProblem.PROCESS_BYPASSING,
+        at=at,
+        client=min(places) if len(places) == 1 else None,
+        values={
+            "gpu": ", ".join(printable(gpu_name(node, uuid)) for uuid in gpus),
+            "processes": counted(len(places), "process", "processes"),
+        },
+        facts=tuple(f"{described(node, pid)} on {', '.join(on)}" for pid, on in places.items()),
+        outlook="They do not change to MPS while they run.",
+        follows=DaemonProblem.DAEMON_DOWN.definition.label if is_down else None,
+        steps=(
+            ManualStep(text="Find out why they bypass MPS.", commands=(DOCTOR,)),
+            ManualStep(
+                text=NodeProblem.PROCESS_BYPASSING.definition.remedy,
+                commands=known(*(command_to_set(PIPE_DIRECTORY, each) for each in directories))[:MOST_COMMANDS],
+            ),
+        ),
+    )
+
+
+def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
+    """Yield one problem for all limits of a daemon that differ from the configuration."""
+    for daemon in View(node).daemons():
+        watch = node.watches.get(daemon.name)
+        if watch is None or watch.wanted_limits is None or not daemon.answers:
+            continue
+        drifted = [each for each in check_limits(daemon, watch.wanted_limits, at) if each.status is LimitStatus.DRIFTED]
+        if drifted:
+            address = address_of(node, daemon.name, policy)
+            texts = [
+                f"{reason_text(each.reason)} {'for new servers' if each.server is None else f'on server {each.server}'}"
+                for each in drifted
+            ]
+            drifts = (watch.enforcement.drifts.get(each.command) for each in drifted)
+            times = [each.since for each in drifts if each is not None and each.since is not None]
+            more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
+            settable = [check.command for check in drifted if check.command][:MOST_COMMANDS]
+            acts = settable and policy is not None and policy.mode_of(daemon) is Mode.ACT
+            will = "The watchdog sets it again." if acts else f"The watchdog will not set it again: {OBSERVES}."
+            yield Finding(
+                NodeProblem.LIMITS_DRIFTED,
+                at=at,
+                since=min(times, default=None),
+                daemon=daemon.name,
+                server=drifted[0].server,
+                values={"limits": f"{texts[0]}{more}"},
+                facts=tuple(texts) if more else (),
+                outlook="" if policy is None else will,
+                steps=(
+                    ManualStep(
+                        text="Set the limit again.",
+                        commands=known(*(control_command(command, address) for command in settable)),
+                        ends=0,
+                    ),
+                ),
+            )

@@ -1,0 +1,443 @@
+"""Problems of daemons and their servers, with what the watchdog does about them, and what is over."""
+
+from collections.abc import Iterable
+
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.identity import identity_of
+from exporter.model.incident import Incident
+from exporter.model.node import CollectorName, Node
+from exporter.model.server import ServerState
+from exporter.model.settings import Mode
+from exporter.model.watchdog import HARMLESS, Condition, WatchdogPhase, WatchdogState
+from exporter.parse.control_reply import list_servers
+from exporter.parse.printable import printable
+from exporter.report.document import ManualStep
+from exporter.report.finding import MOST_COMMANDS, Finding
+from exporter.report.incident_status import verdict
+from exporter.report.incident_text import client_text
+from exporter.report.problem import NodeProblem, Problem
+from exporter.report.problems import (
+    BLOCK_PROBLEMS,
+    CONDITION_PROBLEMS,
+    PHASE_PROBLEMS,
+    DaemonProblem,
+    Situation,
+)
+from exporter.report.process_status import described
+from exporter.report.reasons import reason_text, texts_of
+from exporter.report.remedy import (
+    DOCTOR,
+    address_of,
+    command_to_end_server,
+    command_to_kill,
+    commands_to_restart,
+    commands_to_resume,
+    commands_to_signal,
+    commands_to_start,
+    control_command,
+    is_living,
+    known,
+    last_log_lines,
+    quarantine_cause,
+    recovery_steps,
+)
+from exporter.report.text import counted, failed_starts_text, listed
+from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
+from exporter.state import servers
+from exporter.state.devices import uses_gpu
+from exporter.state.hang_detection import STARTING_SECONDS
+from exporter.state.processes import is_suspended, state_of_daemon
+from exporter.view import View, clients_of
+from exporter.watchdog.context import Policy
+
+ALERT_SECONDS = 105.0
+"""For how long the alert of an event fires after it, or after the daemon's return (alerts/cuda-mps.rules.yml)."""
+
+_SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.STATE_LOST)
+"""The watchdog restarts nothing until an operator runs `resume`, and no GPU is quarantined."""
+
+_RESTARTING = (WatchdogPhase.ACTING, WatchdogPhase.BACKOFF, WatchdogPhase.DEFERRED_TO_SYSTEMD)
+
+STATE_PROBLEMS = {
+    DaemonState.DOWN: DaemonProblem.DAEMON_DOWN,
+    DaemonState.STOPPED: DaemonProblem.DAEMON_STOPPED,
+    DaemonState.UNRESPONSIVE: DaemonProblem.DAEMON_UNRESPONSIVE,
+    DaemonState.HELD: DaemonProblem.DAEMON_HELD,
+    DaemonState.STARTING: DaemonProblem.DAEMON_STARTING,
+}
+
+MOST_NAMED = 8
+"""At most so many clients that ended with a daemon are named."""
+
+_WAIT = ManualStep(text="Wait for the restart.")
+_CAUSE = "Find the cause in the last lines of the daemon's logs."
+
+
+def faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
+    """Yield the faults, first those that a command can end."""
+    open_ones = [each for each in node.incidents.values() if each.open]
+    open_ones.sort(key=lambda each: not (each.blockers or each.stuck))
+    yield from (_fault(node, at, each, policy) for each in open_ones)
+    with_incident = {(each.daemon, each.server) for each in open_ones}
+    for daemon, server in View(node).servers():
+        if server.state is ServerState.FAULT and (daemon.name, server.pid) not in with_incident:
+            yield Finding(
+                DaemonProblem.SERVER_FAULT,
+                at=at,
+                daemon=daemon.name,
+                server=server.pid,
+                facts=tuple(described(node, each.pid) for each in clients_of(daemon, server)),
+                situation=Situation.FAULT_WITHOUT_INCIDENT,
+            )
+
+
+def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> Finding:
+    blockers = tuple(incident.blockers)
+    daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
+    kills = known(*(command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_COMMANDS]))
+    remedy = DaemonProblem.SERVER_FAULT.definition.remedy
+    steps = [ManualStep(text=remedy, commands=kills, ends=len(kills))] if blockers else []
+    if incident.stuck:
+        server = None if daemon is None else daemon.servers.get(incident.server)
+        left = None if daemon is None or server is None else len(clients_of(daemon, server))
+        commands = known(command_to_end_server(incident.server, address))
+        steps = [ManualStep(text=Situation.SERVER_STUCK.value, commands=commands, ends=left)]
+    recovers = "" if incident.stuck else "The server recovers after the exit of the last affected client."
+    recovery = f"; {counted(len(blockers), 'client blocks', 'clients block')} recovery" if blockers else ""
+    return Finding(
+        DaemonProblem.SERVER_FAULT,
+        at=at,
+        since=incident.started_at,
+        daemon=incident.daemon,
+        server=incident.server,
+        client=blockers[0] if blockers else None,
+        values={"suspect": verdict(incident), "recovery": recovery},
+        facts=_affected(incident),
+        outlook=" ".join(filter(None, (recovers, "" if daemon is None else outlook(node, daemon, policy)))),
+        situation=None if blockers else Situation.CLIENTS_ENDING,
+        steps=tuple(steps),
+    )
+
+
+def _affected(incident: Incident) -> tuple[str, ...]:
+    """Return the affected clients, first those that block recovery."""
+    blockers = incident.blockers if incident.open else ()
+    first = [f"{client_text(incident.details_of(pid))} blocks recovery" for pid in blockers]
+    others = [pid for pid in incident.affected if pid not in blockers]
+    return (*first, *(f"{client_text(incident.details_of(pid))} was affected" for pid in others))
+
+
+def recovered(node: Node, at: float) -> Iterable[Finding]:
+    """Yield the deaths and restarts of daemons that are up again, and the faults that ended.
+
+    They are problems for about as long as their alerts fire.
+    """
+    for daemon in View(node).daemons():
+        if daemon.state is DaemonState.UP:
+            yield from _returned(node, daemon, node.watches.get(daemon.name, WatchdogState()), at)
+    for incident in node.incidents.values():
+        if incident.ended_at is not None and at - incident.ended_at < ALERT_SECONDS:
+            yield Finding(
+                DaemonProblem.FAULT,
+                at=at,
+                since=incident.started_at,
+                daemon=incident.daemon,
+                server=incident.server,
+                values={"affected": counted(len(incident.affected), "client"), "suspect": verdict(incident)},
+                facts=_affected(incident),
+            )
+
+
+def _returned(node: Node, daemon: Daemon, watch: WatchdogState, at: float) -> Iterable[Finding]:
+    lost_at, clients = daemon.lifecycle.last_loss_at, daemon.lifecycle.clients_at_end
+    back_at = daemon.lifecycle.state_since or 0.0
+    if lost_at is not None and at - max(lost_at, back_at) < ALERT_SECONDS:
+        problem = DaemonProblem.DAEMON_DIED_WITH_CLIENTS if clients else DaemonProblem.DAEMON_DIED
+        yield Finding(
+            problem,
+            at=at,
+            since=lost_at,
+            daemon=daemon.name,
+            values={"ended": _ended_text(daemon)},
+            facts=_ended_clients(node, daemon),
+            steps=(
+                ManualStep(text="Restart the clients that ended, and the processes that bypass MPS."),
+                ManualStep(text=_CAUSE, commands=last_log_lines(daemon)),
+            ),
+        )
+    elif watch.last_restart_at is not None and at - max(watch.last_restart_at, back_at) < ALERT_SECONDS:
+        yield Finding(DaemonProblem.DAEMON_RESTARTED, at=at, since=watch.last_restart_at, daemon=daemon.name)
+
+
+def _ended_text(daemon: Daemon) -> str:
+    clients = daemon.lifecycle.clients_at_end
+    if clients is None:
+        return "an unknown number of clients ended"
+    return f"{counted(len(clients), 'client') if clients else 'no client'} ended"
+
+
+def _ended_clients(node: Node, daemon: Daemon) -> tuple[str, ...]:
+    """Return the clients that ended with a daemon, on one line."""
+    names = [described(node, pid) for pid in sorted(daemon.lifecycle.clients_at_end or ())]
+    return (f"ended: {listed(names, MOST_NAMED)}",) if names else ()
+
+
+def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
+    """Yield the problems of all daemons. A daemon's own state gives one problem, the most specific one."""
+    for daemon in View(node).daemons():
+        watch = node.watches.get(daemon.name, WatchdogState())
+        if watch.quarantine is not None:
+            yield Finding(
+                DaemonProblem.QUARANTINED,
+                at=at,
+                since=watch.quarantine.at,
+                daemon=daemon.name,
+                gpu=watch.quarantine.gpu,
+                values={"cause": quarantine_cause(node, watch.quarantine)},
+                steps=recovery_steps(node, watch.quarantine.gpu, watch.quarantine.action, daemon, policy),
+            )
+        block = None if policy is None or not daemon.declared.expected else policy.lock_problem(daemon)
+        if policy is not None and block is not None and policy.configured_mode_of(daemon) is Mode.ACT:
+            yield Finding(BLOCK_PROBLEMS[block], at=at, daemon=daemon.name)
+        finding = _state_finding(node, at, daemon, watch, policy)
+        if finding is not None:
+            yield finding
+        since = daemon.log.own_commands.blocked_since
+        if since is not None:
+            step = ManualStep(
+                text=NodeProblem.LOG_BLOCKED.definition.remedy,
+                commands=commands_to_restart(node, daemon, policy),
+                ends=_clients(daemon),
+            )
+            yield Finding(NodeProblem.LOG_BLOCKED, at=at, since=since, daemon=daemon.name, steps=(step,))
+
+
+def _clients(daemon: Daemon) -> int | None:
+    """Return how many clients the end of a daemon ends; None if that is unknown."""
+    return len(daemon.clients) if daemon.clients_known else None
+
+
+def _state_finding(
+    node: Node, at: float, daemon: Daemon, watch: WatchdogState, policy: Policy | None
+) -> Finding | None:
+    name, diagnosis = daemon.name, watch.diagnosis
+    condition = None if diagnosis is None else diagnosis.condition
+    if daemon.runtime.foreign_owner is not None:
+        values = {"uid": str(daemon.runtime.foreign_owner), "directory": printable(daemon.pipe_directory)}
+        return Finding(DaemonProblem.FOREIGN_DIRECTORY, at=at, daemon=name, values=values)
+    if daemon.state is not DaemonState.UP:
+        return _not_up(node, at, daemon, watch, policy)
+    if watch.quarantine is not None:
+        return None
+    if condition is Condition.PROGRAM_UNRESPONSIVE:
+        # Clients are not affected; lists of them, limits and servers' states are as old as the last answer.
+        run = control_command(list_servers(daemon.runtime.protocol), address_of(node, name, policy), deadline=10)
+        since = daemon.commands.unanswered_since
+        return Finding(DaemonProblem.CONTROL_PROGRAM_UNRESPONSIVE, at=at, since=since, daemon=name, commands=known(run))
+    if condition not in (None, Condition.FAULT, *HARMLESS):
+        return _problem(node, at, daemon, watch, policy, CONDITION_PROBLEMS[condition])
+    if watch.phase in _SUSPENDED:
+        return Finding(
+            PHASE_PROBLEMS[watch.phase],
+            at=at,
+            since=watch.circuit_opened_at if watch.phase is WatchdogPhase.CIRCUIT_OPEN else watch.state_lost_at,
+            daemon=name,
+            outlook=outlook(node, daemon, policy),
+            steps=_steps_to_resume(daemon, watch),
+        )
+    if servers.in_crash_loop(daemon, at):
+        return _problem(node, at, daemon, watch, policy, DaemonProblem.SERVER_CRASH_LOOP)
+    if daemon.connections.waiting:
+        waiting = sorted(daemon.connections.waiting)
+        return Finding(
+            NodeProblem.CLIENTS_WAITING,
+            at=at,
+            daemon=name,
+            values={"clients": counted(len(waiting), "client")},
+            facts=tuple(f"{described(node, pid, daemon.connections.queued.get(pid))} waits" for pid in waiting),
+        )
+    return None
+
+
+def _not_up(node: Node, at: float, daemon: Daemon, watch: WatchdogState, policy: Policy | None) -> Finding:
+    problem = _problem_of(node, at, daemon, watch)
+    query_problem = _query_problem(node, daemon)
+    if query_problem is None:
+        return _problem(node, at, daemon, watch, policy, problem)
+    cannot_query = () if problem is DaemonProblem.DAEMON_NOT_QUERIED else (f"it cannot be queried: {query_problem}",)
+    return Finding(
+        problem,
+        at=at,
+        since=_since(node, at, daemon, watch, problem),
+        daemon=daemon.name,
+        values={"problem": query_problem},
+        notes=(*history_of(watch), *cannot_query),
+        situation=Situation.CANNOT_QUERY,
+        commands=(DOCTOR,),
+    )
+
+
+def _problem(
+    node: Node, at: float, daemon: Daemon, watch: WatchdogState, policy: Policy | None, problem: Problem
+) -> Finding:
+    """Return the problem with what indicates it, what happens by itself, and what to do."""
+    values, facts, notes = dict[str, str](), tuple[str, ...](), history_of(watch)
+    situation, commands = None, tuple[str, ...]()
+    since = _since(node, at, daemon, watch, problem)
+    match problem:
+        case DaemonProblem.DAEMON_DOWN | DaemonProblem.DAEMON_ENDED:
+            if daemon.lifecycle.last_loss_at is not None:
+                notes, facts = (f"{_ended_text(daemon)} with it", *notes), _ended_clients(node, daemon)
+        case DaemonProblem.DAEMON_UNRESPONSIVE:
+            facts = (_process_state(node, daemon),)
+        case DaemonProblem.PID_FILE_WRONG:
+            values, facts = {"pid": str(daemon.pid)}, (f"write {daemon.pid} into it",)
+        case DaemonProblem.DAEMON_UNSUPPORTED:
+            protocol = printable(str(daemon.runtime.protocol))
+            situation, facts = Situation.UNSUPPORTED, (f"MPS protocol {protocol} is unknown",)
+        case DaemonProblem.DAEMON_STATE_UNKNOWN:
+            commands = (DOCTOR,)
+        case DaemonProblem.SERVER_CRASH_LOOP:
+            failed = daemon.connections.failed_starts
+            values, since = {"failed": failed_starts_text(failed)}, failed.started_at[0]
+    if watch.problem is not None:
+        facts = (*facts, f"the last action of the watchdog failed: {reason_text(watch.problem)}")
+    diagnosis = watch.diagnosis
+    if diagnosis is not None and CONDITION_PROBLEMS[diagnosis.condition] is problem:
+        if diagnosis.process is not None:
+            facts = (described(node, diagnosis.process.pid, start_ticks=diagnosis.process.start_ticks), *facts)
+        if diagnosis.indications:
+            facts = (*facts, f"indications: {texts_of(diagnosis.indications[:MOST_INDICATIONS])}")
+    return Finding(
+        problem,
+        at=at,
+        since=since,
+        daemon=daemon.name,
+        values=values,
+        notes=tuple(notes),
+        facts=facts,
+        outlook=outlook(node, daemon, policy) if watch.diagnosis is not None or watch.phase in _SUSPENDED else "",
+        situation=situation,
+        commands=commands,
+        steps=_steps(node, daemon, watch, policy, problem),
+    )
+
+
+def _process_state(node: Node, daemon: Daemon) -> str:
+    """Return whether the process of a daemon is stopped."""
+    name = "its process" if daemon.pid is None else described(node, daemon.pid)
+    state = state_of_daemon(node, daemon)
+    if state is None:
+        return f"it is unknown whether {name} is stopped"
+    return f"{name} is {'' if is_suspended(state) else 'not '}stopped (state {printable(state.state)})"
+
+
+def _steps(
+    node: Node, daemon: Daemon, watch: WatchdogState, policy: Policy | None, problem: Problem
+) -> tuple[ManualStep, ...]:
+    """Return what to do; nothing if the catalogue's remedy suffices."""
+    acts = policy is not None and policy.mode_of(daemon) is Mode.ACT
+    cause = ManualStep(text=_CAUSE, commands=last_log_lines(daemon))
+    signals = commands_to_signal(node, watch.diagnosis)
+    start, suspended = problem.definition.remedy, watch.phase in _SUSPENDED
+    match problem:
+        case DaemonProblem.DAEMON_ENDED:
+            return (ManualStep(text=start), cause)
+        case _ if daemon.ended and daemon.declared.expected and watch.quarantine is None:
+            start = "Start the daemon." if problem is DaemonProblem.DAEMON_DOWN else start
+            to_start = ManualStep(text=start, commands=commands_to_start(node, daemon, policy), ends=0)
+            if watch.phase in _RESTARTING:
+                return (_WAIT, cause)
+            if suspended:
+                return (*_steps_to_resume(daemon, watch), *(() if acts else (to_start,)))
+            bypass = any(gpu.bypassing and uses_gpu(node, daemon, uuid) for uuid, gpu in node.gpus.items())
+            restart = (ManualStep(text="Restart the processes that bypass MPS."),) if bypass else ()
+            return (to_start, *restart, cause)
+        case DaemonProblem.DAEMON_UNRESPONSIVE:
+            if watch.phase in _RESTARTING:
+                return (_WAIT, cause)
+            commands = () if acts else commands_to_restart(node, daemon, policy)
+            text = "Restart the daemon, which ends its clients, if it does not answer soon."
+            first = tuple[ManualStep, ...]()
+            if state_of_daemon(node, daemon) is None and is_living(node, identity_of(daemon.runtime.process)):
+                resume = (f"kill -CONT {daemon.pid}",)
+                first = (ManualStep(text="Resume its process, if that is stopped.", commands=resume, ends=0),)
+            return (*first, ManualStep(text=text, commands=commands, ends=_clients(daemon)), cause)
+        case DaemonProblem.SERVER_CRASH_LOOP:
+            return (
+                ManualStep(text="Read why the servers exit.", commands=last_log_lines(daemon, first="server.log")),
+                ManualStep(text="Read what the driver reports.", commands=("dmesg | grep -i -e NVRM -e Xid",)),
+                ManualStep(
+                    text="Check that MPS supports the GPUs and finds the driver's libraries.", commands=(DOCTOR,)
+                ),
+            )
+        case DaemonProblem.DAEMON_SUSPENDED | DaemonProblem.SERVER_SUSPENDED | DaemonProblem.DAEMON_HELD:
+            return (ManualStep(text=start.removesuffix(" No client ends."), commands=signals, ends=0),)
+        case DaemonProblem.SERVER_UNRESPONSIVE:
+            hung = None if watch.diagnosis is None else watch.diagnosis.server
+            server = None if hung is None else daemon.servers.get(hung)
+            ends = None if server is None else len(clients_of(daemon, server))
+            return (ManualStep(text=start, commands=signals, ends=ends),)
+        case _:
+            return ()
+
+
+def _steps_to_resume(daemon: Daemon, watch: WatchdogState) -> tuple[ManualStep, ...]:
+    """Return what makes the watchdog restart a daemon again."""
+    cause = PHASE_PROBLEMS[watch.phase].definition.remedy.removesuffix(" Then resume restarts.")
+    resume = "Permit the watchdog to restart the daemon again."
+    # The state directory is the exporter's own.
+    logs = last_log_lines(daemon) if watch.phase is WatchdogPhase.CIRCUIT_OPEN else ()
+    return (
+        ManualStep(text=cause, commands=logs),
+        ManualStep(text=resume, commands=commands_to_resume(daemon.name), ends=0),
+    )
+
+
+def _problem_of(node: Node, at: float, daemon: Daemon, watch: WatchdogState) -> Problem:
+    """Return the problem of its diagnosis, or else of its state."""
+    condition = None if watch.diagnosis is None else watch.diagnosis.condition
+    if daemon.pid_file_spoilt:
+        return DaemonProblem.PID_FILE_WRONG
+    if not daemon.supported and not daemon.ended:
+        return DaemonProblem.DAEMON_UNSUPPORTED
+    if condition not in (None, Condition.FAULT, *HARMLESS):
+        return CONDITION_PROBLEMS[condition]
+    if daemon.ended and not daemon.declared.expected:
+        return DaemonProblem.DAEMON_ENDED
+    if daemon.state in STATE_PROBLEMS:
+        return STATE_PROBLEMS[daemon.state]
+    if _query_problem(node, daemon) is not None:
+        return DaemonProblem.DAEMON_NOT_QUERIED
+    if _unknown_since(node, daemon, at) is None:
+        return DaemonProblem.DAEMON_UNKNOWN
+    return DaemonProblem.DAEMON_STATE_UNKNOWN
+
+
+def _since(node: Node, at: float, daemon: Daemon, watch: WatchdogState, problem: Problem) -> float | None:
+    diagnosis = watch.diagnosis
+    if diagnosis is not None and CONDITION_PROBLEMS[diagnosis.condition] is problem:
+        return diagnosis.since
+    return _unknown_since(node, daemon, at) if daemon.state is None else daemon.lifecycle.state_since
+
+
+def _query_problem(node: Node, daemon: Daemon) -> str | None:
+    """Return what prevents a query of a daemon that has ended or is in an unknown state; None if nothing does."""
+    source = node.sources.get(CollectorName.CONTROL)
+    if source is None or not daemon.supported or daemon.pid_file_spoilt:
+        return None
+    problem = source.problems.get(daemon.name)
+    return (
+        reason_text(problem, CollectorName.CONTROL)
+        if problem is not None and (daemon.ended or daemon.state is None)
+        else None
+    )
+
+
+def _unknown_since(node: Node, daemon: Daemon, at: float) -> float | None:
+    """Return since when its state is unknown; None for as long as a daemon may take to start, or to answer."""
+    if daemon.state is not None or not daemon.supported:
+        return None
+    since = (daemon.commands.unanswered_since, daemon.lifecycle.state_since, node.began_at)
+    began = next((each for each in since if each is not None), at)
+    return began if at - began > STARTING_SECONDS else None
