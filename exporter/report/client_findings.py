@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from exporter.model.node import Node
 from exporter.model.settings import PIPE_DIRECTORY, Mode
 from exporter.parse.printable import printable
+from exporter.report.daemon_findings import FULL_RATIO
 from exporter.report.document import ManualStep
 from exporter.report.finding import MOST_COMMANDS, Finding
 from exporter.report.problem import NodeProblem
@@ -25,8 +26,8 @@ from exporter.view import View, clients_of, gpu_name
 from exporter.watchdog.context import Policy
 from exporter.watchdog.limit_enforcement import LimitStatus, check_limits
 
-FULL_RATIO, LARGE_RATIO = 0.95, 0.5
-"""The used part of a GPU's memory, and one workload's part of it, above which the workload fills the memory."""
+LARGE_RATIO = 0.5
+"""The part of a full GPU's memory above which a workload fills it."""
 
 
 def full_servers(node: Node, at: float) -> Iterable[Finding]:

@@ -35,20 +35,24 @@ from exporter.report.remedy import (
     commands_to_signal,
     commands_to_start,
     control_command,
+    gpu_text,
     is_living,
     known,
     last_log_lines,
     quarantine_cause,
     recovery_steps,
 )
-from exporter.report.text import counted, failed_starts_text, listed
+from exporter.report.text import counted, duration_text, failed_starts_text, listed, mebibytes
 from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
 from exporter.state import servers
-from exporter.state.devices import uses_gpu
+from exporter.state.devices import serves_gpu, uses_gpu
 from exporter.state.hang_detection import STARTING_SECONDS
 from exporter.state.processes import is_suspended, state_of_daemon
 from exporter.view import View, clients_of
 from exporter.watchdog.context import Policy
+
+FULL_RATIO = 0.95
+"""The used part of a GPU's memory above which it counts as full."""
 
 ALERT_SECONDS = 105.0
 """For how long the alert of an event fires after it, or after the daemon's return (alerts/cuda-mps.rules.yml)."""
@@ -300,6 +304,9 @@ def _problem(
         case DaemonProblem.SERVER_CRASH_LOOP:
             failed = daemon.connections.failed_starts
             values, since = {"failed": failed_starts_text(failed)}, failed.started_at[0]
+            facts = tuple(_causes_of_early_exits(node, daemon))
+            if failed.last_exit_at is not None:
+                facts = (f"the last server exited {duration_text(max(0.0, at - failed.last_exit_at))} ago", *facts)
     if watch.problem is not None:
         facts = (*facts, f"the last action of the watchdog failed: {reason_text(watch.problem)}")
     diagnosis = watch.diagnosis
@@ -321,6 +328,26 @@ def _problem(
         commands=commands,
         steps=_steps(node, daemon, watch, policy, problem),
     )
+
+
+def crash_loop(node: Node, at: float, daemon: Daemon) -> Finding:
+    """Return that the servers of a daemon exit early, without what the watchdog does."""
+    return _problem(node, at, daemon, WatchdogState(), None, DaemonProblem.SERVER_CRASH_LOOP)
+
+
+def _causes_of_early_exits(node: Node, daemon: Daemon) -> Iterable[str]:
+    """Yield what may prevent a server from starting, and is no mistake without that."""
+    own = {*daemon.clients, *daemon.servers}
+    for uuid, gpu in node.gpus.items():
+        reading, label = gpu.reading, gpu_text(node, uuid)
+        if serves_gpu(node, daemon, reading):
+            others = [process.pid for process in reading.compute_processes or () if process.pid not in own]
+            used, total = reading.memory_used_bytes, reading.memory_total_bytes
+            if reading.compute_mode == "exclusive_process" and others:
+                who = described(node, others[0])
+                yield f"{who} uses {label} without this daemon, and its compute mode is EXCLUSIVE_PROCESS"
+            if used is not None and total and used / total > FULL_RATIO:
+                yield f"the memory of {label} is full: {mebibytes(max(0, total - used))} are free"
 
 
 def _process_state(node: Node, daemon: Daemon) -> str:

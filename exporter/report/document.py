@@ -110,32 +110,20 @@ class ActionCountStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchdogSummary:
-    """The watchdog's state of a daemon in words; findings have the problems.
-
-    `action` is what the watchdog does or last did, would do if it acted, or why it waits. `error` is why the last
-    action failed.
-    """
-
-    diagnosis: str
-    action: str | None
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchdogStatus:
     """The watchdog's state of a daemon.
 
     `label` and `severity` are those of its `state`. `process` is the PID that the `condition` concerns. `action` is the
     present one, or the last one. `restarts` are the times of the counted ones, and `restarts_left` how many more are
-    permitted now. `summary` is None if the daemon is well and the watchdog idle.
+    permitted now. `text` is what it does or last did, would do if it acted, or why it waits; None if it is idle and the
+    daemon well. `problem` is why the last action failed.
     """
 
     mode: str | None
     state: str
     label: str
     severity: Severity
-    summary: WatchdogSummary | None
+    text: str | None
     condition: str | None
     since: float | None
     indications: tuple[ReasonStatus, ...]

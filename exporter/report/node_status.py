@@ -38,7 +38,7 @@ from exporter.report.reasons import log_text, source_text
 from exporter.report.remedy import address_of
 from exporter.report.status_text import counts_of, modes, with_summary
 from exporter.report.text import SIMULATED, counted
-from exporter.report.watchdog_text import watchdog_summary
+from exporter.report.watchdog_text import watchdog_text
 from exporter.state.failure_domains import failure_domains, gpus_of_clients
 from exporter.state.limits import clients_limit, memory_limits_by_gpu
 from exporter.usage.capacity import gpu_sharing
@@ -232,7 +232,7 @@ def _watchdog(
         state=watch.phase,
         label="idle" if idle else definition.label,
         severity=Severity.UNKNOWN if idle and severity is not Severity.WELL else definition.severity,
-        summary=watchdog_summary(node, daemon),
+        text=watchdog_text(node, daemon),
         indications=() if found is None else tuple(map(reason_status, found.indications)),
         process=None if found is None or found.process is None else found.process.pid,
         action=_action(watch),

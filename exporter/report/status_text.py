@@ -372,6 +372,6 @@ def watchdog_lines(document: StatusDocument) -> Iterable[Line]:
     """Yield what the watchdog does for daemons without a problem."""
     reported = {name for finding in document.findings for name in finding.daemons}
     for daemon in document.daemons:
-        found = None if daemon.watchdog is None else daemon.watchdog.summary
-        if found is not None and daemon.name not in reported:
-            yield line_of(f"{found.diagnosis}; ", dim("watchdog: "), found.action or "waits")
+        text = None if daemon.watchdog is None else daemon.watchdog.text
+        if text is not None and daemon.name not in reported:
+            yield line_of(f"MPS daemon {printable(daemon.name)}; ", dim("watchdog: "), text)

@@ -6,11 +6,8 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.reason import ReasonCode
 from exporter.model.settings import Mode
-from exporter.model.watchdog import HARMLESS, BlockReason, Condition, Diagnosis, WatchdogPhase, WatchdogState
-from exporter.parse.printable import printable
-from exporter.report.document import WatchdogSummary
-from exporter.report.finding import Finding
-from exporter.report.problems import CONDITION_PROBLEMS, DaemonProblem, of_phase
+from exporter.model.watchdog import HARMLESS, BlockReason, Condition, WatchdogPhase, WatchdogState
+from exporter.report.problems import of_phase
 from exporter.report.reasons import reason_text
 from exporter.report.text import code_text, counted, duration_text
 from exporter.watchdog.context import Policy
@@ -58,30 +55,17 @@ def history_of(watch: WatchdogState) -> Sequence[str]:
     return restarts if watch.phase is WatchdogPhase.IDLE else [*restarts, of_phase(watch.phase).label]
 
 
-def watchdog_summary(node: Node, daemon: Daemon) -> WatchdogSummary | None:
-    """Return the watchdog's state of a daemon in words; None if the daemon is well and the watchdog is idle."""
+def watchdog_text(node: Node, daemon: Daemon) -> str | None:
+    """Return what the watchdog does for a daemon; None if the daemon is well and the watchdog is idle."""
     watch = node.watches.get(daemon.name)
     if watch is None:
         return None
-    found, phase, last = watch.diagnosis, _phase_text(node, watch), watch.last_action
-    if phase is None and (found is None or found.condition in HARMLESS):
-        return None
-    action = phase
-    if action is None and last is not None:
-        action = f"{'' if last.begun else 'would '}{code_text(last.kind)}: {code_text(last.reason)}"
-    elif action is None and watch.reason is not None:
-        action = reason_text(watch.reason)
-    error = None if watch.problem is None else reason_text(watch.problem)
-    return WatchdogSummary(diagnosis=_diagnosis(daemon, found, node.at), action=action, error=error)
-
-
-def _diagnosis(daemon: Daemon, found: Diagnosis | None, now: float) -> str:
-    problem = CONDITION_PROBLEMS[Condition.UNKNOWN if found is None else found.condition]
-    if problem is DaemonProblem.WELL:
-        return f"MPS daemon {printable(daemon.name)} is well"
-    since = None if found is None or found.condition in HARMLESS else found.since
-    server = None if found is None else found.server
-    return Finding(problem, at=now, since=since, daemon=daemon.name, server=server).text
+    phase, last, diagnosis = _phase_text(node, watch), watch.last_action, watch.diagnosis
+    if phase is not None or diagnosis is None or diagnosis.condition in HARMLESS:
+        return phase
+    if last is not None:
+        return f"{'' if last.begun else 'would '}{code_text(last.kind)}: {code_text(last.reason)}"
+    return None if watch.reason is None else reason_text(watch.reason)
 
 
 def _phase_text(node: Node, watch: WatchdogState) -> str | None:

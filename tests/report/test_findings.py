@@ -14,7 +14,8 @@ from exporter.model.observation import GpuReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
-from exporter.report.client_findings import FULL_RATIO, LARGE_RATIO
+from exporter.report.client_findings import LARGE_RATIO
+from exporter.report.daemon_findings import FULL_RATIO
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
 from exporter.report.node_status import document_of

@@ -28,7 +28,7 @@ from exporter.report.node_status import document_of, summary_line
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import SUSPENDED
 from exporter.report.status_text import watchdog_lines
-from exporter.report.watchdog_text import watchdog_summary
+from exporter.report.watchdog_text import watchdog_text
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
@@ -76,13 +76,6 @@ def diagnosed(condition: Condition, **known: Any) -> Node:
 def test_shows_nothing_if_the_daemon_is_well(condition: Condition) -> None:
     assert text_lines(diagnosed(condition)) == text_lines(three_clients()) == []
     assert status_table(diagnosed(condition)) == status_table(three_clients())
-
-
-def test_each_condition_has_its_own_text() -> None:
-    found = [Diagnosis(condition=each, since=AT) for each in Condition]
-    present = [watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=each) for each in found]
-    summaries = [watchdog_summary(each, each.daemons[DAEMON]) for each in present]
-    assert len({each.diagnosis for each in summaries if each}) == len(Condition)
 
 
 def test_names_the_process_of_the_diagnosis() -> None:
@@ -150,7 +143,7 @@ def test_shows_an_action_in_progress_and_one_not_verified() -> None:
     assert first(done).outlook.startswith("The watchdog: restart (down): done 0.5 s ago")
     well = Diagnosis(condition=Condition.WELL, since=AT)
     up = watched(idle(), phase=WatchdogPhase.ACTING, acting=replace(acting, done_at=AT - 0.5), diagnosis=well)
-    assert text_lines(up)[0].startswith(f"MPS daemon {DAEMON} is well; watchdog: restart (down): done ")
+    assert text_lines(up)[0].startswith(f"MPS daemon {DAEMON}; watchdog: restart (down): done ")
 
 
 def test_shows_a_restart_left_to_systemd() -> None:
@@ -231,7 +224,7 @@ def test_object_has_codes_times_and_words() -> None:
     ]
     assert (found["restarts"], found["restarts_left"], found["not_before"]) == ([AT + 5], 4, AT + 20)
     assert found["counts"] == [{"action": "restart", "reason": "down", "result": "failed", "count": 1}]
-    assert found["summary"]["action"] == "restarted 1 time without success; next restart in 5.0 s or later"
+    assert found["text"] == "restarted 1 time without success; next restart in 5.0 s or later"
 
 
 def test_object_has_the_process_and_the_action() -> None:
@@ -367,9 +360,8 @@ def test_reports_a_lost_state_although_the_daemon_answers() -> None:
 
     assert one.text == f"The watchdog's state of MPS daemon {DAEMON} has been lost for 1 min 0 s"
     assert commands_of(one) == (f"cuda-mps-exporter resume {DAEMON}",)
-    summary = watchdog_summary(replace(idle(), watches={DAEMON: LOST}), idle().daemons[DAEMON])
-    assert summary is not None
-    assert "state directory has not been readable and writable" in (summary.action or "")
+    text = watchdog_text(replace(idle(), watches={DAEMON: LOST}), idle().daemons[DAEMON])
+    assert "state directory has not been readable and writable" in (text or "")
     assert LOST.phase in SUSPENDED
 
 

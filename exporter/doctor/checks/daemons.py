@@ -21,15 +21,13 @@ from exporter.model.node import CollectorName
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.printable import is_service_name
 from exporter.policy import policy_of
-from exporter.report.client_findings import FULL_RATIO
+from exporter.report.daemon_findings import crash_loop
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import DaemonProblem, Situation
 from exporter.report.reasons import reason_text
-from exporter.report.remedy import DOCTOR, gpu_text
-from exporter.report.text import duration_text, failed_starts_text, mebibytes
-from exporter.state.devices import serves_gpu
+from exporter.report.remedy import DOCTOR
 from exporter.state.servers import in_crash_loop
 
 ENOUGH_OPEN_FILES = 16384
@@ -58,7 +56,6 @@ _INSTALL_LOGROTATE = f"install -Dm 644 {UNITS}/nvidia-cuda-mps.logrotate /etc/lo
 _OWN_CHECKS = (
     DaemonProblem.PID_FILE_WRONG,
     NodeProblem.PROCESS_BYPASSING,
-    DaemonProblem.SERVER_CRASH_LOOP,
     NodeProblem.LOG_NOT_FOLLOWED,
     NodeProblem.NVML_UNUSABLE,
     NodeProblem.EXPORTER_CANNOT_COLLECT,
@@ -79,12 +76,17 @@ def reported_by_status(facts: Facts) -> Iterator[Finding]:
         own_check |= finding.problem is DaemonProblem.DAEMON_NOT_QUERIED and not usable
         if own_check or (finding.daemon is not None and facts.hidden(finding.daemon)):
             continue
-        steps = (replace(step, commands=_others(step.commands)) for step in finding.steps)
-        yield replace(finding, commands=_others(finding.commands), steps=tuple(steps))
+        yield _without_doctor(finding)
 
 
-def _others(commands: Sequence[str]) -> tuple[str, ...]:
-    return tuple(command for command in commands if command != DOCTOR)
+def _without_doctor(finding: Finding) -> Finding:
+    """Return a finding whose commands do not run `doctor` again."""
+
+    def others(commands: Sequence[str]) -> tuple[str, ...]:
+        return tuple(command for command in commands if command != DOCTOR)
+
+    steps = tuple(replace(step, commands=others(step.commands)) for step in finding.steps)
+    return replace(finding, commands=others(finding.commands), steps=steps)
 
 
 @check(Severity.CRITICAL)
@@ -155,37 +157,12 @@ def no_daemon(facts: Facts) -> Iterator[Finding]:
 
 
 @check(DaemonProblem.SERVER_CRASH_LOOP, Area.DAEMONS, Area.LOGS, Area.GPUS, Area.DIRECTORIES)
-def servers_exit_early(facts: Facts) -> Iterator[Finding]:
-    """Servers exit before they are ready."""
-    for daemon, each in facts.running():
-        failed = daemon.connections.failed_starts
-        if failed.reported and failed.last_exit_at is not None:
-            causes = list(_causes_of_early_exits(facts, daemon)) or ["Other findings of this report may be the cause"]
-            ago = duration_text(max(0.0, facts.node.at - failed.last_exit_at))
-            logs = " ".join(quoted(_log_path(daemon, each, file)) for file in daemon.log.sizes)
-            yield Finding(
-                DaemonProblem.SERVER_CRASH_LOOP,
-                daemon=daemon.name,
-                values={"failed": failed_starts_text(failed)},
-                facts=(daemon_label(each),),
-                details=f"The last exit was {ago} ago. {'. '.join(causes)}.",
-                commands=(*([f"tail -n 30 {logs}"] if logs else []), "dmesg | grep -i -e NVRM -e Xid"),
-                rated=None if in_crash_loop(daemon, facts.node.at) else Severity.WARNING,
-            )
-
-
-def _causes_of_early_exits(facts: Facts, daemon: Daemon) -> Iterator[str]:
-    """Yield what prevents a server from starting, and is no mistake without that."""
-    own = {*daemon.clients, *daemon.servers}
-    for gpu in facts.node.gpus.values():
-        reading, label = gpu.reading, gpu_text(facts.node, gpu.reading.gpu)
-        if serves_gpu(facts.node, daemon, reading):
-            others = [process.pid for process in reading.compute_processes or () if process.pid not in own]
-            used, total = reading.memory_used_bytes, reading.memory_total_bytes
-            if reading.compute_mode == "exclusive_process" and others:
-                yield f"PID {others[0]} uses {label} without this daemon, and its compute mode is EXCLUSIVE_PROCESS"
-            if used is not None and total and used / total > FULL_RATIO:
-                yield f"The memory of {label} is full: {mebibytes(max(0, total - used))} are free"
+def servers_exited_early(facts: Facts) -> Iterator[Finding]:
+    """Servers exited before they were ready, and none has been started since. `status` has a present crash loop."""
+    node = facts.node
+    for daemon, _ in facts.running():
+        if daemon.connections.failed_starts.reported and not in_crash_loop(daemon, node.at):
+            yield replace(_without_doctor(crash_loop(node, node.at, daemon)), rated=Severity.WARNING)
 
 
 def _log_path(daemon: Daemon, each: DaemonFacts, file: str) -> str:
