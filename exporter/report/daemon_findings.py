@@ -386,7 +386,8 @@ def _steps(
             commands = () if acts else commands_to_restart(node, daemon, policy)
             text = "Restart the daemon, which ends its clients, if it does not answer soon."
             first = tuple[ManualStep, ...]()
-            if state_of_daemon(node, daemon) is None and is_living(node, identity_of(daemon.runtime.process)):
+            state = state_of_daemon(node, daemon)
+            if (state is None or is_suspended(state)) and is_living(node, identity_of(daemon.runtime.process)):
                 resume = (f"kill -CONT {daemon.pid}",)
                 first = (ManualStep(text="Resume its process, if that is stopped.", commands=resume, ends=0),)
             return (*first, ManualStep(text=text, commands=commands, ends=_clients(daemon)), cause)

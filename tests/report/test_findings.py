@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from exporter.demo.failures import PlannedFailure
+from exporter.demo.simulation import Simulation
 from exporter.model.daemon import DaemonState
 from exporter.model.gpu import RecoveryAction, Xids
 from exporter.model.node import Node
@@ -16,6 +18,7 @@ from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
 from exporter.report.client_findings import LARGE_RATIO
 from exporter.report.daemon_findings import FULL_RATIO
+from exporter.report.document import FindingStatus
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
 from exporter.report.node_status import document_of
@@ -31,6 +34,7 @@ from tests.builders import (
     DAEMON,
     GPU,
     GPU_BYTES,
+    OTHER_GPU,
     PAUSED,
     SERVER,
     at_work,
@@ -58,10 +62,13 @@ from tests.builders import (
     reduced,
     refusal,
     silence,
+    standing,
     suspended,
     three_clients,
     watched,
 )
+from tests.clocks import HandClock
+from tests.simulated import minutes
 from tests.status import commands_of, status_table
 
 BYPASSING = "CUDA processes bypass MPS on GPU 1: 1 process"
@@ -389,3 +396,72 @@ def test_says_what_is_lost_if_a_daemon_logs_to_a_pipe_and_how_to_repair_it() -> 
     assert "neither stdout.log nor a journal" in finding.text
     assert "misses short faults" in shown
     assert "stdout.log in its log directory" in finding.remedy
+
+
+def test_lists_the_bypassing_processes_with_their_gpus_and_no_text_that_forges_a_line() -> None:
+    present = reduced(process(801, user="carol", command="a\nb\x1b[31m" + "x" * 500), start=three_clients()).node
+    (found,) = (each for each in document_of(present).findings if each.code == "process_bypassing")
+    (fact,) = found.facts
+    assert fact.startswith("PID 801 (a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[31mxxx")
+    assert fact.endswith("… of carol) on GPU 1 (1024 MiB)")
+    assert len(fact) < 100
+
+
+def test_shows_some_bypassing_processes_and_counts_the_others() -> None:
+    present = three_clients()
+    known = dict.fromkeys(range(801, 821), next(iter(present.gpus[OTHER_GPU].bypassing_processes.values())))
+    many = {**present.gpus, OTHER_GPU: replace(present.gpus[OTHER_GPU], bypassing_processes=known)}
+    shown = status_table(replace(present, gpus=many))
+    assert "- PID 808 on GPU 1" in shown
+    assert "- PID 809 " not in shown
+    assert "  - and 12 more\n" in shown
+
+
+def test_a_full_server_has_its_idle_clients_with_commands() -> None:
+    assert found_in(full())[0].facts == ("it is unknown which clients are idle: their SM time is not known",)
+    (simulated,) = (each for each in scene("server-full") if each.code == "client_slots_full")
+    assert all(" is idle and holds " in fact for fact in simulated.facts)
+    pids = [fact.split()[1] for fact in simulated.facts]
+    (step,) = simulated.steps
+    assert step.commands == tuple(f"kill -TERM {pid}" for pid in pids[:4])
+    assert step.ends == 4
+
+
+def scene(failure: str) -> tuple[FindingStatus, ...]:
+    """Return the findings of the demo, two minutes after a failure."""
+    clock = HandClock(3600.0)
+    simulation = Simulation(1, clock, calm=True, past=300.0)
+    for minute, reduction in enumerate(minutes(clock, simulation)):
+        if minute == 0:
+            simulation.plan([PlannedFailure(after=10, failure=failure, seconds=300)])
+        if minute == 2:
+            return document_of(reduction.node, Policy()).findings
+    raise AssertionError
+
+
+def test_names_what_a_hung_daemon_needs() -> None:
+    """A stopped process continues without a restart."""
+    hung = reduced(daemon_process(), *at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
+    for state, fact, first in [
+        (None, f"it is unknown whether PID {CONTROL} is stopped", f"kill -CONT {CONTROL}"),
+        ("S", f"PID {CONTROL} is not stopped (state S)", f"kill -KILL {CONTROL}"),
+        ("T", f"PID {CONTROL} is stopped (state T)", f"kill -CONT {CONTROL}"),
+    ]:
+        seen = () if state is None else (standing(state, at=AT + 11),)
+        (found,) = (each for each in found_in(reduced(*seen, start=hung).node) if each.daemon == DAEMON)
+        assert (found.problem, found.facts[0]) == (DaemonProblem.DAEMON_UNRESPONSIVE, fact)
+        assert commands_of(found)[0].startswith(first)
+        assert next(step.ends for step in found.steps if step.text.startswith("Restart")) == 1
+
+
+def test_a_problem_of_the_probes_follows_from_nvml() -> None:
+    codes = [each.follows for each in scene("nvml-fails") if each.code == "exporter_cannot_collect"]
+    assert codes == [None, "NVML fails"]
+
+
+def test_a_dead_daemon_has_the_clients_that_ended_and_its_logs() -> None:
+    (down, *_) = scene("daemon-keeps-dying")
+    assert "ended with it" in down.text
+    assert any(command.startswith("tail -n 30 ") for step in down.steps for command in step.commands)
+    (crash_loop,) = (each for each in scene("servers-crash") if each.code == "server_crash_loop")
+    assert "/server.log " in crash_loop.steps[0].commands[0]
