@@ -8,12 +8,12 @@ from exporter.parse.printable import printable
 from exporter.report.daemon_findings import FULL_RATIO
 from exporter.report.document import ManualStep
 from exporter.report.finding import MOST_COMMANDS, Finding
+from exporter.report.gpu_status import process_name, slowdown_text
 from exporter.report.problem import NodeProblem
 from exporter.report.problems import DaemonProblem
 from exporter.report.process_status import described
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import DOCTOR, address_of, command_to_end, command_to_set, control_command, known
-from exporter.report.sharing_text import process_name, slowdown_text
 from exporter.report.text import counted, mebibytes, percent, workload_name
 from exporter.report.watchdog_text import OBSERVES
 from exporter.state import limits

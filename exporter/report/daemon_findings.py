@@ -8,6 +8,7 @@ from exporter.model.incident import Incident
 from exporter.model.node import CollectorName, Node
 from exporter.model.server import ServerState
 from exporter.model.settings import Mode
+from exporter.model.values import replace
 from exporter.model.watchdog import HARMLESS, Condition, WatchdogPhase, WatchdogState
 from exporter.parse.control_reply import list_servers
 from exporter.parse.printable import printable
@@ -265,20 +266,12 @@ def _state_finding(
 
 def _not_up(node: Node, at: float, daemon: Daemon, watch: WatchdogState, policy: Policy | None) -> Finding:
     problem = _problem_of(node, at, daemon, watch)
-    query_problem = _query_problem(node, daemon)
+    found, query_problem = _problem(node, at, daemon, watch, policy, problem), _query_problem(node, daemon)
     if query_problem is None:
-        return _problem(node, at, daemon, watch, policy, problem)
+        return found
     cannot_query = () if problem is DaemonProblem.DAEMON_NOT_QUERIED else (f"it cannot be queried: {query_problem}",)
-    return Finding(
-        problem,
-        at=at,
-        since=_since(node, at, daemon, watch, problem),
-        daemon=daemon.name,
-        values={"problem": query_problem},
-        notes=(*history_of(watch), *cannot_query),
-        situation=Situation.CANNOT_QUERY,
-        commands=(DOCTOR,),
-    )
+    step = ManualStep(text=Situation.CANNOT_QUERY.value, commands=(DOCTOR,))
+    return replace(found, values={"problem": query_problem}, notes=(*found.notes, *cannot_query), steps=(step,))
 
 
 def _problem(

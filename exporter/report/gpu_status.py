@@ -1,16 +1,19 @@
-"""The GPUs of the status document: their memory, and how they are shared."""
+"""The GPUs of the status document: their memory, and how they are shared, also as text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from exporter.model.contention import Resource, Slowdown
 from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.node import CollectorName, Node
+from exporter.model.usage import Method
 from exporter.parse.printable import printable
 from exporter.report.document import (
     GpuProcess,
     GpuStatus,
     HeadroomStatus,
     NeighbourStatus,
+    Sentence,
     SharesStatus,
     SharingStatus,
     SlowdownStatus,
@@ -19,13 +22,35 @@ from exporter.report.finding import Finding
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.process_status import by_number, filled, names_of, printed, reason_status
 from exporter.report.reasons import source_text
-from exporter.report.sharing_text import factor_text, sentences
+from exporter.report.text import counted, display_name, listed, mebibytes, percent, pid_text, with_error
 from exporter.state.bypassing import sharing_mode
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import client_id
 from exporter.usage.allocation import AllocatedShares, allocation
-from exporter.usage.capacity import ClientUsage, GpuSharing
+from exporter.usage.capacity import Bound, ClientUsage, GpuSharing
 from exporter.view import View, gpu_name
+
+MOST_NAMED, MOST_USERS = 4, 2
+"""At most so many processes are named in one sentence, and so many as users of the bandwidth."""
+
+LEAST_SHOWN = 0.01
+"""A smaller part of a resource is not mentioned."""
+
+_WAITS = {
+    Resource.MEMORY: "it waits for memory bandwidth",
+    Resource.SMS: "it waits for SMs",
+    Resource.OTHER: "neither the SMs nor the memory bandwidth is used up",
+}
+
+BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots", Bound.CONTENTION: "contention"}
+MOST_SLOWED = 5
+"""At most so many slowed clients have a line."""
+
+METHODS = {
+    Method.MEASURED: "measured",
+    Method.FLIGHT: "estimated by time in flight",
+    Method.LAUNCHES: "estimated by launches",
+}
 
 MOST_LISTED = 512
 """At most so many entries of a list whose length another user determines."""
@@ -177,3 +202,161 @@ def attribution_problem(node: Node, sharing: Iterable[GpuSharing]) -> str | None
     if probes is not None or node.work is not None:
         return "SM time by client is not known yet"
     return "SM time by client is not known: start the exporter with --attribution=bpf"
+
+
+# -- how the clients share a GPU, as text ----------------------------------------------------------------------------
+
+
+def sentences(node: Node, found: GpuSharing | None, shares: Mapping[str, AllocatedShares]) -> Iterable[Sentence]:
+    """Yield how the MPS clients of a GPU share it, if it has any, and its shares in Kubernetes, by resource.
+
+    First are the clients with their use and the headroom, then limits, unusual processes, and contention.
+    """
+    if found is not None:
+        for text in (_clients(found), *_gain(found), _headroom(found), *_limits(found), *_processes(node, found)):
+            yield Sentence(text=text, severity=Severity.WELL)
+        yield from (Sentence(text=text, severity=Severity.WARNING) for text in _contention(node, found))
+    yield from (Sentence(text=text, severity=Severity.WELL) for text in _allocations(shares))
+
+
+def _allocations(shares: Mapping[str, AllocatedShares]) -> Iterable[str]:
+    for resource, found in shares.items():
+        text = f"allocated: {found.allocated} of {found.allocatable} shares of {printable(resource)}"
+        if found.unused:
+            pods = listed([printable(f"{each.namespace}/{each.pod}") for each in found.unused_by or ()], MOST_NAMED)
+            text = f"{text}; {found.unused} of them to pods without a CUDA context ({pods})"
+        elif found.allocated and found.unused is None:
+            text = f"{text}; it is unknown how many of them are used"
+        yield text
+
+
+def _clients(found: GpuSharing) -> str:
+    held, total = found.memory_held, found.memory_total_bytes
+    verb = "holds" if len(found.clients) == 1 else "hold"
+    memory = f" {verb} {percent(held / total)} of its memory" if held and total else ""
+    if found.shares:
+        methods, unattributed = listed([METHODS[method] for method in found.methods]), found.recent.unattributed
+        unknown = f"; another {percent(unattributed)} is unattributed" if unattributed >= LEAST_SHOWN else ""
+        used = f"{percent(found.sm_used or 0.0)} of its SMs {_recently(found)} ({methods}{unknown})"
+        use = f"{' and' if memory else ''} used {used}"
+    elif found.recent.sm is not None:
+        use = f"; its SMs were {percent(found.recent.sm)} busy {_recently(found)}"
+    else:
+        use = "; its SM time is unknown"
+    return f"{counted(len(found.clients), 'client')}{memory}{use}"
+
+
+def _gain(found: GpuSharing) -> Iterable[str]:
+    if found.gain is not None and len(found.clients) > 1:
+        yield f"sharing gain: its clients together did as much as {factor(found.gain)} clients, each alone on the GPU"
+
+
+def _recently(found: GpuSharing) -> str:
+    seconds = found.recent.seconds
+    return "recently" if seconds is None else f"in the last {seconds:.0f} s"
+
+
+def _headroom(found: GpuSharing) -> str:
+    by, fits = found.headroom.by_bound, found.headroom.fits
+    if not by:
+        return "it is unknown how many more clients fit"
+    known = [f"{by[bound]} by {BOUNDS[bound]}" for bound in sorted(by, key=lambda bound: by[bound])]
+    unknown = [f"unknown by {BOUNDS[bound]}" for bound in Bound if bound not in by and bound is not Bound.CONTENTION]
+    bounds = ", ".join((*known, *unknown))
+    if fits is None:
+        return f"room for an unknown number of clients like these: {bounds}"
+    return f"room for {fits} more client{'' if fits == 1 else 's'} like these, the smallest of: {bounds}"
+
+
+def _limits(found: GpuSharing) -> Iterable[str]:
+    """Yield nothing if every client may use all threads, and none has a memory limit."""
+    threads, memory = found.threads_committed, found.memory_committed
+    limits = []
+    if threads is not None and threads < len(found.clients):
+        limits.append(f"{percent(threads)} of its threads")
+    if memory is not None:
+        limits.append(f"{percent(memory)} of its memory")
+    if limits:
+        yield f"limits: its clients together may use {listed(limits)}"
+
+
+def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
+    if found.bypassing:
+        uses = [
+            f"{process_name(node, pid)} used {with_error(share.sm, share.error)}"
+            for pid, share in found.bypassing.items()
+        ]
+        yield f"bypassing MPS: {listed(uses, MOST_NAMED)} of its SMs"
+    if found.departed_sm >= LEAST_SHOWN:
+        yield f"exited processes used another {percent(found.departed_sm)} of its SMs {_recently(found)}"
+    if found.unwatched:
+        names = [process_name(node, each.client.pid) for each in found.unwatched]
+        yield f"not measured: launches of {listed(names, MOST_NAMED)} cannot be counted"
+    if found.idle:
+        held = mebibytes(sum(each.memory or 0 for each in found.idle))
+        count = counted(len(found.idle), "client holds", "clients hold")
+        yield f"idle: {count} {held}, and used under 1 % of its SMs {_recently(found)}"
+    if found.over_limit:
+        uses = [
+            f"{process_name(node, each.client.pid)} holds {mebibytes(each.memory or 0)}"
+            f" of the {mebibytes(each.memory_limit or 0)} allowed"
+            for each in found.over_limit
+        ]
+        yield f"over the memory limit: {listed(uses, MOST_NAMED)}"
+
+
+def _contention(node: Node, found: GpuSharing) -> Iterable[str]:
+    """Yield which clients are slowed down, the most first, by what and by whom, and that bandwidth is used up."""
+    clients = {each.client.pid: each for each in found.clients}
+    slowed = {pid: each.slowdown for pid, each in clients.items() if each.slowdown and each.is_slowed}
+    order = sorted(slowed, key=lambda pid: -slowed[pid].ratio)
+    for pid in order[:MOST_SLOWED]:
+        yield f"slowed down: {process_name(node, pid)} {slowdown_text(node, found, slowed[pid])}"
+    if more := order[MOST_SLOWED:]:
+        yield f"slowed down: {counted(len(more), 'more client')}"
+    if found.bandwidth_is_full:
+        parts = {pid: use for pid, each in clients.items() if (use := each.bandwidth) and use.part >= LEAST_SHOWN}
+        largest = sorted(parts, key=lambda pid: -parts[pid].part)[:MOST_USERS]
+        uses = [f"{process_name(node, pid)} uses {with_error(*parts[pid])}" for pid in largest]
+        who = listed(uses) if uses else "it is unknown which client uses most of it"
+        used = percent(found.recent.dram or 0.0)
+        yield f"memory bandwidth: {used} is used, so clients may slow each other down; {who}"
+
+
+def factor_text(usage: ClientUsage) -> str:
+    """Return by what factor a client is slowed down. A lower bound is shown only if it is clearly above 1."""
+    slowed = usage.slowdown
+    if slowed is None or (slowed.is_bound and not usage.is_slowed):
+        return ""
+    return f"{'≥ ' * slowed.is_bound}{factor(slowed.ratio)}x"
+
+
+def factor(ratio: float) -> str:
+    """Return a factor with two digits."""
+    return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
+
+
+def slowdown_text(node: Node, sharing: GpuSharing, found: Slowdown) -> str:
+    """Return how much longer a client's work takes, for which resource it waits, and which other uses most of that.
+
+    Without GPM the use of memory bandwidth is unknown, and so is the resource unless it is the SMs.
+    """
+    slower = f"takes {'at least ' if found.is_bound else ''}{factor(found.ratio)} times as long as on a quiet GPU"
+    if found.resource is None:
+        return slower
+    is_other = found.resource is Resource.OTHER
+    is_unknown = is_other and sharing.recent.dram is None
+    why = "it is unknown for which resource it waits" if is_unknown else _WAITS[found.resource]
+    largest = [(process_name(node, pid), percent(part)) for pid, part in found.neighbours[:1] if part >= LEAST_SHOWN]
+    used = [
+        f", while {who} uses {part} of the SMs" if is_other else f", of which {who} uses {part}"
+        for who, part in largest
+    ]
+    return "".join((slower, "; ", why, *used))
+
+
+def process_name(node: Node, pid: int) -> str:
+    """Return a PID with the command of its process."""
+    process = node.processes.get(pid)
+    command = "" if process is None else display_name(process.command)
+    return f"{pid_text(pid)} ({command})" if command else pid_text(pid)

@@ -47,7 +47,7 @@ from tests.builders import (
     standing,
     status,
 )
-from tests.status import status_table
+from tests.status import commands_of, status_table
 
 SILENT = (silence(at=AT + 10), socket(True, at=AT + 10.5), silence(at=AT + 20))
 """Two unanswered commands of five seconds each. The socket is probed after the first."""
@@ -491,9 +491,9 @@ def test_reports_an_absent_daemon_and_its_cause_at_once() -> None:
 
     first = findings(present, present.at, Policy())[0]
 
-    assert (first.severity, first.commands) == (Severity.CRITICAL, ("cuda-mps-exporter doctor",))
+    assert (first.severity, commands_of(first)) == (Severity.CRITICAL, ("cuda-mps-exporter doctor",))
     assert f"it cannot be queried: {TEXT}" in first.text
-    assert "Wait" not in first.remedy
+    assert "Wait" not in first.all_steps[0].text
     assert present.watches[DAEMON].diagnosis is not None
     assert present.watches[DAEMON].diagnosis.condition is Condition.NEVER_STARTED
     assert document_of(present).fails
@@ -506,7 +506,7 @@ def test_does_not_report_a_daemon_that_cannot_be_queried_as_starting() -> None:
 
     assert (first.severity, first.daemon) == (Severity.WARNING, DAEMON)
     assert TEXT in first.text
-    assert "Wait" not in first.remedy
+    assert "Wait" not in first.all_steps[0].text
     assert severity_and_label(daemon_of(present), (first,)) == (Severity.WARNING, "not queried")
     assert document_of(present).fails
 
@@ -519,7 +519,7 @@ def test_status_names_a_bounded_waiting_time(after: float, waits: bool) -> None:
 
     assert first.remedy.startswith("Wait") is waits
     assert first.severity is (Severity.UNKNOWN if waits else Severity.WARNING)
-    assert first.commands == (() if waits else ("cuda-mps-exporter doctor",))
+    assert commands_of(first) == (() if waits else ("cuda-mps-exporter doctor",))
 
 
 def test_the_remedy_creates_the_directories_of_a_daemon() -> None:
