@@ -1,6 +1,7 @@
 """Problems of clients: full servers, memory, limits, slow neighbours, and processes that bypass MPS."""
 
 from collections.abc import Iterable
+from operator import add
 
 from exporter.model.node import Node
 from exporter.model.settings import PIPE_DIRECTORY, Mode
@@ -14,7 +15,7 @@ from exporter.report.problems import DaemonProblem
 from exporter.report.process_status import described
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import DOCTOR, address_of, command_to_end, command_to_set, control_command, known
-from exporter.report.text import counted, mebibytes, percent, workload_name
+from exporter.report.text import counted, duration_text, mebibytes, percent, workload_name
 from exporter.report.watchdog_text import OBSERVES
 from exporter.state import limits
 from exporter.state.devices import serving_daemon, uses_gpu
@@ -117,23 +118,29 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
     if not gpus:
         return
     places: dict[int, list[str]] = {}
+    since: dict[int, float] = {}
     for uuid, gpu in gpus.items():
         for pid in sorted(gpu.bypassing):
-            size = used_bytes(gpu.reading).get(pid)
+            size, seen = used_bytes(gpu.reading).get(pid), gpu.bypassing_processes[pid].first_seen
             held = "" if size is None else f" ({mebibytes(size)})"
             places.setdefault(pid, []).append(f"GPU {printable(gpu_name(node, uuid))}{held}")
+            since[pid] = min(seen, since.get(pid, seen))
     daemons = [each for gpu in gpus.values() if (each := serving_daemon(node, gpu.reading)) is not None]
     directories = dict.fromkeys(each.pipe_directory for each in daemons)
     is_down = any(each.ended and uses_gpu(node, each, uuid) for each in node.daemons.values() for uuid in gpus)
     yield Finding(
         NodeProblem.PROCESS_BYPASSING,
         at=at,
+        since=min(since.values()),
         client=min(places) if len(places) == 1 else None,
         values={
             "gpu": ", ".join(printable(gpu_name(node, uuid)) for uuid in gpus),
             "processes": counted(len(places), "process", "processes"),
         },
-        facts=tuple(f"{described(node, pid)} on {', '.join(on)}" for pid, on in places.items()),
+        facts=tuple(
+            f"{described(node, pid)} on {', '.join(on)}, for {duration_text(at - since[pid])}"
+            for pid, on in places.items()
+        ),
         outlook="They do not change to MPS while they run.",
         follows=DaemonProblem.DAEMON_DOWN.definition.label if is_down else None,
         steps=(
@@ -159,8 +166,9 @@ def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fin
                 f"{reason_text(each.reason)} {'for new servers' if each.server is None else f'on server {each.server}'}"
                 for each in drifted
             ]
-            drifts = (watch.enforcement.drifts.get(each.command) for each in drifted)
-            times = [each.since for each in drifts if each is not None and each.since is not None]
+            drifts = [watch.enforcement.drifts.get(each.command) for each in drifted]
+            times = [None if each is None else each.since for each in drifts]
+            lasting = ["" if each is None else f", for {duration_text(at - each)}" for each in times]
             more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
             settable = [check.command for check in drifted if check.command][:MOST_COMMANDS]
             acts = settable and policy is not None and policy.mode_of(daemon) is Mode.ACT
@@ -168,11 +176,11 @@ def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fin
             yield Finding(
                 NodeProblem.LIMITS_DRIFTED,
                 at=at,
-                since=min(times, default=None),
+                since=min((each for each in times if each is not None), default=None),
                 daemon=daemon.name,
                 server=drifted[0].server,
                 values={"limits": f"{texts[0]}{more}"},
-                facts=tuple(texts) if more else (),
+                facts=tuple(map(add, texts, lasting)),
                 outlook="" if policy is None else will,
                 steps=(
                     ManualStep(

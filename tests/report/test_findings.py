@@ -403,7 +403,7 @@ def test_lists_the_bypassing_processes_with_their_gpus_and_no_text_that_forges_a
     (found,) = (each for each in document_of(present).findings if each.code == "process_bypassing")
     (fact,) = found.facts
     assert fact.startswith("PID 801 (a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[31mxxx")
-    assert fact.endswith("… of carol) on GPU 1 (1024 MiB)")
+    assert fact.endswith("… of carol) on GPU 1 (1024 MiB), for 2.0 s")
     assert len(fact) < 100
 
 
@@ -430,7 +430,7 @@ def test_a_full_server_has_its_idle_clients_with_commands() -> None:
 def scene(failure: str) -> tuple[FindingStatus, ...]:
     """Return the findings of the demo, two minutes after a failure."""
     clock = HandClock(3600.0)
-    simulation = Simulation(1, clock, calm=True, past=300.0)
+    simulation = Simulation(1, clock, calm=True, past=300.0, probes=True)
     for minute, reduction in enumerate(minutes(clock, simulation)):
         if minute == 0:
             simulation.plan([PlannedFailure(after=10, failure=failure, seconds=300)])

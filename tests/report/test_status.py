@@ -108,7 +108,7 @@ warning: CUDA processes bypass MPS on GPU 1: 1 process
   This may follow from another problem: daemon down.
   CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and MPS clients wait \
 while they compute.
-  - PID 801 (jupyter-lab of carol) on GPU 1 (1024 MiB)
+  - PID 801 (jupyter-lab of carol) on GPU 1 (1024 MiB), for 15 s
   They do not change to MPS while they run.
   What to do:
   1. Find out why they bypass MPS.
