@@ -13,8 +13,8 @@ from exporter.page.page import Page
 from exporter.view import View
 from tests.page.inputs import full
 
-MOST_KILOBYTES = 200.0
-MOST_MILLISECONDS = 60.0
+MOST_KILOBYTES = 120.0
+MOST_MILLISECONDS = 40.0
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -45,7 +45,7 @@ from exporter.report.remedy import address_of
 from exporter.service_socket import Commands, ServiceSocket
 from exporter.view import View
 from exporter.web.api import Api, encode_within
-from exporter.web.pages import Site, runbook_routes
+from exporter.web.pages import Site
 from exporter.web.server import WebServer, activated_listeners
 from exporter.web.web_config import WebSecurity
 
@@ -318,7 +318,7 @@ class Service:
             status=self._status_input,
             monotonic=self._clock.monotonic,
             telemetry_path=config.telemetry_path,
-            extra_routes={**api.routes, **runbook_routes()},
+            extra_routes=api.routes,
             simulated=simulated,
         )
         security = None if config.web_config_file is None else WebSecurity(config.web_config_file)

@@ -1,16 +1,16 @@
 // Updates the page: fetches it again and changes the shown document node by node, so that unfolded details, focus,
 // selection and scroll positions stay. If the exporter does not answer, the page shows that its data is not current.
+// Copies commands.
 "use strict";
 
 const main = document.getElementById("main");
-const asOf = document.getElementById("as-of");
-const stale = document.getElementById("stale");
 const PERIOD = 1000 * Number(main.dataset.refresh);
 const TIMEOUT = 10000;
 
 let answeredAt = Date.now();
 let problem = "";
 let next = 0;
+let title = document.title;
 
 function update(shown, fresh) {
   if (shown.nodeType !== Node.ELEMENT_NODE) {
@@ -84,27 +84,37 @@ function apply(fresh) {
   const node = fresh.getElementById("main");
   if (node === null || !node.dataset.now) throw new Error("it no longer shows the node to this browser");
   if (fresh.documentElement.dataset.version !== document.documentElement.dataset.version) location.reload();
-  document.title = fresh.title;
+  title = fresh.title;
   update(main, node);
 }
 
 function showAge() {
   const seconds = Math.max(0, Math.round((Date.now() - answeredAt) / 1000));
   const isStale = problem !== "" || seconds * 1000 > 2 * PERIOD + TIMEOUT;
-  asOf.textContent = `As of ${main.dataset.now}, ${seconds} s ago`;
+  document.getElementById("as-of").textContent = `As of ${main.dataset.now}, ${seconds} s ago`;
   document.body.classList.toggle("stale", isStale);
-  stale.hidden = !isStale;
-  if (isStale) {
-    const words = `NOT CURRENT: the exporter has not answered since; the data is of ${main.dataset.now}.`;
-    const why = problem === "" ? "" : ` (${problem})`;
-    if (stale.textContent !== words + why) stale.textContent = words + why;
-  }
+  document.getElementById("stale").hidden = !isStale;
+  document.title = isStale ? `Not current: ${title}` : title;
+  const why = problem === "" ? "" : ` (${problem})`;
+  const words = isStale ? `The exporter has not answered since ${main.dataset.now}${why}.` : "";
+  const text = document.getElementById("stale-text");
+  if (text.textContent !== words) text.textContent = words;
 }
 
-document.addEventListener("visibilitychange", () => {
-  clearTimeout(next);
-  showAge();
-  if (!document.hidden) refresh();
+// The clipboard's own interface needs HTTPS, which most exporters do not have.
+document.addEventListener("click", ({ target }) => {
+  if (!target.matches("button.copy")) return;
+  getSelection().selectAllChildren(target.previousElementSibling);
+  target.textContent = document.execCommand("copy") ? "Copied" : "Press Ctrl+C";
+  setTimeout(() => (target.textContent = "Copy"), 2000);
 });
-setInterval(showAge, 1000);
-next = setTimeout(refresh, PERIOD);
+
+if (main.dataset.now) {
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(next);
+    showAge();
+    if (!document.hidden) refresh();
+  });
+  setInterval(showAge, 1000);
+  next = setTimeout(refresh, PERIOD);
+}

@@ -1,34 +1,38 @@
-"""The HTML page: the template of a status document. All values are escaped."""
+"""The HTML pages: that of a node, made of its status document, and pages of text. All values are escaped."""
 
 import re
 from collections.abc import Mapping
 from inspect import isfunction
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from exporter import __version__
-from exporter.page import cards
-from exporter.page.plots import Hour, plots
-from exporter.page.timeline import timeline
+from exporter.page import tables
+from exporter.page.events import event_rows
+from exporter.page.hour import last_hour
+from exporter.page.markdown import html_of
 from exporter.parse.printable import printable
-from exporter.report import incident_text, status_text, text
+from exporter.report import incident_text, text
 from exporter.report.document import StatusDocument
 from exporter.report.node_status import MOST_PAST, StatusInput, status_document
-from exporter.report.problem import Severity
-from exporter.report.status_text import counts_text, gpu_numbers, has_domains
 from exporter.report.text import SIMULATED
 
 REFRESH_SECONDS = 5
 
-_LIMITS = {"MOST_BRIDGES": 4, "MOST_CHIPS": 6, "MOST_NAMED": 8, "MOST_PAST": MOST_PAST, "MOST_SUSPECTS": 5}
-"""How many entries of a kind the page names; it counts the others."""
+_LIMITS = {"MOST_NAMED": 8, "MOST_OPEN": 16, "MOST_PAST": MOST_PAST, "MOST_SUSPECTS": 5}
+"""How many entries of a kind the page names, and how many clients it shows unfolded; it counts the others."""
 
-_SERVER_SEVERITIES = {"active": Severity.WELL, "fault": Severity.CRITICAL, None: Severity.UNKNOWN}
+_NO_ACCESS = """\
+The status of this node contains names of users and workloads. This page shows it only on this machine, at
+http://localhost, or to visitors with a password or a client certificate (--web.config.file).
+"""
 
 
 class Page:
-    """Renders the page of a node, and a page of links for visitors without access. Safe for several threads."""
+    """Renders the page of a node, runbooks, and a page of links for visitors without access.
+
+    Safe for several threads.
+    """
 
     def __init__(self, links: Mapping[str, str], *, simulated: bool = False) -> None:
         """`links` are the paths of other pages by their titles. The pages of a `simulated` node state it."""
@@ -40,55 +44,54 @@ class Page:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        modules = (cards, incident_text, status_text, text)
+        modules = (incident_text, text)
         named = {name: each for module in modules for name, each in vars(module).items() if isfunction(each)}
-        environment.filters.update(named, printable=printable, joined=_joined, with_code=_with_code)
+        environment.filters.update(
+            named,
+            printable=printable,
+            joined=_joined,
+            with_code=tables.with_code,
+            basename=lambda path: path.rpartition("/")[2],
+        )
         mark = SIMULATED if simulated else ""
         environment.globals.update(named, version=__version__, links=links, refresh=REFRESH_SECONDS, simulated=mark)
-        environment.globals.update(_LIMITS, SERVER_SEVERITIES=_SERVER_SEVERITIES)
+        environment.globals.update(_LIMITS, tables=tables)
         self._node = environment.get_template("node.html")
-        self._links = environment.get_template("links.html")
+        self._text = environment.get_template("base.html")
 
     def node(self, data: StatusInput) -> bytes:
         """Return the page of a node."""
-        document, hour = status_document(data), Hour(data)
+        document = status_document(data)
         html = self._node.render(
             document=document,
             word=_capitalized(document.severity.words),
             sentence=sentence(document),
-            numbers=gpu_numbers(document),
-            has_domains=has_domains(document),
-            hues={},
-            plots=plots(data, hour),
-            timeline=timeline(data, hour),
+            events=event_rows(data),
+            hour=last_hour(data, document),
+            uses=tables.uses_of(document),
         )
         return html.encode(errors="replace")
 
     def links(self) -> bytes:
         """Return the page for visitors who may not read names: links, and how to get access."""
-        return self._links.render().encode(errors="replace")
+        return self.text("cuda-mps-exporter", _NO_ACCESS)
+
+    def text(self, title: str, markdown: str) -> bytes:
+        """Return a page with a text, such as a runbook."""
+        return self._text.render(title=title, content=html_of(markdown)).encode()
 
 
 def sentence(document: StatusDocument) -> str:
-    """Return the most urgent problem, or else what is here."""
+    """Return the most urgent problem, or that there is none."""
     if document.findings:
         return f"{_capitalized(document.findings[0].text)}."
     if document.daemons:
-        return f"{_capitalized(counts_text(document))}."
+        return "No problem is known."
     return "No MPS control daemon runs here, and none is expected."
 
 
 def _capitalized(words: str) -> str:
     return words[0].upper() + words[1:]
-
-
-def _with_code(words: str) -> Markup:
-    """Return an escaped text in which words between backticks are code."""
-    parts = words.split("`")
-    marked = (
-        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
-    )
-    return Markup("").join(marked) if len(parts) % 2 else escape(words)
 
 
 def _joined(words: str) -> str:

@@ -26,6 +26,8 @@ MIN_TTL_SECONDS = 1.0
 MAX_RENDER_SHARE = 0.1
 """The largest part of the time that is spent on rendering one page. If a page takes long, its TTL is longer."""
 
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_VARIES: Mapping[str, str] = MappingProxyType({"Vary": "Accept"})
 _NO_ROUTES: Mapping[str, Route] = MappingProxyType({})
 _NOT_READY = plain(HTTPStatus.SERVICE_UNAVAILABLE, "the first collection is not complete")
 _FORBIDDEN = (
@@ -75,7 +77,9 @@ class Site:
     """Answers requests by their path.
 
     `healthy` returns whether the main loop is running, and `status` the input of the pages with the status. A path of
-    `extra_routes` that ends in `/*` stands for all paths one level below it.
+    `extra_routes` that ends in `/*` stands for all paths one level below it. `runbooks` is the directory of the alerts'
+    runbooks, by default that of this package. They are served so that `runbook_url` leads to those of the running
+    version. If the directory does not exist, there are none.
     """
 
     def __init__(
@@ -88,11 +92,16 @@ class Site:
         telemetry_path: str = DEFAULT_TELEMETRY_PATH,
         extra_routes: Mapping[str, Route] = _NO_ROUTES,
         simulated: bool = False,
+        runbooks: Traversable | None = None,
     ) -> None:
         self._exposition = exposition
         self._healthy = healthy
         self._telemetry_path = telemetry_path
         self._simulated = simulated
+        # The files are read once, so a request selects a name and never opens a path.
+        directory = resources.files("exporter") / "runbooks" if runbooks is None else runbooks
+        files = sorted(directory.iterdir() if directory.is_dir() else (), key=lambda file: file.name)
+        self._runbooks = {file.name: file.read_bytes() for file in files if file.name.endswith(".md")}
         status_page = TtlCache(lambda: _text(status()), monotonic)
         self._node_page = TtlCache(lambda: self._page.node(status()), monotonic)
         self._routes = {
@@ -102,6 +111,8 @@ class Site:
                 title="Status",
             ),
             **extra_routes,
+            RUNBOOKS_PATH: Route(respond=self._runbook_list, title="Runbooks"),
+            f"{RUNBOOKS_PATH}/*": Route(respond=self._runbook),
             "/page.js": _static("page.js", "text/javascript"),
             "/page.css": _static("style.css", "text/css"),
             "/-/healthy": Route(respond=self._health, title="Healthy"),
@@ -144,6 +155,26 @@ class Site:
         body = self._node_page.page() if request.may_see_private else self._page.links()
         return _page_answer(body, "text/html")
 
+    def _runbook(self, request: Request) -> Answer:
+        """Return a runbook. They are public, because they contain no names."""
+        name = request.page.rpartition("/")[2]
+        markdown = self._runbooks.get(name)
+        if markdown is None:
+            return plain(HTTPStatus.NOT_FOUND, f"unknown runbook; the runbooks are:\n{self._runbook_paths}")
+        if not _accepts_html(request):
+            return Answer(HTTPStatus.OK, markdown, headers=_VARIES)
+        return _page_answer(self._page.text(name.removesuffix(".md"), markdown.decode()), "text/html", _VARIES)
+
+    def _runbook_list(self, request: Request) -> Answer:
+        if not _accepts_html(request):
+            return plain(HTTPStatus.OK, self._runbook_paths, _VARIES)
+        items = "\n".join(f"- [{name.removesuffix('.md')}]({name})" for name in self._runbooks)
+        return _page_answer(self._page.text("Runbooks", f"# Runbooks\n\n{items}"), "text/html", _VARIES)
+
+    @property
+    def _runbook_paths(self) -> str:
+        return "\n".join(f"{RUNBOOKS_PATH}/{name}" for name in self._runbooks)
+
     @cached_property
     def _page(self) -> "Page":
         """The templates, loaded at the first request. Most nodes are only scraped, and save this memory."""
@@ -168,28 +199,11 @@ def _static(name: str, content_type: str) -> Route:
     return Route(respond=lambda _: answer)
 
 
-def _page_answer(body: bytes, content_type: str) -> Answer:
-    return Answer(HTTPStatus.OK, body, f"{content_type}; charset=utf-8", headers=_LANDING_PAGE_HEADERS)
+def _page_answer(body: bytes, content_type: str, headers: Mapping[str, str] = _NO_HEADERS) -> Answer:
+    content_type = f"{content_type}; charset=utf-8"
+    return Answer(HTTPStatus.OK, body, content_type, headers={**_LANDING_PAGE_HEADERS, **headers})
 
 
-def runbook_routes(directory: Traversable | None = None) -> Mapping[str, Route]:
-    """Return pages with the runbooks of the alerts, so that `runbook_url` leads to those of the running version.
-
-    They are public, because they contain no names. The files are read once, so a request selects a name and never opens
-    a path. If the directory (by default, that of this package) does not exist, there are no runbooks.
-    """
-    directory = resources.files("exporter") / "runbooks" if directory is None else directory
-    files = sorted(directory.iterdir() if directory.is_dir() else (), key=lambda file: file.name)
-    pages = {file.name: file.read_bytes() for file in files if file.name.endswith(".md")}
-    names = "\n".join(f"{RUNBOOKS_PATH}/{name}" for name in pages)
-
-    def runbook(request: Request) -> Answer:
-        page = pages.get(request.page.rpartition("/")[2])
-        if page is None:
-            return plain(HTTPStatus.NOT_FOUND, f"unknown runbook; the runbooks are:\n{names}")
-        return Answer(HTTPStatus.OK, page)
-
-    return {
-        RUNBOOKS_PATH: Route(respond=lambda _: plain(HTTPStatus.OK, names)),
-        f"{RUNBOOKS_PATH}/*": Route(respond=runbook),
-    }
+def _accepts_html(request: Request) -> bool:
+    """Return whether the visitor is a browser; curl and other programs get text."""
+    return "text/html" in dict(offers(request.accept))

@@ -32,16 +32,10 @@ CONTRASTS = """
     const place = `${element.localName}.${element.className}`;
     found[place] = Math.min(found[place] ?? 99, ratio(parsed(getComputedStyle(element).color), ground(element)));
   }
-  for (const bar of document.querySelectorAll("svg.bar")) {
-    const written = [...bar.querySelectorAll("text")];
-    for (const rect of bar.querySelectorAll("rect:not(.bypassing)")) {
-      const place = `bar ${rect.getAttribute("class")}`;
-      const fill = parsed(getComputedStyle(rect).fill);
-      found[place] = Math.min(found[place] ?? 99, 1.5 * ratio(fill, ground(bar.parentElement)));
-      for (const text of written.filter((each) => each.previousElementSibling === rect)) {
-        found[`${place} text`] = ratio(parsed(getComputedStyle(text).fill), fill);
-      }
-    }
+  for (const rect of document.querySelectorAll("svg.bar rect")) {
+    const place = `bar ${rect.getAttribute("class")}`;
+    const fill = parsed(getComputedStyle(rect).fill);
+    found[place] = Math.min(found[place] ?? 99, 1.5 * ratio(fill, ground(rect.parentElement)));
   }
   return found;
 })()
@@ -57,12 +51,14 @@ OVERFLOWING = """
 """What sticks out of the window, but for what scrolls by itself."""
 
 FOCUSABLE = """
-[...document.querySelectorAll("a[href], summary, [tabindex='0']")].filter((each) => each.checkVisibility()).length
+[...document.querySelectorAll("a[href], button, summary, [tabindex='0']")]
+  .filter((each) => each.checkVisibility()).length
 """
 
 FOCUSED = """
 (() => {
   const each = document.activeElement, style = getComputedStyle(each);
-  return [each.localName, each.id || each.textContent.trim().slice(0, 40), style.outlineStyle !== "none"];
+  const text = (each.localName === "button" ? each.parentElement.parentElement : each).textContent.trim();
+  return [each.localName, each.id || text.slice(0, 90), style.outlineStyle !== "none"];
 })()
 """

@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-_EMPTY = {"meta", "link", "br", "rect", "input", "img"}
+_EMPTY = {"meta", "link", "br", "input", "img"}
 _MAY_STAY_OPEN = {"td", "th", "tr", "li", "p", "thead", "tbody"}
 
 

@@ -30,46 +30,46 @@ from tests.page.html_reader import section
 from tests.page.inputs import busy, dead, status_input
 
 
-def shown(data: StatusInput) -> str:
-    return section(Page({}).node(data), "daemons")
+def shown(data: StatusInput, name: str = "daemons") -> str:
+    return section(Page({}).node(data), name).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_daemons_have_servers_and_clients() -> None:
     text = shown(busy())
-    assert f"{DAEMON} up PID 441 · up for" in text
-    assert "Server 513 active for root · 3 of 48 clients · up " in text
-    assert "Process User Memory GPU Domain Since" in text
+    assert f"{DAEMON} up " in text
+    assert f"513 {DAEMON} active root 3 of 48" in text
+    clients = shown(busy(), "clients")
+    assert "Process PID User GPUs Memory A fault also ends For" in clients
     for row in (
-        "train.py PID 600 alice 2240 MiB 0, 1 A",
-        "vllm PID 601 bob 2564 MiB 0 A",
-        "eval.py PID 602 alice 4612 MiB 1 A",
+        "train.py 600 alice 0, 1 2.19 GiB 2 others (A)",
+        "vllm 601 bob 0 2.5 GiB 2 others (A)",
+        "eval.py 602 alice 1 4.5 GiB 2 others (A)",
     ):
-        assert row in text
-    assert '<rect class="filled" width="6.2%"' in Page({}).node(busy()).decode()
+        assert row in clients
+    assert '<rect class="client" x="0.0%" width="6.2%"' in Page({}).node(busy()).decode()
 
 
 def test_a_server_for_all_users_is_not_that_of_its_own_user() -> None:
     present = reduced(replace(daemon_process(), options=("-M",)), start=three_clients()).node
-    assert 'for <bdi class="name">all users</bdi>' in Page({}).node(status_input(present)).decode()
+    assert f"{DAEMON} active all users" in shown(status_input(present))
 
 
 def test_shows_limits_of_servers_and_of_the_next_server() -> None:
     text = shown(status_input(limited()))
-    assert "limits: 50 % of threads; 2048 MiB on GPU 1" in text
-    assert "next server: 25 % of threads · next server: 3072 MiB on GPU 0" in text
+    assert "50 % of threads; 2 GiB on GPU 1" in text
+    assert "25 % of threads; 3 GiB on GPU 0" in text
 
 
 def test_shows_the_name_of_a_server_with_protocol_3() -> None:
-    assert "Server 513 (<bdi>training</bdi>)" in Page({}).node(status_input(partitioned())).decode()
+    assert f"513 training {DAEMON}" in shown(status_input(partitioned()))
 
 
 def test_a_daemon_that_is_down_has_the_indications() -> None:
     text = shown(dead())
     assert f"{DAEMON} down" in text
-    assert f"MPS daemon {DAEMON} has been down for 11 s" in text
-    headline = section(Page({}).node(dead()), "headline").replace("\N{NO-BREAK SPACE}", " ")
-    assert "indications: process 441 has exited; nvidia-cuda-mps-control finds no daemon" in headline
-    assert "So far: died 1 time" in text
+    assert "Died" in text
+    indications = "process 441 has exited; nvidia-cuda-mps-control finds no daemon"
+    assert indications in shown(dead(), "watchdog")
 
 
 def test_servers_of_an_unresponsive_daemon_are_not_active() -> None:
@@ -78,7 +78,7 @@ def test_servers_of_an_unresponsive_daemon_are_not_active() -> None:
     assert '<b class="state unknown">unknown; last active</b>' in Page({}).node(status_input(hangs)).decode()
 
 
-def test_a_card_agrees_with_the_headline(subtests: pytest.Subtests) -> None:
+def test_a_row_agrees_with_the_headline(subtests: pytest.Subtests) -> None:
     for present, level, word, matter in [
         (idle(), Severity.WELL, "up", ""),
         (quarantined(), Severity.CRITICAL, "quarantined", "quarantined for 0 ms: Xid 79 (GPU fell off the bus): GPU 0"),
@@ -99,7 +99,7 @@ def test_a_card_agrees_with_the_headline(subtests: pytest.Subtests) -> None:
             (daemon,) = document.daemons
 
             assert (daemon.severity, daemon.label) == (level, word)
-            assert matter in shown(seen)
+            assert matter in shown(seen, "headline") + shown(seen, "problems")
             assert level.rank <= document.severity.rank
 
 

@@ -21,7 +21,7 @@ from exporter.report.remedy import Address
 from exporter.web.api import Api
 from exporter.web.handler import Answer as SiteAnswer
 from exporter.web.handler import Request
-from exporter.web.pages import Site, runbook_routes
+from exporter.web.pages import Site
 from exporter.web.server import WebServer
 from exporter.web.web_config import WebSecurity
 from tests.builders import AT, DAEMON, three_clients
@@ -91,7 +91,7 @@ class Web:
     sight: StatusInput = field(default_factory=lambda: StatusInput(node=three_clients(), at=AT + 3, host="node1"))
     history: History = field(default_factory=History)
 
-    def site(self, telemetry_path: str = "/metrics") -> Site:
+    def site(self, telemetry_path: str = "/metrics", runbooks: Path | None = None) -> Site:
         """Return a site. Its clock advances a minute for each page, so each request renders again."""
         address = Address(pipe_directory=DAEMON, living=LIVING)
         api = Api(
@@ -107,7 +107,8 @@ class Web:
             status=lambda: self.sight,
             monotonic=chain.from_iterable((at, at) for at in count(step=60)).__next__,
             telemetry_path=telemetry_path,
-            extra_routes={**api.routes, **runbook_routes()},
+            extra_routes=api.routes,
+            runbooks=runbooks,
         )
 
     def show(self) -> None:

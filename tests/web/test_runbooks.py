@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from exporter.web.handler import Request
-from exporter.web.pages import runbook_routes
 from tests.web.serving import Web
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +21,17 @@ def test_serves_and_lists_each_runbook_to_all_visitors(web: Web) -> None:
     assert web.get("/runbooks").body.decode().splitlines() == [f"/runbooks/{name}" for name in PAGES]
 
 
+def test_serves_html_to_a_browser(web: Web) -> None:
+    page = web.get(f"/runbooks/{PAGES[0]}", Accept="text/html,application/xhtml+xml;q=0.9")
+    listed = web.get("/runbooks", Accept="text/html")
+
+    assert [each.headers["Content-Type"] for each in (page, listed)] == ["text/html; charset=utf-8"] * 2
+    assert [each.headers["Vary"] for each in (page, listed, web.get("/runbooks"))] == ["Accept"] * 3
+    assert page.headers["Content-Security-Policy"] == web.get("/").headers["Content-Security-Policy"]
+    assert b"<h1>" in page.body
+    assert all(f'<a href="/runbooks/{name}">'.encode() in listed.body for name in PAGES)
+
+
 def test_answers_404_and_the_list_for_an_unknown_runbook(web: Web, subtests: pytest.Subtests) -> None:
     for name in ("CudaMpsNothing.md", "CudaMpsFault", "cudampsfault.md", "..", "..%2f..%2fREADME.md", "%00"):
         with subtests.test(name=name):
@@ -34,12 +44,12 @@ def test_answers_404_and_the_list_for_an_unknown_runbook(web: Web, subtests: pyt
             assert web.get(f"/runbooks/{name}").status == 404
 
 
-def test_serves_only_markdown_files_of_the_directory(tmp_path: Path) -> None:
+def test_serves_only_markdown_files_of_the_directory(web: Web, tmp_path: Path) -> None:
     (tmp_path / "One.md").write_text("# One\n")
     (tmp_path / "notes.txt").write_text("no page")
-    route = runbook_routes(tmp_path)["/runbooks/*"]
-    assert route.respond(Request(path="/runbooks/One.md?x=1")).body == b"# One\n"
-    assert route.respond(Request(path="/runbooks/notes.txt")).status == 404
+    site = web.site(runbooks=tmp_path)
+    assert site.answer(Request(path="/runbooks/One.md?x=1")).body == b"# One\n"
+    assert site.answer(Request(path="/runbooks/notes.txt")).status == 404
 
 
 def test_the_package_contains_the_runbooks() -> None:

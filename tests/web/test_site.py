@@ -40,6 +40,7 @@ def test_the_landing_page_links_to_the_other_pages(web: Web) -> None:
         (b"/status", b"Status"),
         (b"/api/v1/incidents", b"Incidents"),
         (b"/api/v1/events", b"Events"),
+        (b"/runbooks", b"Runbooks"),
         (b"/-/healthy", b"Healthy"),
         (b"/-/ready", b"Ready"),
     ]

@@ -1,30 +1,27 @@
-"""The timeline of the last hour: which events it has, in which words, and how it is bounded."""
+"""The events before now: which are shown, in which words, and how they are bounded."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from exporter.model.action import ActionResult
 from exporter.model.daemon import StopReason
-from exporter.model.event import TOPICS, Event, EventName, Topic
+from exporter.model.event import TOPICS, Event, EventName
 from exporter.model.reason import Reason, ReasonCode
-from exporter.page.plots import Hour
-from exporter.page.timeline import MOST_MARKS, MOST_ROWS, timeline
+from exporter.page.events import MOST_ROWS, Row, event_rows
 from exporter.report.node_status import StatusInput
 from exporter.report.problem import Severity
 from exporter.report.text import short_time
 from tests.builders import AT, DAEMON, GPU
-from tests.page.inputs import busy, fault, full
+from tests.page.inputs import busy, fault
 
 REFUSED = Event(at=AT, event=EventName.CLIENT_REFUSED, daemon=DAEMON, pid=601, reason="limit")
 
 
-def shown(events: Iterable[Event], given: StatusInput | None = None, *, began: float | None = None) -> SimpleNamespace:
+def shown(events: Iterable[Event], given: StatusInput | None = None, *, began: float | None = None) -> Sequence[Row]:
     given = replace(given or busy(), events=tuple(events))
-    view = replace(given, node=replace(given.node, began_at=began))
-    return timeline(view, Hour(view))
+    return event_rows(replace(given, node=replace(given.node, began_at=began)))
 
 
 def test_each_event_of_the_timeline_has_words() -> None:
@@ -32,13 +29,12 @@ def test_each_event_of_the_timeline_has_words() -> None:
 
 
 def test_shows_events_newest_first_without_connections() -> None:
-    found = shown(busy().events)
-    assert [(each.topic, each.about, each.words) for each in found.rows] == [
-        (Topic.WATCHDOG, DAEMON, "would restart; down"),
-        (Topic.DAEMON, DAEMON, "the daemon died"),
-        (Topic.DAEMON, DAEMON, "the daemon answers"),
+    found = shown(reversed(busy().events))
+    assert [(each.about, each.words) for each in found] == [
+        (DAEMON, "would restart; down"),
+        (DAEMON, "the daemon died"),
+        (DAEMON, "the daemon answers"),
     ]
-    assert found.summary == "daemon 2, watchdog 1"
 
 
 def test_shows_the_result_of_an_action() -> None:
@@ -51,16 +47,16 @@ def test_shows_the_result_of_an_action() -> None:
         result=ActionResult.FAILED,
         problem=Reason(ReasonCode.UNIT_NOT_RESTARTED, unit="a.service", text="no"),
     )
-    (row,) = shown([done]).rows
+    (row,) = shown([done])
     assert row.words == "finished: restart; failed; down; systemctl could not restart a.service: no"
     assert row.severity is Severity.WARNING
-    assert shown([replace(done, result=ActionResult.SUCCEEDED, problem=None)]).rows[0].severity is Severity.WELL
+    assert shown([replace(done, result=ActionResult.SUCCEEDED, problem=None)])[0].severity is Severity.WELL
 
 
 def test_a_fault_names_its_suspect_as_known_now() -> None:
     lasting = fault().incidents[0]
     before = replace(lasting, suspects=(), affected=())
-    (row,) = shown([Event(at=AT, event=EventName.FAULT, daemon=DAEMON, incident=before)], fault()).rows
+    (row,) = shown([Event(at=AT, event=EventName.FAULT, daemon=DAEMON, incident=before)], fault())
     assert row.words == (
         "fault; server 513; affected: 3 clients; suspect: very likely PID 700 (python3 of alice, job 42)"
     )
@@ -80,38 +76,26 @@ def test_words_of_events(subtests: pytest.Subtests) -> None:
         (Event(at=AT, event=EventName.DAEMON_RESUMED, daemon=DAEMON), "an operator resumed the daemon"),
     ]:
         with subtests.test(event=event, words=words):
-            assert [each.words for each in shown([event]).rows] == [words]
+            assert [each.words for each in shown([event])] == [words]
 
 
-def test_equal_events_that_follow_each_other_are_one_row_with_all_marks() -> None:
-    found = shown(replace(REFUSED, at=AT - 60 * number, pid=600 + number) for number in range(20))
-    (row,) = found.rows
+def test_equal_events_that_follow_each_other_are_one_row() -> None:
+    (row,) = shown(replace(REFUSED, at=AT - 60 * number, pid=600 + number) for number in range(20))
     since = short_time(AT - 60 * 19, busy().at)
     assert row.words == f"PID 600 refused; all client slots are taken; 20 times since {since}"
-    (lane,) = found.lanes
-    assert len(lane.marks) == 20
-    assert found.summary == "client 20"
 
 
 def test_equal_events_with_a_long_time_between_them_are_two_rows() -> None:
-    assert len(shown([REFUSED, replace(REFUSED, at=AT - 400)]).rows) == 2
+    assert len(shown([REFUSED, replace(REFUSED, at=AT - 400)])) == 2
 
 
-def test_rows_and_marks_are_bounded() -> None:
+def test_rows_are_bounded() -> None:
     reasons = [f"reason{number}" for number in range(3 * MOST_ROWS)]
-    found = shown(replace(REFUSED, at=AT - 20 * number, reason=reason) for number, reason in enumerate(reasons))
-    assert (len(found.rows), found.more) == (MOST_ROWS, 2 * MOST_ROWS)
-    assert all(len(each.marks) <= MOST_MARKS for each in shown(full().events, full()).lanes)
-
-
-def test_names_the_last_event_before_the_hour() -> None:
-    found = shown([replace(REFUSED, at=AT - 7200)])
-    assert (found.rows, found.lanes, found.summary) == ((), (), "no event")
-    assert found.before.endswith(f"ago: {DAEMON} PID 601 refused; all client slots are taken")
+    events = [replace(REFUSED, at=AT - 20 * number, reason=reason) for number, reason in enumerate(reasons)]
+    assert len(shown(events, began=AT)) == MOST_ROWS
 
 
 def test_shows_when_the_exporter_started() -> None:
-    assert [(each.topic, each.words) for each in shown([], began=AT - 60).rows] == [
-        (Topic.OPERATOR, "the exporter started")
-    ]
-    assert shown([], began=AT - 7200).rows == ()
+    started = "the exporter started"
+    assert [each.words for each in shown([REFUSED], began=AT - 60)] == [shown([REFUSED])[0].words, started]
+    assert shown([replace(REFUSED, at=AT - 90)], began=AT - 60)[0].words == started

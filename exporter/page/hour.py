@@ -1,0 +1,203 @@
+"""The last hour, or the part of it that is known: the state of each daemon, and the use of the GPUs."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeVar
+
+from exporter.model.event import EventName
+from exporter.model.usage import SAMPLE_SECONDS, Division, Sample
+from exporter.parse.printable import printable
+from exporter.report.document import DaemonStatus, StatusDocument
+from exporter.report.node_status import StatusInput
+from exporter.report.problem import Severity
+from exporter.report.text import local_time, percent, short_time
+from exporter.usage.sampling import sample_of, slots_until
+
+T = TypeVar("T")
+
+MOST_LANES = 16
+MOST_SPANS = 40
+LEAST_WIDTH = 0.4
+"""In percent: a shorter state is shown as long as this."""
+
+_State = tuple[Severity, str]
+_UP, _DOWN, _HUNG, _STOPPED = (
+    (Severity.WELL, "up"),
+    (Severity.CRITICAL, "down"),
+    (Severity.CRITICAL, "unresponsive"),
+    (Severity.UNKNOWN, "stopped"),
+)
+_AFTER: Mapping[EventName, _State] = {
+    EventName.DAEMON_UP: _UP,
+    EventName.DAEMON_RESPONSIVE: _UP,
+    EventName.DAEMON_LOST: _DOWN,
+    EventName.DAEMON_UNRESPONSIVE: _HUNG,
+    EventName.DAEMON_STOPPED: _STOPPED,
+}
+_BEFORE: Mapping[EventName, _State | None] = {EventName.DAEMON_UP: None, EventName.DAEMON_RESPONSIVE: _HUNG}
+"""The state before an event, if that is not up; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A state, with its place in percent of the width."""
+
+    severity: Severity
+    x: float
+    width: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The states of a daemon."""
+
+    name: str
+    spans: Sequence[Span]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A value over the time, as the path of steps in a height of 100."""
+
+    title: str
+    summary: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """What is known of the last hour. `gaps` are the places where it is not known, `slots` the width of the paths."""
+
+    seconds: float
+    times: Sequence[str]
+    lanes: Sequence[Lane]
+    areas: Sequence[Area]
+    gaps: Sequence[Span]
+    slots: int
+
+
+def last_hour(data: StatusInput, document: StatusDocument) -> Hour | None:
+    """Return the last hour, from the first sample on; None if there is none."""
+    # The present slot has the present values, unless nothing was collected yet or for some time.
+    now = (sample_of(data.node),) if data.node.sources else ()
+    slots = slots_until((*data.samples, *now), data.at)
+    first = next((slot for slot, sample in slots.items() if sample is not None), None)
+    if first is None:
+        return None
+    samples = [sample for slot, sample in slots.items() if slot >= first]
+    begin, end = first * SAMPLE_SECONDS, (first + len(samples)) * SAMPLE_SECONDS
+    axis = _Axis(begin, max(end, data.at))
+    gaps = [
+        axis.span(
+            Severity.UNKNOWN, begin + SAMPLE_SECONDS * start, begin + SAMPLE_SECONDS * (start + length), "unknown"
+        )
+        for start, length, missing in _runs([each is None for each in samples])
+        if missing
+    ]
+    ordered = sorted(document.daemons, key=lambda each: -each.severity.rank)
+    return Hour(
+        seconds=axis.end - begin,
+        times=[local_time(at).split()[-1][:5] for at in (begin, (begin + axis.end) / 2, axis.end)],
+        lanes=[_lane(data, each, axis) for each in ordered[:MOST_LANES]],
+        areas=list(_areas(samples)),
+        gaps=gaps,
+        slots=len(samples),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    begin: float
+    end: float
+
+    def span(self, severity: Severity, begin: float, end: float, text: str) -> Span:
+        """Return the part of a time that is on the axis."""
+        length = self.end - self.begin
+        left, right = (min(1.0, max(0.0, (at - self.begin) / length)) for at in (begin, end))
+        width = max(LEAST_WIDTH, 100 * (right - left))
+        return Span(severity, round(min(100 * left, 100 - width), 2), round(width, 2), text)
+
+
+def _lane(data: StatusInput, daemon: DaemonStatus, axis: _Axis) -> Lane:
+    spans = []
+    for begin, end, severity, word in (*_states(data, daemon, axis), *_faults(data, daemon)):
+        if end > axis.begin and begin < axis.end:
+            text = f"{word} {short_time(max(begin, axis.begin), data.at)} to {short_time(min(end, axis.end), data.at)}"
+            spans.append(axis.span(severity, begin, end, text))
+    bad = [each.text for each in spans if each.severity is not Severity.WELL]
+    return Lane(
+        printable(daemon.name), spans[-MOST_SPANS:], "; ".join(bad[-MOST_SPANS:]) or ("up" if spans else "unknown")
+    )
+
+
+def _states(data: StatusInput, daemon: DaemonStatus, axis: _Axis) -> Iterable[tuple[float, float, Severity, str]]:
+    """Yield the states of a daemon between its events."""
+    changes = (each for each in data.events if each.daemon == daemon.name and each.event in _AFTER)
+    events = sorted(changes, key=lambda each: each.at)
+    shown = [each for each in events if each.at >= axis.begin]
+    state: _State | None
+    at = axis.begin
+    if len(shown) < len(events):
+        state = _AFTER[events[len(events) - len(shown) - 1].event]
+    elif shown:
+        state = _BEFORE.get(shown[0].event, _UP)
+    else:
+        state = _UP if daemon.state == "up" else None
+        at = max(at, daemon.state_since or at)
+    for each in shown:
+        if state is not None:
+            yield at, each.at, *state
+        at, state = each.at, _AFTER[each.event]
+    if state is not None:
+        yield at, axis.end, *state
+
+
+def _faults(data: StatusInput, daemon: DaemonStatus) -> Iterable[tuple[float, float, Severity, str]]:
+    for each in reversed(data.incidents):
+        if each.daemon == daemon.name:
+            yield each.started_at, each.ended_at or data.at, Severity.CRITICAL, "fault"
+
+
+def _areas(samples: Sequence[Sample | None]) -> Iterable[Area]:
+    clients = [None if each is None or each.clients is None else float(each.clients) for each in samples]
+    most = max((each for each in clients if each is not None), default=0.0) or 1.0
+    yield _area("Clients", clients, most, lambda value: f"{value:.0f}")
+    for title, values in (
+        ("SMs used", [None if each is None else _ratio(each.sm) for each in samples]),
+        ("Memory used", [None if each is None else _ratio(each.memory) for each in samples]),
+    ):
+        yield _area(title, values, 1.0, percent)
+
+
+def _ratio(division: Division | None) -> float | None:
+    if division is None:
+        return None
+    return (sum(each.amount for each in division.parts) + division.others + division.rest) / division.capacity
+
+
+def _area(title: str, values: Sequence[float | None], top: float, text: Callable[[float], str]) -> Area:
+    known = [each for each in values if each is not None]
+    if not known:
+        return Area(title, "unknown", "")
+    now = "unknown" if values[-1] is None else text(values[-1])
+    heights = [None if each is None else 100 - round(95 * min(1.0, each / top)) for each in values]
+    path = ""
+    for start, length, height in _runs(heights):
+        before = heights[start - 1] if start else None
+        if height is not None:
+            path += f"{f'M{start} 100' if before is None else ''}V{height}h{length}"
+            if heights[start + length : start + length + 1] in ([], [None]):
+                path += "V100"
+    return Area(title, f"now {now}; {text(min(known))} to {text(max(known))}", path)
+
+
+def _runs(values: Sequence[T]) -> Iterable[tuple[int, int, T]]:
+    """Yield the start, the length and the value of each run of equal values."""
+    start = 0
+    for value, run in groupby(values):
+        length = len(list(run))
+        yield start, length, value
+        start += length

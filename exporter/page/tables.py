@@ -1,0 +1,372 @@
+"""The tables of the page. Each has a caption, headings and rows of cells; a column without values is left out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from exporter.parse.printable import printable
+from exporter.report.document import (
+    ClientStatus,
+    DaemonStatus,
+    FailureDomainStatus,
+    GpuStatus,
+    ServerStatus,
+    StatusDocument,
+)
+from exporter.report.incident_document import ProcessStatus
+from exporter.report.problem import Severity
+from exporter.report.sharing_text import BOUNDS
+from exporter.report.status_text import gpu_numbers, gpus_text, workload_of
+from exporter.report.text import (
+    code_text,
+    counted,
+    display_name,
+    duration_text,
+    listed,
+    percent,
+    short_gpu,
+    size_text,
+    with_error,
+)
+from exporter.usage.capacity import Bound
+
+MOST_BRIDGES = 4
+NBSP = "\N{NO-BREAK SPACE}"
+
+_SERVER_SEVERITIES = {"active": Severity.WELL, "fault": Severity.CRITICAL, None: Severity.UNKNOWN}
+_WITHOUT_MPS = {"bypassing": (Severity.WARNING, "bypasses MPS"), "other": (Severity.UNKNOWN, "unknown whether by MPS")}
+_TD, _TH = Markup("<td>"), Markup('<th scope="row">')
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table. The cells are text, which is escaped, or markup."""
+
+    name: str
+    caption: str
+    headings: Sequence[str]
+    rows: Sequence[Markup]
+
+
+def table(name: str, caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table without the columns that are empty in all rows."""
+    found = list(rows)
+    used = [number for number in range(len(headings)) if any(row[number] for row in found)]
+    lines = [_TH + _TD.join([row[number] for number in used]) for row in found]
+    return Table(name, caption, [headings[number] for number in used], lines)
+
+
+def badge(severity: str, word: str) -> Markup:
+    """Return a state in the colour of its severity."""
+    return Markup('<b class="state {}">{}</b>').format(severity, word)
+
+
+def with_code(words: str) -> Markup:
+    """Return an escaped text in which words between backticks are code."""
+    parts = words.split("`")
+    marked = (
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
+    return Markup("").join(marked) if len(parts) % 2 else escape(words)
+
+
+def daemons(document: StatusDocument) -> Table:
+    """Return the daemons: their state, their clients, the limits of the next server, and what went wrong so far."""
+    headings = (
+        "Daemon", "State", "For", "PID", "Started by", "Servers", "Clients", "Limits of a new server", "Waiting",
+        "Died", "Faults", "Affected", "Refused",
+    )  # fmt: skip
+    return table("daemons", "Control daemons", headings, (_daemon(each, document) for each in document.daemons))
+
+
+def _daemon(daemon: DaemonStatus, document: StatusDocument) -> Sequence[str]:
+    least = "" if daemon.clients_known else "at least "
+    return (
+        printable(daemon.name),
+        badge(daemon.severity, daemon.label),
+        "" if daemon.state_since is None else _age(document, daemon.state_since),
+        _known(daemon.pid),
+        display_name(daemon.unit) if daemon.expected else "not expected",
+        ", ".join(str(each.pid) for each in daemon.servers),
+        f"{least}{daemon.client_count}",
+        limits(daemon, document),
+        ", ".join(_process_text(each) for each in daemon.waiting),
+        _count(daemon.died),
+        _count(daemon.faults),
+        _count(daemon.fault_affected),
+        ", ".join(f"{count} ({code_text(reason)})" for reason, count in daemon.refused.items() if count),
+    )
+
+
+def limits(limited: DaemonStatus | ServerStatus, document: StatusDocument) -> str:
+    """Return the limits of clients, with the GPUs that have the same limit together."""
+    numbers, by_limit = gpu_numbers(document), dict[int, list[str]]()
+    for gpu, amount in limited.pinned_memory_limit_bytes.items():
+        by_limit.setdefault(amount, []).append(gpu)
+    ratio, server = limited.active_thread_ratio, isinstance(limited, ServerStatus)
+    threads = [] if ratio is None or (ratio == 1.0 and not server) else [f"{100 * ratio:g} % of threads"]
+    partitions = ["static SM partitions"] if isinstance(limited, DaemonStatus) and limited.static_partitions else []
+    priority = ["priority below normal"] if isinstance(limited, ServerStatus) and limited.low_priority else []
+    memory = [f"{size_text(amount)} on {gpus_text(numbers, gpus)}" for amount, gpus in by_limit.items()]
+    return "; ".join((*threads, *partitions, *memory, *priority))
+
+
+def servers(document: StatusDocument) -> Table:
+    """Return the servers. If the daemon does not answer, the state of its servers is not current."""
+    headings = ("Server", "Name", "Daemon", "State", "User", "Clients", "Up for", "Limits of its clients")
+    rows = (_server(daemon, each, document) for daemon in document.daemons for each in daemon.servers)
+    return table("servers", "Servers", headings, rows)
+
+
+def _server(daemon: DaemonStatus, server: ServerStatus, document: StatusDocument) -> Sequence[str]:
+    state, count, most = server.state or "unknown", len(server.clients), server.clients_limit
+    severity = _SERVER_SEVERITIES.get(server.state, Severity.WARNING)
+    if daemon.state != "up":
+        severity, state = Severity.UNKNOWN, f"unknown; last {state}"
+    clients = "unknown" if not server.clients_known else str(count) if most is None else f"{count} of {most}"
+    if most and server.clients_known:
+        full = " taken" if count >= most else ""
+        clients = _bar([(f"client{full}", 100 * count / most)]) + clients
+    return (
+        str(server.pid),
+        printable(server.name or ""),
+        printable(daemon.name),
+        badge(severity, state),
+        display_name(server.user),
+        clients,
+        _age(document, server.started_at),
+        limits(server, document),
+    )
+
+
+def clients(server: ServerStatus, document: StatusDocument, uses: "Uses") -> Table:
+    """Return the clients of a server."""
+    headings = (
+        "Process", "PID", "User", "Workload", "GPUs", "Memory", "SMs used", "Slower", "A fault also ends", "For",
+    )  # fmt: skip
+    rows = (_client(each, document, uses) for each in server.clients)
+    return table(f"clients-{server.pid}", f"Clients of server {server.pid}", headings, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """What is looked up for each client: GPUs by UUID, SM time and slowdown by PID, failure domains by name."""
+
+    numbers: Mapping[str, str]
+    sm: Mapping[int, str]
+    slower: Mapping[int, str]
+    domains: Mapping[str, FailureDomainStatus]
+
+
+def uses_of(document: StatusDocument) -> Uses:
+    """Return what the tables of the clients look up."""
+    numbers, sm, slower = gpu_numbers(document), dict[int, str](), dict[int, str]()
+    for gpu in document.gpus:
+        for each in gpu.processes:
+            if each.sm_ratio is not None:
+                used = with_error(each.sm_ratio, each.sm_error_ratio or 0.0)
+                sm[each.pid] = f"{sm[each.pid]}; {used}" if each.pid in sm else used
+            if each.slowdown is not None and each.slowdown.text:
+                slower[each.pid] = each.slowdown.text
+    shared = {each.name: each for each in document.failure_domains if len(each.clients) > 1}
+    return Uses(numbers, sm, slower, shared)
+
+
+def _client(client: ClientStatus, document: StatusDocument, uses: Uses) -> Sequence[str]:
+    held, domain = client.memory_used_bytes, uses.domains.get(client.failure_domain or "")
+    if domain is not None:
+        with_it = f"{counted(len(domain.clients) - 1, 'other')} ({domain.name})"
+    else:
+        with_it = "no other" if client.failure_domain and uses.domains else ""
+    return (
+        *_names(client),
+        ", ".join(uses.numbers.get(gpu, printable(gpu)) for gpu in held or client.gpus),
+        size_text(sum(held.values())) if held else "",
+        uses.sm.get(client.pid, ""),
+        uses.slower.get(client.pid, ""),
+        with_it,
+        _age(document, client.connected_at),
+    )
+
+
+def without_mps(document: StatusDocument) -> Table:
+    """Return the processes that use a GPU without MPS, or perhaps without it."""
+    headings = ("Process", "PID", "User", "Workload", "State", "GPU", "Memory", "SMs used")
+    rows = (
+        (
+            *_names(each),
+            badge(*_WITHOUT_MPS[each.role]),
+            printable(gpu.number),
+            "" if each.memory_used_bytes is None else size_text(each.memory_used_bytes),
+            "" if each.sm_ratio is None else with_error(each.sm_ratio, each.sm_error_ratio or 0.0),
+        )
+        for gpu in document.gpus
+        for each in gpu.processes
+        if each.role in _WITHOUT_MPS
+    )
+    return table("without-mps", "Processes without MPS", headings, rows)
+
+
+def _names(process: ProcessStatus) -> Sequence[str]:
+    name = display_name(process.command or process.user or "unknown")
+    pid = str(process.pid) if process.pid > 0 else "?"
+    return name, pid, display_name(process.user), workload_of(process)
+
+
+def _process_text(process: ProcessStatus) -> str:
+    name, pid, *_ = _names(process)
+    return f"{name} (PID {pid})"
+
+
+def gpus(document: StatusDocument) -> Table:
+    """Return the GPUs: their memory, SM time, clients, and how many more clients fit."""
+    headings = (
+        "GPU", "State", "Memory used", "SMs used", "Time busy", "Clients", "Room for", "Limits reserve",
+        "Kubernetes shares", "Problem",
+    )  # fmt: skip
+    return table("gpus", "GPUs", headings, (_gpu(each) for each in document.gpus))
+
+
+def _gpu(gpu: GpuStatus) -> Sequence[str]:
+    used, total, sharing = gpu.memory_used_bytes, gpu.memory_total_bytes, gpu.sharing
+    memory = "unknown"
+    if gpu.mig_mode:
+        memory = "see its MIG instances"
+    elif gpu.problem is None and used is not None and total:
+        memory = _memory_bar(gpu, used, total) + _whole(f"{size_text(used)} of {size_text(total)}")
+    sm = None if sharing is None else sharing.sm_utilization_ratio
+    return (
+        Markup("{}<small>{}</small><small>{}</small>").format(
+            gpu.number, _whole(display_name(gpu.name)), short_gpu(gpu.uuid)
+        ),
+        badge(gpu.severity, gpu.label),
+        memory,
+        "" if sm is None else _whole(percent(sm)),
+        "" if gpu.utilization_ratio is None else _whole(percent(gpu.utilization_ratio)),
+        _count(sum(each.role == "client" for each in gpu.processes)),
+        *_room(gpu),
+        ", ".join(f"{each.allocated} of {each.allocatable} {each.resource}" for each in gpu.shares),
+        "" if gpu.problem is None else with_code(gpu.problem.text),
+    )
+
+
+def _room(gpu: GpuStatus) -> tuple[str, str]:
+    """Return how many more clients fit, by what, and what the limits of the present clients reserve."""
+    if gpu.sharing is None:
+        return "", ""
+    room, sharing = gpu.sharing.headroom, gpu.sharing
+    ratios = ((sharing.memory_committed_ratio, "memory"), (sharing.threads_committed_ratio, "threads"))
+    count = sum(each.role == "client" for each in gpu.processes)
+    reserved = [_whole(f"{percent(ratio)} of {what}") for ratio, what in ratios if ratio is not None and ratio != count]
+    if room.clients is None:
+        return "unknown", ", ".join(reserved)
+    bound = "" if room.resource is None else f", by {BOUNDS[Bound(room.resource)]}"
+    return f"{room.clients} more{bound}", ", ".join(reserved)
+
+
+def _memory_bar(gpu: GpuStatus, used: int, total: int) -> Markup:
+    """Return a bar with the memory of clients, of bypassing processes, and of all others."""
+    held = dict.fromkeys(("client", "bypassing"), 0)
+    for each in gpu.processes:
+        if each.role in held:
+            held[each.role] += each.memory_used_bytes or 0
+    rest = max(0, used - sum(held.values()))
+    return _bar([(role, 100 * amount / total) for role, amount in (*held.items(), ("rest", rest))])
+
+
+def _bar(parts: Iterable[tuple[str, float]]) -> Markup:
+    begin, rects = 0.0, Markup()
+    for kind, width in parts:
+        shown = max(0.0, min(100.0 - begin, width))
+        if shown:
+            rects += Markup('<rect class="{}" x="{:.1f}%" width="{:.1f}%" height="100%"/>').format(kind, begin, shown)
+        begin += shown
+    return Markup('<svg class="bar" aria-hidden="true">{}</svg>').format(rects)
+
+
+def domains(document: StatusDocument) -> Table:
+    """Return the failure domains of several clients, with the clients that join several GPUs."""
+    numbers = gpu_numbers(document)
+    clients = {each.pid: each for daemon in document.daemons for server in daemon.servers for each in server.clients}
+    rows = []
+    for domain in document.failure_domains:
+        if len(domain.clients) > 1:
+            within = [clients[pid] for pid in domain.clients if pid in clients]
+            joining = [_process_text(each) for each in within if len(each.gpus) > 1]
+            rows.append(
+                (
+                    domain.name,
+                    printable(domain.daemon),
+                    f"{'at most ' if domain.upper_bound else ''}{len(domain.clients)}",
+                    gpus_text(numbers, domain.gpus),
+                    listed(joining, MOST_BRIDGES) if joining else "",
+                )
+            )
+    return table("domains", "Failure domains", ("Domain", "Daemon", "Clients", "GPUs", "Joined by"), rows)
+
+
+def watchdog(document: StatusDocument) -> Table:
+    """Return what the watchdog may do, sees, does and did for each expected daemon."""
+    headings = (
+        "Daemon", "Mode", "State", "Restarts left", "Indications", "Action", "Last error", "Actions so far",
+    )  # fmt: skip
+    watched = [each for each in document.daemons if each.expected] if document.watchdog else []
+    return table("watchdog", "Watchdog", headings, filter(None, map(_watched, watched)))
+
+
+def _watched(daemon: DaemonStatus) -> Sequence[str]:
+    watch = daemon.watchdog
+    if watch is None:
+        return ()
+    summary, acts = watch.summary, watch.mode == "act"
+    counts = (
+        f"{code_text(each.action)} ({each.reason}): {each.count} {code_text(each.result)}" for each in watch.counts
+    )
+    return (
+        printable(daemon.name),
+        "acts" if acts else "only observes",
+        badge(watch.severity, watch.label),
+        _known(watch.restarts_left) if acts else "",
+        summary.indications if summary and summary.problem else "",
+        with_code(summary.action or "") if summary else "",
+        with_code(summary.error or "") if summary else "",
+        "; ".join(counts),
+    )
+
+
+def collectors(document: StatusDocument) -> Table:
+    """Return the collectors with the age of their data, and the logs that cannot be followed."""
+    rows = [
+        (
+            each.name,
+            badge(Severity.WARNING, "fails") if each.problem else badge(Severity.WELL, "works"),
+            "never" if each.last_success_at is None else f"{_age(document, each.last_success_at)} ago",
+            duration_text(each.seconds),
+            with_code(each.problem or ""),
+        )
+        for each in document.collectors
+    ]
+    for daemon in document.daemons:
+        for log in daemon.logs:
+            name = f"{log.file} of {printable(daemon.name)}"
+            rows.append((name, badge(Severity.WARNING, "fails"), "", "", with_code(log.problem)))
+    return table("collectors", "Collectors", ("Collector", "State", "Last success", "Took", "Problem"), rows)
+
+
+def _age(document: StatusDocument, since: float) -> str:
+    return _whole(duration_text(document.at - since))
+
+
+def _whole(text: str) -> str:
+    """Return a text that is not broken into lines."""
+    return text.replace(" ", NBSP)
+
+
+def _known(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _count(number: int) -> str:
+    """Return a number; empty for 0, so that a column of zeros is left out."""
+    return str(number) if number else ""

@@ -1,0 +1,145 @@
+"""The last hour: only the known time, the states of the daemons, and the use of the GPUs."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from exporter.model.event import Event, EventName
+from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, WorkloadPart
+from exporter.page.hour import MOST_LANES, MOST_SPANS, Hour, last_hour
+from exporter.report.node_status import StatusInput, status_document
+from exporter.report.text import local_time
+from tests.builders import DAEMON
+from tests.page.inputs import busy, dead, fault, full, hour, idle, nothing_collected
+
+END = idle().at - idle().at % SAMPLE_SECONDS
+BEGIN = END - SAMPLE_SECONDS * (MAX_SAMPLES - 1)
+
+
+def of(data: StatusInput) -> Hour:
+    found = last_hour(data, status_document(data))
+    assert found is not None
+    return found
+
+
+def known(samples: Iterable[Sample], *events: Event, given: StatusInput | None = None) -> Hour:
+    """Return the hour of these samples and events, without the values of the node."""
+    given = replace(given or idle(), samples=tuple(samples), events=tuple(reversed(events)))
+    return of(replace(given, node=replace(given.node, sources={})))
+
+
+def clients(*counts: int | None) -> list[Sample]:
+    """Return samples with these numbers of clients, the last one now."""
+    begin = END - SAMPLE_SECONDS * (len(counts) - 1)
+    return [Sample(at=begin + SAMPLE_SECONDS * number, clients=count) for number, count in enumerate(counts)]
+
+
+def whole_hour() -> list[Sample]:
+    return clients(*(3,) * MAX_SAMPLES)
+
+
+def states(shown: Hour) -> list[tuple[str, float, float]]:
+    (lane,) = shown.lanes
+    return [(each.text.split()[0], each.x, each.width) for each in lane.spans]
+
+
+def test_shows_only_the_time_from_the_first_sample_on() -> None:
+    shown = known(clients(*(3,) * 10))
+    assert (shown.slots, shown.seconds, shown.gaps) == (10, 300.0, [])
+    assert shown.times[0] == local_time(END - 270)[-8:-3]
+
+
+def test_shows_nothing_before_the_first_collection() -> None:
+    data = replace(nothing_collected(), samples=())
+    assert last_hour(data, status_document(data)) is None
+
+
+def test_a_value_that_is_not_known_is_not_drawn_and_not_interpolated() -> None:
+    counts = known([*clients(4, 5, 5, None, None, 9, 9)]).areas[0]
+    assert counts.path == "M0 100V58h1V47h2V100M5 100V5h2V100"
+    assert counts.summary == "now 9; 4 to 9"
+
+
+def test_time_in_which_the_exporter_did_not_run_is_a_gap() -> None:
+    samples = clients(*(3,) * 10)
+    shown = known([*samples[:2], *samples[6:]])
+    assert [(each.x, each.width) for each in shown.gaps] == [(20.0, 40.0)]
+    assert shown.areas[0].path == "M0 100V5h2V100M6 100V5h4V100"
+
+
+def test_zero_is_drawn_as_zero_and_unknown_is_named() -> None:
+    counts, sm, memory = known(clients(0, 0)).areas
+    assert (counts.summary, counts.path) == ("now 0; 0 to 0", "M0 100V100h2V100")
+    assert (sm.summary, sm.path, memory.summary) == ("unknown", "", "unknown")
+
+
+def test_the_present_values_are_those_of_the_node() -> None:
+    data = replace(busy(), samples=hour(busy().at))
+    assert of(data).areas[0].summary.startswith("now 3;")
+    assert of(replace(data, at=data.at + 300)).areas[0].summary.startswith("now unknown;")
+
+
+def test_use_is_a_fraction_of_all_gpus() -> None:
+    parts = (WorkloadPart(workload=Workload(kind=WorkloadKind.USER, name="alice"), amount=40.0),)
+    division = Division(capacity=100.0, parts=parts, others=15.0, rest=20.0)
+    _, sm, memory = known([Sample(at=END, sm=division, memory=division)]).areas
+    assert (sm.summary, memory.summary) == ("now 75 %; 75 % to 75 %", "now 75 %; 75 % to 75 %")
+
+
+def test_the_states_of_a_daemon_follow_its_events() -> None:
+    half = BEGIN + SAMPLE_SECONDS * MAX_SAMPLES / 2
+    lost, back = (Event(at=half + at, event=event, daemon=DAEMON) for at, event in LOST_AND_BACK)
+    assert states(known(whole_hour(), lost, back)) == [("up", 0.0, 50.0), ("down", 50.0, 10.0), ("up", 60.0, 40.0)]
+    # Events of one moment may be in any order.
+    assert states(known(whole_hour(), back, lost)) == states(known(whole_hour(), lost, back))
+
+
+LOST_AND_BACK = ((0.0, EventName.DAEMON_LOST), (360.0, EventName.DAEMON_UP))
+
+
+@pytest.mark.parametrize(
+    ("event", "before", "after"),
+    [
+        (EventName.DAEMON_LOST, "up", "down"),
+        (EventName.DAEMON_STOPPED, "up", "stopped"),
+        (EventName.DAEMON_UNRESPONSIVE, "up", "unresponsive"),
+        (EventName.DAEMON_RESPONSIVE, "unresponsive", "up"),
+        (EventName.DAEMON_UP, None, "up"),
+    ],
+)
+def test_the_first_event_shows_the_state_before_it(event: EventName, before: str | None, after: str) -> None:
+    shown = states(known(whole_hour(), Event(at=END - 600, event=event, daemon=DAEMON)))
+    assert [state for state, *_ in shown] == [*filter(None, [before]), after]
+    earlier = states(known(whole_hour(), Event(at=BEGIN - 600, event=event, daemon=DAEMON)))
+    assert [state for state, *_ in earlier] == [after]
+
+
+def test_a_daemon_without_events_is_shown_since_its_state_is_known() -> None:
+    (span,) = known(whole_hour(), given=busy()).lanes[0].spans
+    assert (span.text.split()[0], span.x > 90) == ("up", True)
+    (unknown,) = known(whole_hour(), given=dead()).lanes
+    assert (unknown.spans, unknown.summary) == ([], "unknown")
+
+
+def test_a_short_fault_is_wide_enough_to_be_seen() -> None:
+    shown = known(hour(fault().at), given=fault())
+    faults = [each for each in shown.lanes[0].spans if each.text.startswith("fault")]
+    assert len(faults) == 2
+    assert all(each.width >= 0.4 and each.x + each.width <= 100 for each in faults)
+    assert shown.lanes[0].summary.count("fault") == 2
+
+
+def test_lanes_and_spans_are_bounded() -> None:
+    many = of(full(gpus=MOST_LANES + 4, clients=1))
+    assert len(many.lanes) == MOST_LANES
+    assert all(len(each.spans) <= MOST_SPANS for each in many.lanes)
+    assert all(inside(each.path, many.slots) for each in many.areas)
+
+
+def inside(path: str, slots: int) -> bool:
+    heights: Sequence[str] = re.findall(r"V(\d+)", path)
+    widths: Sequence[str] = re.findall(r"h(\d+)", path)
+    return all(0 <= int(each) <= 100 for each in heights) and sum(map(int, widths)) <= slots
