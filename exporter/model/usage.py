@@ -392,34 +392,13 @@ def slot_of(at: float) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadPart:
-    """What one workload used."""
-
-    workload: Workload
-    amount: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
-    """How the workloads divide what all GPUs have: memory in bytes, or SM time in GPUs.
-
-    `parts` are the largest ones, and `others` is the sum of all other workloads. `rest` belongs to no known workload.
-    """
-
-    capacity: float
-    parts: tuple[WorkloadPart, ...] = ()
-    others: float = 0.0
-    rest: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The number of clients and the use of all GPUs at a moment. None: unknown."""
+    """The number of clients and the used fractions of all GPUs at a moment. None: unknown."""
 
     at: float
     clients: int | None = None
-    memory: Division | None = None
-    sm: Division | None = None
+    memory_ratio: float | None = None
+    sm_ratio: float | None = None
 
     @property
     def slot(self) -> int:

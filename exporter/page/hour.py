@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from exporter.model.event import EventName
-from exporter.model.usage import SAMPLE_SECONDS, Division, Sample
+from exporter.model.usage import SAMPLE_SECONDS, Sample
 from exporter.parse.printable import printable
 from exporter.report.document import DaemonStatus, StatusDocument
 from exporter.report.node_status import StatusInput
@@ -162,23 +162,13 @@ def _faults(data: StatusInput, daemon: DaemonStatus) -> Iterable[tuple[float, fl
 
 
 def _areas(samples: Sequence[Sample | None]) -> Iterable[Area]:
-    clients = [None if each is None or each.clients is None else float(each.clients) for each in samples]
-    most = max((each for each in clients if each is not None), default=0.0) or 1.0
-    yield _area("Clients", clients, most, lambda value: f"{value:.0f}")
-    for title, values in (
-        ("SMs used", [None if each is None else _ratio(each.sm) for each in samples]),
-        ("Memory used", [None if each is None else _ratio(each.memory) for each in samples]),
-    ):
-        yield _area(title, values, 1.0, percent)
+    clients = [None if each is None else each.clients for each in samples]
+    yield _area("Clients", clients, max((each or 0 for each in clients), default=0) or 1, str)
+    yield _area("SMs used", [None if each is None else each.sm_ratio for each in samples], 1, percent)
+    yield _area("Memory used", [None if each is None else each.memory_ratio for each in samples], 1, percent)
 
 
-def _ratio(division: Division | None) -> float | None:
-    if division is None:
-        return None
-    return (sum(each.amount for each in division.parts) + division.others + division.rest) / division.capacity
-
-
-def _area(title: str, values: Sequence[float | None], top: float, text: Callable[[float], str]) -> Area:
+def _area(title: str, values: Sequence[float | None], top: float, text: Callable[[Any], str]) -> Area:
     known = [each for each in values if each is not None]
     if not known:
         return Area(title, "unknown", "")

@@ -1,21 +1,19 @@
-"""Samples of the node for the plots of the last hour: clients, and memory and SM time by workload."""
+"""Samples of the node for the last hour of the page: clients, and used memory and SMs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 
 from exporter.model.daemon import DaemonState
 from exporter.model.gpu import Gpu
 from exporter.model.identity import Workload
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
-from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, Split, WorkloadPart, slot_of
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample, Split, slot_of
 from exporter.state.devices import usable_gpus
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import workload_of
 from exporter.usage.last_minute import fresh_splits
-
-MAX_PARTS = 10
-"""At most so many workloads have a part of their own in a sample; the others share one."""
 
 _DIGITS = 4
 """A sample is stored as text, which rounding makes short."""
@@ -31,7 +29,7 @@ def with_sample(samples: tuple[Sample, ...], node: Node) -> tuple[Sample, ...]:
         return samples
     now = sample_of(node)
     starting = node.began_at is not None and node.at - node.began_at < SAMPLE_SECONDS / 2
-    if starting and None in (now.clients, now.memory):
+    if starting and None in (now.clients, now.memory_ratio):
         return samples
     # If the clock was set back, later samples are dropped.
     recent = (sample for sample in samples if now.slot - MAX_SAMPLES < sample.slot < now.slot)
@@ -48,8 +46,8 @@ def sample_of(node: Node) -> Sample:
     return Sample(
         at=node.at,
         clients=sum(len(daemon.clients) for daemon in reported) if clients_known else None,
-        memory=_memory(node),
-        sm=_sm_time(node),
+        memory_ratio=_memory_ratio(node),
+        sm_ratio=_sm_ratio(node),
     )
 
 
@@ -75,34 +73,23 @@ def memory_by_workload(node: Node) -> Mapping[GpuUuid, Mapping[Workload, int]]:
     return by_gpu
 
 
-def _memory(node: Node) -> Division | None:
+def _memory_ratio(node: Node) -> float | None:
     # Of several compute instances of one GPU instance, only the first has its memory.
     devices = usable_gpus(node).values()
     readings = [reading for reading in devices if reading.mig is None or reading.memory_total_bytes is not None]
     if not readings or any(None in (reading.memory_used_bytes, reading.memory_total_bytes) for reading in readings):
         return None
-    totals: defaultdict[Workload, float] = defaultdict(float)
-    for held in memory_by_workload(node).values():
-        for workload, amount in held.items():
-            totals[workload] += amount
     used = sum(reading.memory_used_bytes or 0 for reading in readings)
-    return _division(totals, used, sum(reading.memory_total_bytes or 0 for reading in readings))
+    return round(used / sum(reading.memory_total_bytes or 0 for reading in readings), _DIGITS)
 
 
-def _sm_time(node: Node) -> Division | None:
-    splits, owners = fresh_splits(node), workloads(node)
+def _sm_ratio(node: Node) -> float | None:
+    splits = fresh_splits(node)
     # MIG instances have different numbers of SMs, so the mean over them is not the node's.
     mig = any(gpu.reading.mig for gpu in node.gpus.values())
     busy = [] if mig else [_busy(gpu, splits.get(uuid)) for uuid, gpu in node.gpus.items()]
-    known_busy = [used for used in busy if used is not None]
-    if not busy or len(known_busy) < len(busy):
-        return None
-    totals: defaultdict[Workload, float] = defaultdict(float)
-    for uuid in splits.keys() & node.gpus.keys():
-        for pid, share in splits[uuid].shares.items():
-            if pid in owners:
-                totals[owners[pid]] += share.sm
-    return _division(totals, sum(known_busy), len(busy))
+    known = [used for used in busy if used is not None]
+    return round(fmean(known), _DIGITS) if busy and len(known) == len(busy) else None
 
 
 def _busy(gpu: Gpu, split: Split | None) -> float | None:
@@ -112,17 +99,6 @@ def _busy(gpu: Gpu, split: Split | None) -> float | None:
     if split is not None:
         return split.sm if split.measured or not split.unknown else None
     return 0.0 if gpu.reading.compute_processes == () else gpu.reading.sm_utilization
-
-
-def _division(totals: Mapping[Workload, float], used: float, capacity: float) -> Division:
-    rounded = {workload: round(amount, _DIGITS) for workload, amount in totals.items()}
-    ordered = sorted(rounded.items(), key=lambda item: (-item[1], item[0].kind, item[0].name))
-    return Division(
-        capacity=capacity,
-        parts=tuple(WorkloadPart(workload=workload, amount=amount) for workload, amount in ordered[:MAX_PARTS]),
-        others=round(sum(amount for _, amount in ordered[MAX_PARTS:]), _DIGITS),
-        rest=round(max(0.0, used - sum(rounded.values())), _DIGITS),
-    )
 
 
 def slots_until(samples: Iterable[Sample], at: float) -> Mapping[int, Sample | None]:

@@ -11,17 +11,15 @@ from exporter.model.incident import ClientDetails, FaultKind, IncidentEnd, Recov
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.usage import SAMPLE_SECONDS, Division, Sample, WorkloadPart
+from exporter.model.usage import SAMPLE_SECONDS, Sample
 from exporter.model.watchdog import ActionCount, LastAction
 from exporter.report.node_status import StatusInput
-from exporter.usage.sampling import MAX_PARTS
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
     CRASHED,
     DAEMON,
     GPU,
-    GPU_BYTES,
     OTHER_GPU,
     PAUSED,
     at_work,
@@ -61,33 +59,18 @@ CUT_OFF = Suspect(
 )
 WOULD_RESTART = LastAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, begun=False)
 UNIT = "nvidia-cuda-mps.service"
-KINDS = (WorkloadKind.USER, WorkloadKind.SLURM_JOB, WorkloadKind.UNIT)
 POLICY = Policy(daemon_policies={DAEMON: DaemonPolicy(unit=UNIT)})
 
 
-def hour(until: float, workloads: int = 3) -> tuple[Sample, ...]:
+def hour(until: float) -> tuple[Sample, ...]:
     """Return the samples of 58 minutes. For some, the exporter did not run, or could not read the GPUs."""
     minutes = (back for back in reversed(range(116)) if not 40 < back < 52)
-    return tuple(_sample(until - SAMPLE_SECONDS * back, back, workloads) for back in minutes)
+    return tuple(_sample(until - SAMPLE_SECONDS * back, back) for back in minutes)
 
 
-def _sample(at: float, back: int, workloads: int) -> Sample:
-    names = ["alice", "bob", *(f"user{number}" for number in range(workloads - 2))]
-    parts = [
-        WorkloadPart(workload=Workload(kind=WorkloadKind.USER, name=name), amount=1 + (back // 9 + 5 * number) % 7)
-        for number, name in enumerate(names)
-    ]
-    sm, memory = (
-        Division(
-            capacity=unit * 9.0 * len(parts),
-            parts=tuple(replace(each, amount=unit * each.amount) for each in parts[:MAX_PARTS]),
-            others=unit * sum(each.amount for each in parts[MAX_PARTS:]),
-            rest=unit * (1 + back // 20 % 3),
-        )
-        for unit in (0.01, float(GPU_BYTES // 64))
-    )
-    read = not 70 < back < 80
-    return Sample(at=at, clients=3 + back // 9, memory=memory if read else None, sm=sm if read else None)
+def _sample(at: float, back: int) -> Sample:
+    ratio = None if 70 < back < 80 else (1 + back // 9 % 7) / 10
+    return Sample(at=at, clients=3 + back // 9, memory_ratio=ratio, sm_ratio=ratio)
 
 
 def status_input(present: Node, *, after: float = 1.0, **known: object) -> StatusInput:
@@ -191,7 +174,7 @@ def full(gpus: int = 8, clients: int = 48) -> StatusInput:
         for number in range(400)
         for each in EVENTS
     )
-    return status_input(present, samples=hour(AT, 40), events=events)
+    return status_input(present, samples=hour(AT), events=events)
 
 
 def overwhelmed() -> StatusInput:
@@ -240,11 +223,8 @@ def hostile() -> StatusInput:
         at=AT, event=EventName.WATCHDOG_WAITS, daemon=names[0], reason=Reason(ReasonCode.UNSPECIFIED, text=names[1])
     )
     present = split_of(present, {600: flight(0.5)}, dram=0.9)
-    parts = tuple(WorkloadPart(workload=Workload(kind=kind, name=name), amount=1.0) for name in names for kind in KINDS)
-    division = Division(capacity=100.0, parts=parts)
-    samples = tuple(Sample(at=AT - 30 * back, memory=division, sm=division) for back in range(9, -1, -1))
     present = replace(present, incidents={open_one.id: open_one})
-    return status_input(present, events=(happened,), samples=samples, host=names[0])
+    return status_input(present, events=(happened,), host=names[0])
 
 
 EVENTS = (

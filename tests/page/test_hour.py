@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.model.event import Event, EventName
-from exporter.model.identity import Workload, WorkloadKind
-from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, WorkloadPart
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.page.hour import MOST_LANES, MOST_SPANS, Hour, last_hour
 from exporter.report.node_status import StatusInput, status_document
 from exporter.report.text import local_time
@@ -83,9 +82,7 @@ def test_the_present_values_are_those_of_the_node() -> None:
 
 
 def test_use_is_a_fraction_of_all_gpus() -> None:
-    parts = (WorkloadPart(workload=Workload(kind=WorkloadKind.USER, name="alice"), amount=40.0),)
-    division = Division(capacity=100.0, parts=parts, others=15.0, rest=20.0)
-    _, sm, memory = known([Sample(at=END, sm=division, memory=division)]).areas
+    _, sm, memory = known([Sample(at=END, sm_ratio=0.75, memory_ratio=0.75)]).areas
     assert (sm.summary, memory.summary) == ("now 75 %; 75 % to 75 %", "now 75 %; 75 % to 75 %")
 
 

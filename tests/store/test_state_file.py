@@ -10,13 +10,12 @@ import pytest
 
 from exporter.errors import HistoryError
 from exporter.model.event import EventName
-from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.settings import Retention
-from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, WorkloadPart
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.store.database import FILE, LOADED_INCIDENTS, StateFile, read_history
 from tests.builders import AT
 from tests.clocks import HandClock
-from tests.store.values import HOSTILE, RETENTION, event, fault, query, reopened, rich
+from tests.store.values import RETENTION, event, fault, query, reopened, rich
 
 
 def test_the_next_start_loads_what_was_written_last(state_file: StateFile) -> None:
@@ -181,10 +180,8 @@ def test_reading_creates_no_file(tmp_path: Path) -> None:
 
 
 def samples(*numbers: int) -> tuple[Sample, ...]:
-    workload = Workload(kind=WorkloadKind.USER, name=HOSTILE)
-    division = Division(capacity=2.0, parts=(WorkloadPart(workload=workload, amount=0.5),), rest=0.25)
     return tuple(
-        Sample(at=AT + SAMPLE_SECONDS * number, clients=number, memory=division if number % 2 else None)
+        Sample(at=AT + SAMPLE_SECONDS * number, clients=number, memory_ratio=0.375 if number % 2 else None)
         for number in numbers
     )
 

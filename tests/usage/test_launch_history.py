@@ -14,12 +14,11 @@ from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.usage.attribution import processes_to_watch
 from exporter.usage.launch_history import MAX_READINGS, STALE_SECONDS, launch_counts
-from exporter.usage.sampling import MAX_PARTS, sample_of, slots_until, with_sample
+from exporter.usage.sampling import sample_of, slots_until, with_sample
 from tests.builders import (
     AT,
     CLIENT,
     DAEMON,
-    MIB,
     OTHER_GPU,
     PAUSED,
     SENSORS,
@@ -31,10 +30,8 @@ from tests.builders import (
     exited,
     flight,
     gpu_lost,
-    gpu_reading,
     idle,
     look,
-    looks,
     process,
     reduced,
     reply,
@@ -189,29 +186,25 @@ def at(seconds: float, start: Node | None = None) -> Node:
     return replace(start or idle(), at=seconds)
 
 
-def test_has_the_clients_and_the_memory_of_each_workload_and_the_rest() -> None:
+def test_has_the_clients_and_the_used_fraction_of_all_memory() -> None:
     present = three_clients()
     found = sample_of(present)
     assert found.clients == 3
-    assert found.memory is not None
-    assert {each.workload: each.amount / MIB for each in found.memory.parts} == {ALICE: 6852, BOB: 2564}
-    used = sum(gpu.reading.memory_used_bytes or 0 for gpu in present.gpus.values())
-    assert (6852 + 2564) * MIB + found.memory.rest == used
-    assert found.memory.rest == (1024 + 2 * 66) * MIB, "a process that bypasses MPS, and servers"
+    readings = [gpu.reading for gpu in present.gpus.values()]
+    used, total = (
+        sum(each.memory_used_bytes or 0 for each in readings),
+        sum(each.memory_total_bytes or 0 for each in readings),
+    )
+    assert found.memory_ratio == pytest.approx(used / total, abs=1e-4)
 
 
-def test_sm_time_without_a_workload_is_the_rest() -> None:
+def test_has_the_mean_of_the_used_sms_of_all_gpus() -> None:
     present = split(three_clients(), {600: flight(0.25), 601: flight(0.125)}, unattributed=0.125)
-    found = sample_of(split(present, {602: flight(0.25), 801: flight(0.5)}, gpu=OTHER_GPU)).sm
-    assert found is not None
-    assert (found.capacity, found.rest, found.others) == (2, 0.625, 0)
-    assert [(each.workload, each.amount) for each in found.parts] == [(ALICE, 0.5), (BOB, 0.125)]
+    assert sample_of(split(present, {602: flight(0.25), 801: flight(0.5)}, gpu=OTHER_GPU)).sm_ratio == 0.625
 
 
-def test_sm_time_is_unattributed_without_attribution() -> None:
-    found = sample_of(idle()).sm
-    assert found is not None
-    assert (found.parts, found.rest) == ((), SENSORS["sm_utilization"])
+def test_sm_time_is_known_without_attribution() -> None:
+    assert sample_of(idle()).sm_ratio == SENSORS["sm_utilization"]
 
 
 @pytest.mark.parametrize(
@@ -225,18 +218,18 @@ def test_sm_time_is_unattributed_without_attribution() -> None:
 )
 def test_sm_time_is_unknown_if_it_is_unknown_of_one_gpu(present: Node) -> None:
     gpus = {uuid: replace(gpu, reading=replace(gpu.reading, sm_utilization=None)) for uuid, gpu in present.gpus.items()}
-    assert sample_of(replace(present, gpus=gpus)).sm is None
+    assert sample_of(replace(present, gpus=gpus)).sm_ratio is None
 
 
 def test_an_old_split_is_not_used() -> None:
     present = split(idle(), {600: flight(0.2)})
-    assert sample_of(replace(present, at=present.at + 61)).sm == sample_of(idle()).sm
+    assert sample_of(replace(present, at=present.at + 61)).sm_ratio == sample_of(idle()).sm_ratio
 
 
 @pytest.mark.parametrize("observed", [gpu_lost(), reduced(look(problem=PAUSED, at=AT + 1), start=idle()).node])
 def test_memory_is_unknown_if_a_gpu_could_not_be_read(observed: Node) -> None:
     found = sample_of(observed)
-    assert (found.memory, found.sm) == (None, None)
+    assert (found.memory_ratio, found.sm_ratio) == (None, None)
     assert found.clients is not None
 
 
@@ -251,20 +244,6 @@ def test_clients_are_unknown_while_a_daemon_does_not_answer(state: DaemonState |
     assert sample_of(replace(present, daemons=daemons)).clients is None
 
 
-def test_a_sample_is_bounded_and_has_the_largest_workloads() -> None:
-    pids = range(600, 600 + 3 * MAX_PARTS)
-    present = reduced(
-        *at_work(*pids),
-        *(process(pid, user=f"user{pid}") for pid in pids),
-        gpu_reading({pid: pid for pid in pids}),
-        *looks(),
-    ).node
-    found = sample_of(present).memory
-    assert found is not None
-    assert [each.workload.name for each in found.parts] == [f"user{pid}" for pid in pids[: -MAX_PARTS - 1 : -1]]
-    assert found.others == sum(pids[:-MAX_PARTS]) * MIB
-
-
 def test_one_sample_is_taken_in_each_interval_while_something_is_observed() -> None:
     samples: tuple[Sample, ...] = ()
     for second in range(95):
@@ -277,7 +256,7 @@ def test_the_first_sample_waits_for_the_first_collections() -> None:
     starting = replace(idle(), gpus={})
     assert with_sample((), at(AT + 14, starting)) == ()
     (late,) = with_sample((), at(AT + 15, starting))
-    assert (late.clients, late.memory) == (0, None)
+    assert (late.clients, late.memory_ratio) == (0, None)
 
 
 def test_nothing_is_sampled_before_the_first_collection() -> None:
