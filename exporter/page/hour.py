@@ -50,21 +50,13 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """The states of a daemon."""
-
-    name: str
-    spans: Sequence[Span]
-    summary: str
-
-
-@dataclass(frozen=True, slots=True)
-class Area:
-    """A value over the time, as the path of steps in a height of 100."""
+class Line:
+    """The states of a daemon, or a value over the time as the path of steps in a height of 100."""
 
     title: str
     summary: str
-    path: str
+    spans: Sequence[Span] = ()
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +65,7 @@ class Hour:
 
     seconds: float
     times: Sequence[str]
-    lanes: Sequence[Lane]
-    areas: Sequence[Area]
+    lines: Sequence[Line]
     gaps: Sequence[Span]
     slots: int
 
@@ -101,8 +92,7 @@ def last_hour(data: StatusInput, document: StatusDocument) -> Hour | None:
     return Hour(
         seconds=axis.end - begin,
         times=[local_time(at).split()[-1][:5] for at in (begin, (begin + axis.end) / 2, axis.end)],
-        lanes=[_lane(data, each, axis) for each in ordered[:MOST_LANES]],
-        areas=list(_areas(samples)),
+        lines=[*(_lane(data, each, axis) for each in ordered[:MOST_LANES]), *_areas(samples)],
         gaps=gaps,
         slots=len(samples),
     )
@@ -121,33 +111,26 @@ class _Axis:
         return Span(severity, round(min(100 * left, 100 - width), 2), round(width, 2), text)
 
 
-def _lane(data: StatusInput, daemon: DaemonStatus, axis: _Axis) -> Lane:
+def _lane(data: StatusInput, daemon: DaemonStatus, axis: _Axis) -> Line:
     spans = []
     for begin, end, severity, word in (*_states(data, daemon, axis), *_faults(data, daemon)):
         if end > axis.begin and begin < axis.end:
             text = f"{word} {short_time(max(begin, axis.begin), data.at)} to {short_time(min(end, axis.end), data.at)}"
             spans.append(axis.span(severity, begin, end, text))
     bad = [each.text for each in spans if each.severity is not Severity.WELL]
-    return Lane(
-        printable(daemon.name), spans[-MOST_SPANS:], "; ".join(bad[-MOST_SPANS:]) or ("up" if spans else "unknown")
-    )
+    summary = "; ".join(bad[-MOST_SPANS:]) or ("up" if spans else "unknown")
+    return Line(printable(daemon.name), summary, spans=spans[-MOST_SPANS:])
 
 
 def _states(data: StatusInput, daemon: DaemonStatus, axis: _Axis) -> Iterable[tuple[float, float, Severity, str]]:
     """Yield the states of a daemon between its events."""
     changes = (each for each in data.events if each.daemon == daemon.name and each.event in _AFTER)
-    events = sorted(changes, key=lambda each: each.at)
-    shown = [each for each in events if each.at >= axis.begin]
-    state: _State | None
-    at = axis.begin
-    if len(shown) < len(events):
-        state = _AFTER[events[len(events) - len(shown) - 1].event]
-    elif shown:
-        state = _BEFORE.get(shown[0].event, _UP)
+    events, at = sorted(changes, key=lambda each: each.at), axis.begin
+    if events:
+        state = _BEFORE.get(events[0].event, _UP)
     else:
-        state = _UP if daemon.state == "up" else None
-        at = max(at, daemon.state_since or at)
-    for each in shown:
+        state, at = _UP if daemon.state == "up" else None, max(at, daemon.state_since or at)
+    for each in events:
         if state is not None:
             yield at, each.at, *state
         at, state = each.at, _AFTER[each.event]
@@ -161,17 +144,17 @@ def _faults(data: StatusInput, daemon: DaemonStatus) -> Iterable[tuple[float, fl
             yield each.started_at, each.ended_at or data.at, Severity.CRITICAL, "fault"
 
 
-def _areas(samples: Sequence[Sample | None]) -> Iterable[Area]:
+def _areas(samples: Sequence[Sample | None]) -> Iterable[Line]:
     clients = [None if each is None else each.clients for each in samples]
     yield _area("Clients", clients, max((each or 0 for each in clients), default=0) or 1, str)
     yield _area("SMs used", [None if each is None else each.sm_ratio for each in samples], 1, percent)
     yield _area("Memory used", [None if each is None else each.memory_ratio for each in samples], 1, percent)
 
 
-def _area(title: str, values: Sequence[float | None], top: float, text: Callable[[Any], str]) -> Area:
+def _area(title: str, values: Sequence[float | None], top: float, text: Callable[[Any], str]) -> Line:
     known = [each for each in values if each is not None]
     if not known:
-        return Area(title, "unknown", "")
+        return Line(title, "unknown")
     now = "unknown" if values[-1] is None else text(values[-1])
     heights = [None if each is None else 100 - round(95 * min(1.0, each / top)) for each in values]
     path = ""
@@ -181,7 +164,7 @@ def _area(title: str, values: Sequence[float | None], top: float, text: Callable
             path += f"{f'M{start} 100' if before is None else ''}V{height}h{length}"
             if heights[start + length : start + length + 1] in ([], [None]):
                 path += "V100"
-    return Area(title, f"now {now}; {text(min(known))} to {text(max(known))}", path)
+    return Line(title, f"now {now}; {text(min(known))} to {text(max(known))}", path=path)
 
 
 def _runs(values: Sequence[T]) -> Iterable[tuple[int, int, T]]:

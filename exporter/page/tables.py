@@ -12,6 +12,7 @@ from exporter.report.document import (
     FailureDomainStatus,
     GpuStatus,
     ServerStatus,
+    SharingStatus,
     StatusDocument,
 )
 from exporter.report.incident_document import ProcessStatus
@@ -39,6 +40,10 @@ _WITHOUT_MPS = {"bypassing": (Severity.WARNING, "bypasses MPS"), "other": (Sever
 _TD, _TH = Markup("<td>"), Markup('<th scope="row">')
 
 
+Row = Mapping[str, str]
+"""The cells of a row by the headings of their columns. All rows of a table have the same headings."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table. The cells are text, which is escaped, or markup."""
@@ -49,12 +54,11 @@ class Table:
     rows: Sequence[Markup]
 
 
-def table(name: str, caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table without the columns that are empty in all rows."""
+def table(name: str, caption: str, rows: Iterable[Row]) -> Table:
+    """Return a table with the columns that are not empty in all rows."""
     found = list(rows)
-    used = [number for number in range(len(headings)) if any(row[number] for row in found)]
-    lines = [_TH + _TD.join([row[number] for number in used]) for row in found]
-    return Table(name, caption, [headings[number] for number in used], lines)
+    headings = [heading for heading in (found[0] if found else ()) if any(row[heading] for row in found)]
+    return Table(name, caption, headings, [_TH + _TD.join([row[heading] for heading in headings]) for row in found])
 
 
 def badge(severity: str, word: str) -> Markup:
@@ -73,30 +77,26 @@ def with_code(words: str) -> Markup:
 
 def daemons(document: StatusDocument) -> Table:
     """Return the daemons: their state, their clients, the limits of the next server, and what went wrong so far."""
-    headings = (
-        "Daemon", "State", "For", "PID", "Started by", "Servers", "Clients", "Limits of a new server", "Waiting",
-        "Died", "Faults", "Affected", "Refused",
-    )  # fmt: skip
-    return table("daemons", "Control daemons", headings, (_daemon(each, document) for each in document.daemons))
+    return table("daemons", "Control daemons", (_daemon(each, document) for each in document.daemons))
 
 
-def _daemon(daemon: DaemonStatus, document: StatusDocument) -> Sequence[str]:
+def _daemon(daemon: DaemonStatus, document: StatusDocument) -> Row:
     least = "" if daemon.clients_known else "at least "
-    return (
-        printable(daemon.name),
-        badge(daemon.severity, daemon.label),
-        "" if daemon.state_since is None else _age(document, daemon.state_since),
-        _known(daemon.pid),
-        display_name(daemon.unit) if daemon.expected else "not expected",
-        ", ".join(str(each.pid) for each in daemon.servers),
-        f"{least}{daemon.client_count}",
-        limits(daemon, document),
-        ", ".join(_process_text(each) for each in daemon.waiting),
-        _count(daemon.died),
-        _count(daemon.faults),
-        _count(daemon.fault_affected),
-        ", ".join(f"{count} ({code_text(reason)})" for reason, count in daemon.refused.items() if count),
-    )
+    return {
+        "Daemon": printable(daemon.name),
+        "State": badge(daemon.severity, daemon.label),
+        "For": "" if daemon.state_since is None else _age(document, daemon.state_since),
+        "PID": _known(daemon.pid),
+        "Started by": display_name(daemon.unit) if daemon.expected else "not expected",
+        "Servers": ", ".join(str(each.pid) for each in daemon.servers),
+        "Clients": f"{least}{daemon.client_count}",
+        "Limits of a new server": limits(daemon, document),
+        "Waiting": ", ".join(_process_text(each) for each in daemon.waiting),
+        "Died": _count(daemon.died),
+        "Faults": _count(daemon.faults),
+        "Affected": _count(daemon.fault_affected),
+        "Refused": ", ".join(f"{count} ({code_text(reason)})" for reason, count in daemon.refused.items() if count),
+    }
 
 
 def limits(limited: DaemonStatus | ServerStatus, document: StatusDocument) -> str:
@@ -114,12 +114,11 @@ def limits(limited: DaemonStatus | ServerStatus, document: StatusDocument) -> st
 
 def servers(document: StatusDocument) -> Table:
     """Return the servers. If the daemon does not answer, the state of its servers is not current."""
-    headings = ("Server", "Name", "Daemon", "State", "User", "Clients", "Up for", "Limits of its clients")
     rows = (_server(daemon, each, document) for daemon in document.daemons for each in daemon.servers)
-    return table("servers", "Servers", headings, rows)
+    return table("servers", "Servers", rows)
 
 
-def _server(daemon: DaemonStatus, server: ServerStatus, document: StatusDocument) -> Sequence[str]:
+def _server(daemon: DaemonStatus, server: ServerStatus, document: StatusDocument) -> Row:
     state, count, most = server.state or "unknown", len(server.clients), server.clients_limit
     severity = _SERVER_SEVERITIES.get(server.state, Severity.WARNING)
     if daemon.state != "up":
@@ -128,25 +127,22 @@ def _server(daemon: DaemonStatus, server: ServerStatus, document: StatusDocument
     if most and server.clients_known:
         full = " taken" if count >= most else ""
         clients = _bar([(f"client{full}", 100 * count / most)]) + clients
-    return (
-        str(server.pid),
-        printable(server.name or ""),
-        printable(daemon.name),
-        badge(severity, state),
-        display_name(server.user),
-        clients,
-        _age(document, server.started_at),
-        limits(server, document),
-    )
+    return {
+        "Server": str(server.pid),
+        "Name": printable(server.name or ""),
+        "Daemon": printable(daemon.name),
+        "State": badge(severity, state),
+        "User": display_name(server.user),
+        "Clients": clients,
+        "Up for": _age(document, server.started_at),
+        "Limits of its clients": limits(server, document),
+    }
 
 
 def clients(server: ServerStatus, document: StatusDocument, uses: "Uses") -> Table:
     """Return the clients of a server."""
-    headings = (
-        "Process", "PID", "User", "Workload", "GPUs", "Memory", "SMs used", "Slower", "A fault also ends", "For",
-    )  # fmt: skip
     rows = (_client(each, document, uses) for each in server.clients)
-    return table(f"clients-{server.pid}", f"Clients of server {server.pid}", headings, rows)
+    return table(f"clients-{server.pid}", f"Clients of server {server.pid}", rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,96 +169,96 @@ def uses_of(document: StatusDocument) -> Uses:
     return Uses(numbers, sm, slower, shared)
 
 
-def _client(client: ClientStatus, document: StatusDocument, uses: Uses) -> Sequence[str]:
+def _client(client: ClientStatus, document: StatusDocument, uses: Uses) -> Row:
     held, domain = client.memory_used_bytes, uses.domains.get(client.failure_domain or "")
     if domain is not None:
         with_it = f"{counted(len(domain.clients) - 1, 'other')} ({domain.name})"
     else:
         with_it = "no other" if client.failure_domain and uses.domains else ""
-    return (
-        *_names(client),
-        ", ".join(uses.numbers.get(gpu, printable(gpu)) for gpu in held or client.gpus),
-        size_text(sum(held.values())) if held else "",
-        uses.sm.get(client.pid, ""),
-        uses.slower.get(client.pid, ""),
-        with_it,
-        _age(document, client.connected_at),
-    )
+    return {
+        **_names(client),
+        "GPUs": ", ".join(uses.numbers.get(gpu, printable(gpu)) for gpu in held or client.gpus),
+        "Memory": size_text(sum(held.values())) if held else "",
+        "SMs used": uses.sm.get(client.pid, ""),
+        "Slower": uses.slower.get(client.pid, ""),
+        "A fault also ends": with_it,
+        "For": _age(document, client.connected_at),
+    }
 
 
 def without_mps(document: StatusDocument) -> Table:
     """Return the processes that use a GPU without MPS, or perhaps without it."""
-    headings = ("Process", "PID", "User", "Workload", "State", "GPU", "Memory", "SMs used")
     rows = (
-        (
-            *_names(each),
-            badge(*_WITHOUT_MPS[each.role]),
-            printable(gpu.number),
-            "" if each.memory_used_bytes is None else size_text(each.memory_used_bytes),
-            "" if each.sm_ratio is None else with_error(each.sm_ratio, each.sm_error_ratio or 0.0),
-        )
+        {
+            **_names(each),
+            "State": badge(*_WITHOUT_MPS[each.role]),
+            "GPU": printable(gpu.number),
+            "Memory": "" if each.memory_used_bytes is None else size_text(each.memory_used_bytes),
+            "SMs used": "" if each.sm_ratio is None else with_error(each.sm_ratio, each.sm_error_ratio or 0.0),
+        }
         for gpu in document.gpus
         for each in gpu.processes
         if each.role in _WITHOUT_MPS
     )
-    return table("without-mps", "Processes without MPS", headings, rows)
+    return table("without-mps", "Processes without MPS", rows)
 
 
-def _names(process: ProcessStatus) -> Sequence[str]:
-    name = display_name(process.command or process.user or "unknown")
-    pid = str(process.pid) if process.pid > 0 else "?"
-    return name, pid, display_name(process.user), workload_of(process)
+def _names(process: ProcessStatus) -> Row:
+    return {
+        "Process": display_name(process.command or process.user or "unknown"),
+        "PID": str(process.pid) if process.pid > 0 else "?",
+        "User": display_name(process.user),
+        "Workload": workload_of(process),
+    }
 
 
 def _process_text(process: ProcessStatus) -> str:
-    name, pid, *_ = _names(process)
-    return f"{name} (PID {pid})"
+    return "{Process} (PID {PID})".format_map(_names(process))
 
 
 def gpus(document: StatusDocument) -> Table:
     """Return the GPUs: their memory, SM time, clients, and how many more clients fit."""
-    headings = (
-        "GPU", "State", "Memory used", "SMs used", "Time busy", "Clients", "Room for", "Limits reserve",
-        "Kubernetes shares", "Problem",
-    )  # fmt: skip
-    return table("gpus", "GPUs", headings, (_gpu(each) for each in document.gpus))
+    return table("gpus", "GPUs", (_gpu(each) for each in document.gpus))
 
 
-def _gpu(gpu: GpuStatus) -> Sequence[str]:
+def _gpu(gpu: GpuStatus) -> Row:
     used, total, sharing = gpu.memory_used_bytes, gpu.memory_total_bytes, gpu.sharing
-    memory = "unknown"
+    clients, memory = sum(each.role == "client" for each in gpu.processes), "unknown"
     if gpu.mig_mode:
         memory = "see its MIG instances"
     elif gpu.problem is None and used is not None and total:
         memory = _memory_bar(gpu, used, total) + _whole(f"{size_text(used)} of {size_text(total)}")
     sm = None if sharing is None else sharing.sm_utilization_ratio
-    return (
-        Markup("{}<small>{}</small><small>{}</small>").format(
+    return {
+        "GPU": Markup("{}<small>{}</small><small>{}</small>").format(
             gpu.number, _whole(display_name(gpu.name)), short_gpu(gpu.uuid)
         ),
-        badge(gpu.severity, gpu.label),
-        memory,
-        "" if sm is None else _whole(percent(sm)),
-        "" if gpu.utilization_ratio is None else _whole(percent(gpu.utilization_ratio)),
-        _count(sum(each.role == "client" for each in gpu.processes)),
-        *_room(gpu),
-        ", ".join(f"{each.allocated} of {each.allocatable} {each.resource}" for each in gpu.shares),
-        "" if gpu.problem is None else with_code(gpu.problem.text),
-    )
+        "State": badge(gpu.severity, gpu.label),
+        "Memory used": memory,
+        "SMs used": "" if sm is None else _whole(percent(sm)),
+        "Time busy": "" if gpu.utilization_ratio is None else _whole(percent(gpu.utilization_ratio)),
+        "Clients": _count(clients),
+        **_room(sharing, clients),
+        "Kubernetes shares": ", ".join(
+            f"{each.allocated} of {each.allocatable} {each.resource}" for each in gpu.shares
+        ),
+        "Problem": "" if gpu.problem is None else with_code(gpu.problem.text),
+    }
 
 
-def _room(gpu: GpuStatus) -> tuple[str, str]:
+def _room(sharing: SharingStatus | None, clients: int) -> Row:
     """Return how many more clients fit, by what, and what the limits of the present clients reserve."""
-    if gpu.sharing is None:
-        return "", ""
-    room, sharing = gpu.sharing.headroom, gpu.sharing
-    ratios = ((sharing.memory_committed_ratio, "memory"), (sharing.threads_committed_ratio, "threads"))
-    count = sum(each.role == "client" for each in gpu.processes)
-    reserved = [_whole(f"{percent(ratio)} of {what}") for ratio, what in ratios if ratio is not None and ratio != count]
-    if room.clients is None:
-        return "unknown", ", ".join(reserved)
+    if sharing is None:
+        return {"Room for": "", "Limits reserve": ""}
+    room = sharing.headroom
     bound = "" if room.resource is None else f", by {BOUNDS[Bound(room.resource)]}"
-    return f"{room.clients} more{bound}", ", ".join(reserved)
+    ratios = ((sharing.memory_committed_ratio, "memory"), (sharing.threads_committed_ratio, "threads"))
+    # Without limits, each client may use all threads.
+    reserved = (f"{percent(ratio)} of {what}" for ratio, what in ratios if ratio not in (None, clients))
+    return {
+        "Room for": "unknown" if room.clients is None else f"{room.clients} more{bound}",
+        "Limits reserve": ", ".join(map(_whole, reserved)),
+    }
 
 
 def _memory_bar(gpu: GpuStatus, used: int, total: int) -> Markup:
@@ -294,64 +290,62 @@ def domains(document: StatusDocument) -> Table:
         if len(domain.clients) > 1:
             within = [clients[pid] for pid in domain.clients if pid in clients]
             joining = [_process_text(each) for each in within if len(each.gpus) > 1]
-            rows.append(
-                (
-                    domain.name,
-                    printable(domain.daemon),
-                    f"{'at most ' if domain.upper_bound else ''}{len(domain.clients)}",
-                    gpus_text(numbers, domain.gpus),
-                    listed(joining, MOST_BRIDGES) if joining else "",
-                )
-            )
-    return table("domains", "Failure domains", ("Domain", "Daemon", "Clients", "GPUs", "Joined by"), rows)
+            row = {
+                "Domain": domain.name,
+                "Daemon": printable(domain.daemon),
+                "Clients": f"{'at most ' if domain.upper_bound else ''}{len(domain.clients)}",
+                "GPUs": gpus_text(numbers, domain.gpus),
+                "Joined by": listed(joining, MOST_BRIDGES) if joining else "",
+            }
+            rows.append(row)
+    return table("domains", "Failure domains", rows)
 
 
 def watchdog(document: StatusDocument) -> Table:
     """Return what the watchdog may do, sees, does and did for each expected daemon."""
-    headings = (
-        "Daemon", "Mode", "State", "Restarts left", "Indications", "Action", "Last error", "Actions so far",
-    )  # fmt: skip
     watched = [each for each in document.daemons if each.expected] if document.watchdog else []
-    return table("watchdog", "Watchdog", headings, filter(None, map(_watched, watched)))
+    return table("watchdog", "Watchdog", filter(None, map(_watched, watched)))
 
 
-def _watched(daemon: DaemonStatus) -> Sequence[str]:
+def _watched(daemon: DaemonStatus) -> Row:
     watch = daemon.watchdog
     if watch is None:
-        return ()
+        return {}
     summary, acts = watch.summary, watch.mode == "act"
     counts = (
         f"{code_text(each.action)} ({each.reason}): {each.count} {code_text(each.result)}" for each in watch.counts
     )
-    return (
-        printable(daemon.name),
-        "acts" if acts else "only observes",
-        badge(watch.severity, watch.label),
-        _known(watch.restarts_left) if acts else "",
-        summary.indications if summary and summary.problem else "",
-        with_code(summary.action or "") if summary else "",
-        with_code(summary.error or "") if summary else "",
-        "; ".join(counts),
-    )
+    return {
+        "Daemon": printable(daemon.name),
+        "Mode": "acts" if acts else "only observes",
+        "State": badge(watch.severity, watch.label),
+        "Restarts left": _known(watch.restarts_left) if acts else "",
+        "Indications": summary.indications if summary and summary.problem else "",
+        "Action": with_code(summary.action or "") if summary else "",
+        "Last error": with_code(summary.error or "") if summary else "",
+        "Actions so far": "; ".join(counts),
+    }
 
 
 def collectors(document: StatusDocument) -> Table:
     """Return the collectors with the age of their data, and the logs that cannot be followed."""
-    rows = [
-        (
-            each.name,
-            badge(Severity.WARNING, "fails") if each.problem else badge(Severity.WELL, "works"),
-            "never" if each.last_success_at is None else f"{_age(document, each.last_success_at)} ago",
-            duration_text(each.seconds),
-            with_code(each.problem or ""),
-        )
-        for each in document.collectors
+    found = [(each.name, each.problem, each.last_success_at, each.seconds) for each in document.collectors]
+    logs = [
+        (f"{log.file} of {printable(daemon.name)}", log.problem, None, None)
+        for daemon in document.daemons
+        for log in daemon.logs
     ]
-    for daemon in document.daemons:
-        for log in daemon.logs:
-            name = f"{log.file} of {printable(daemon.name)}"
-            rows.append((name, badge(Severity.WARNING, "fails"), "", "", with_code(log.problem)))
-    return table("collectors", "Collectors", ("Collector", "State", "Last success", "Took", "Problem"), rows)
+    rows = (
+        {
+            "Collector": name,
+            "State": badge(Severity.WARNING, "fails") if problem else badge(Severity.WELL, "works"),
+            "Last success": f"{_age(document, at)} ago" if at is not None else "" if seconds is None else "never",
+            "Took": "" if seconds is None else duration_text(seconds),
+            "Problem": with_code(problem or ""),
+        }
+        for name, problem, at, seconds in (*found, *logs)
+    )
+    return table("collectors", "Collectors", rows)
 
 
 def _age(document: StatusDocument, since: float) -> str:

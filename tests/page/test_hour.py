@@ -41,7 +41,7 @@ def whole_hour() -> list[Sample]:
 
 
 def states(shown: Hour) -> list[tuple[str, float, float]]:
-    (lane,) = shown.lanes
+    lane, *_ = shown.lines
     return [(each.text.split()[0], each.x, each.width) for each in lane.spans]
 
 
@@ -57,7 +57,7 @@ def test_shows_nothing_before_the_first_collection() -> None:
 
 
 def test_a_value_that_is_not_known_is_not_drawn_and_not_interpolated() -> None:
-    counts = known([*clients(4, 5, 5, None, None, 9, 9)]).areas[0]
+    *_, counts, _, _ = known([*clients(4, 5, 5, None, None, 9, 9)]).lines
     assert counts.path == "M0 100V58h1V47h2V100M5 100V5h2V100"
     assert counts.summary == "now 9; 4 to 9"
 
@@ -66,23 +66,23 @@ def test_time_in_which_the_exporter_did_not_run_is_a_gap() -> None:
     samples = clients(*(3,) * 10)
     shown = known([*samples[:2], *samples[6:]])
     assert [(each.x, each.width) for each in shown.gaps] == [(20.0, 40.0)]
-    assert shown.areas[0].path == "M0 100V5h2V100M6 100V5h4V100"
+    assert shown.lines[-3].path == "M0 100V5h2V100M6 100V5h4V100"
 
 
 def test_zero_is_drawn_as_zero_and_unknown_is_named() -> None:
-    counts, sm, memory = known(clients(0, 0)).areas
+    counts, sm, memory = known(clients(0, 0)).lines[-3:]
     assert (counts.summary, counts.path) == ("now 0; 0 to 0", "M0 100V100h2V100")
     assert (sm.summary, sm.path, memory.summary) == ("unknown", "", "unknown")
 
 
 def test_the_present_values_are_those_of_the_node() -> None:
     data = replace(busy(), samples=hour(busy().at))
-    assert of(data).areas[0].summary.startswith("now 3;")
-    assert of(replace(data, at=data.at + 300)).areas[0].summary.startswith("now unknown;")
+    assert of(data).lines[-3].summary.startswith("now 3;")
+    assert of(replace(data, at=data.at + 300)).lines[-3].summary.startswith("now unknown;")
 
 
 def test_use_is_a_fraction_of_all_gpus() -> None:
-    _, sm, memory = known([Sample(at=END, sm_ratio=0.75, memory_ratio=0.75)]).areas
+    *_, sm, memory = known([Sample(at=END, sm_ratio=0.75, memory_ratio=0.75)]).lines
     assert (sm.summary, memory.summary) == ("now 75 %; 75 % to 75 %", "now 75 %; 75 % to 75 %")
 
 
@@ -115,25 +115,25 @@ def test_the_first_event_shows_the_state_before_it(event: EventName, before: str
 
 
 def test_a_daemon_without_events_is_shown_since_its_state_is_known() -> None:
-    (span,) = known(whole_hour(), given=busy()).lanes[0].spans
+    (span,) = known(whole_hour(), given=busy()).lines[0].spans
     assert (span.text.split()[0], span.x > 90) == ("up", True)
-    (unknown,) = known(whole_hour(), given=dead()).lanes
+    unknown, *_ = known(whole_hour(), given=dead()).lines
     assert (unknown.spans, unknown.summary) == ([], "unknown")
 
 
 def test_a_short_fault_is_wide_enough_to_be_seen() -> None:
     shown = known(hour(fault().at), given=fault())
-    faults = [each for each in shown.lanes[0].spans if each.text.startswith("fault")]
+    faults = [each for each in shown.lines[0].spans if each.text.startswith("fault")]
     assert len(faults) == 2
     assert all(each.width >= 0.4 and each.x + each.width <= 100 for each in faults)
-    assert shown.lanes[0].summary.count("fault") == 2
+    assert shown.lines[0].summary.count("fault") == 2
 
 
 def test_lanes_and_spans_are_bounded() -> None:
     many = of(full(gpus=MOST_LANES + 4, clients=1))
-    assert len(many.lanes) == MOST_LANES
-    assert all(len(each.spans) <= MOST_SPANS for each in many.lanes)
-    assert all(inside(each.path, many.slots) for each in many.areas)
+    assert len(many.lines) == MOST_LANES + 3
+    assert all(len(each.spans) <= MOST_SPANS for each in many.lines)
+    assert all(inside(each.path, many.slots) for each in many.lines)
 
 
 def inside(path: str, slots: int) -> bool:
