@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Protocol
 
-from exporter.model.event import TOPICS, Event
+from exporter.model.event import TIMELINE, Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node, expected_daemons, select_fairly
 from exporter.model.usage import Sample, UsageTotals
@@ -80,7 +80,7 @@ class History:
             self.events = (*reversed(events), *self.events)
             if len(self.events) > self._max_events + self._max_events // SPARE:
                 self.events = self._shares(self.events, expected_daemons(node))
-            new = [event for event in reversed(events) if event.event in TOPICS]
+            new = [event for event in reversed(events) if event.event in TIMELINE]
             if new:
                 self.timeline = _timeline((*new, *self.timeline), expected_daemons(node))
         before, self.samples = self.samples, with_sample(self.samples, node)
@@ -97,7 +97,7 @@ class History:
 
 
 def _timeline(newest: Sequence[Event], expected: Collection[str] = ()) -> tuple[Event, ...]:
-    timeline = [event for event in newest if event.event in TOPICS]
+    timeline = [event for event in newest if event.event in TIMELINE]
     if len(timeline) <= 2 * MAX_TIMELINE:
         return tuple(timeline)
     selected = (

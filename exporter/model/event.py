@@ -1,6 +1,5 @@
 """Events: what happened, as the reducer or the watchdog reports it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Self
@@ -42,73 +41,61 @@ _FREQUENT = _Traits(frequent=True)
 _FREQUENT_WARNING = _Traits(Severity.WARNING, frequent=True)
 
 
-class Topic(StrEnum):
-    """What an event of the timeline is about, in the order of its rows."""
-
-    FAULT = "fault"
-    DAEMON = "daemon"
-    WATCHDOG = "watchdog"
-    CLIENT = "client"
-    LIMIT = "limit"
-    OPERATOR = "operator"
-
-
 class EventName(StrEnum):
-    """Every kind of event there is, with its severity. Those of the timeline have a topic, and words for the page."""
+    """Every kind of event there is, with its severity. Those of the timeline have words for the page."""
 
-    DAEMON_UP = "daemon_up", _INFO, Topic.DAEMON, "the daemon answers"
-    DAEMON_LOST = "daemon_lost", _URGENT_ERROR, Topic.DAEMON, "the daemon died"
-    DAEMON_STOPPED = "daemon_stopped", _INFO, Topic.OPERATOR, "the daemon stopped"
-    DAEMON_UNRESPONSIVE = "daemon_unresponsive", _URGENT, Topic.DAEMON, "the daemon does not answer"
-    DAEMON_RESPONSIVE = "daemon_responsive", _INFO, Topic.DAEMON, "the daemon answers again"
+    DAEMON_UP = "daemon_up", _INFO, "the daemon answers"
+    DAEMON_LOST = "daemon_lost", _URGENT_ERROR, "the daemon died"
+    DAEMON_STOPPED = "daemon_stopped", _INFO, "the daemon stopped"
+    DAEMON_UNRESPONSIVE = "daemon_unresponsive", _URGENT, "the daemon does not answer"
+    DAEMON_RESPONSIVE = "daemon_responsive", _INFO, "the daemon answers again"
     SERVER_STARTED = "server_started", _FREQUENT
     SERVER_EXITED = "server_exited", _FREQUENT
     SERVER_STATE = "server_state", _FREQUENT
     CLIENT_CONNECTED = "client_connected", _FREQUENT
     CLIENT_DISCONNECTED = "client_disconnected", _FREQUENT
-    CLIENT_REFUSED = "client_refused", _FREQUENT, Topic.CLIENT, "refused"
-    CLIENT_WAITING = "client_waiting", _FREQUENT, Topic.CLIENT, "waits for another user's clients"
-    PROCESS_BYPASSING = "process_bypassing", _FREQUENT, Topic.CLIENT, "bypasses MPS"
-    CLIENT_FAULT_CONTAINED = "client_fault_contained", _FREQUENT_WARNING, Topic.FAULT, "a fault ended one client"
-    SERVER_CRASH_LOOP = "server_crash_loop", _URGENT_WARNING, Topic.FAULT, "servers crash repeatedly"
-    GPU_XID = "gpu_xid", _FREQUENT, Topic.FAULT, "Xid"
-    GPU_LOST = "gpu_lost", _URGENT_ERROR, Topic.FAULT, "the GPU is lost"
-    FAULT = "fault", _URGENT_ERROR, Topic.FAULT, "fault"
+    CLIENT_REFUSED = "client_refused", _FREQUENT, "refused"
+    CLIENT_WAITING = "client_waiting", _FREQUENT, "waits for another user's clients"
+    PROCESS_BYPASSING = "process_bypassing", _FREQUENT, "bypasses MPS"
+    CLIENT_FAULT_CONTAINED = "client_fault_contained", _FREQUENT_WARNING, "a fault ended one client"
+    SERVER_CRASH_LOOP = "server_crash_loop", _URGENT_WARNING, "servers crash repeatedly"
+    GPU_XID = "gpu_xid", _FREQUENT, "Xid"
+    GPU_LOST = "gpu_lost", _URGENT_ERROR, "the GPU is lost"
+    FAULT = "fault", _URGENT_ERROR, "fault"
     FAULT_CHANGED = "fault_changed", _WARNING
-    FAULT_RECOVERED = "fault_recovered", _WARNING, Topic.FAULT, "recovered from the fault"
+    FAULT_RECOVERED = "fault_recovered", _WARNING, "recovered from the fault"
     FAULT_OPEN = "fault_open", _INFO
     DAEMON_DIAGNOSED = "daemon_diagnosed", _WARNING
-    WATCHDOG_WOULD_ACT = "watchdog_would_act", _INFO, Topic.WATCHDOG, "would"
-    WATCHDOG_ACTS = "watchdog_acts", _WARNING, Topic.WATCHDOG, "starts to"
-    WATCHDOG_ACTED = "watchdog_acted", _WARNING, Topic.WATCHDOG, "finished:"
-    WATCHDOG_WAITS = "watchdog_waits", _INFO, Topic.WATCHDOG, "waits"
-    CIRCUIT_OPENED = "circuit_opened", _URGENT_ERROR, Topic.WATCHDOG, "circuit opened"
-    CIRCUIT_CLOSED = "circuit_closed", _URGENT, Topic.WATCHDOG, "circuit closed"
-    DAEMON_QUARANTINED = "daemon_quarantined", _URGENT_ERROR, Topic.WATCHDOG, "quarantined"
-    DAEMON_RELEASED = "daemon_released", _URGENT, Topic.WATCHDOG, "released from quarantine"
-    LIMITS_DRIFTED = "limits_drifted", _WARNING, Topic.LIMIT, "limits have drifted"
-    LIMITS_IN_FORCE = "limits_in_force", _INFO, Topic.LIMIT, "limits are in force"
-    LIMITS_BYPASSED = "limits_bypassed", _WARNING, Topic.LIMIT, "clients connected before their limits were set"
-    LOG_CONTRADICTED = "log_contradicted", _WARNING, Topic.DAEMON, "other sources contradict the log"
-    LOG_BLOCKED = "daemon_log_blocked", _WARNING, Topic.DAEMON, "the daemon's log is blocked"
-    LOG_UNBLOCKED = "daemon_log_unblocked", _INFO, Topic.DAEMON, "the daemon's log is no longer blocked"
-    DAEMON_RESUMED = "daemon_resumed", _INFO, Topic.OPERATOR, "an operator resumed the daemon"
-    EXPORTER_PAUSED = "exporter_paused", _WARNING, Topic.OPERATOR, "an operator paused the exporter"
-    EXPORTER_RESUMED = "exporter_resumed", _INFO, Topic.OPERATOR, "an operator resumed the exporter"
+    WATCHDOG_WOULD_ACT = "watchdog_would_act", _INFO, "would"
+    WATCHDOG_ACTS = "watchdog_acts", _WARNING, "starts to"
+    WATCHDOG_ACTED = "watchdog_acted", _WARNING, "finished:"
+    WATCHDOG_WAITS = "watchdog_waits", _INFO, "waits"
+    CIRCUIT_OPENED = "circuit_opened", _URGENT_ERROR, "circuit opened"
+    CIRCUIT_CLOSED = "circuit_closed", _URGENT, "circuit closed"
+    DAEMON_QUARANTINED = "daemon_quarantined", _URGENT_ERROR, "quarantined"
+    DAEMON_RELEASED = "daemon_released", _URGENT, "released from quarantine"
+    LIMITS_DRIFTED = "limits_drifted", _WARNING, "limits have drifted"
+    LIMITS_IN_FORCE = "limits_in_force", _INFO, "limits are in force"
+    LIMITS_BYPASSED = "limits_bypassed", _WARNING, "clients connected before their limits were set"
+    LOG_CONTRADICTED = "log_contradicted", _WARNING, "other sources contradict the log"
+    LOG_BLOCKED = "daemon_log_blocked", _WARNING, "the daemon's log is blocked"
+    LOG_UNBLOCKED = "daemon_log_unblocked", _INFO, "the daemon's log is no longer blocked"
+    DAEMON_RESUMED = "daemon_resumed", _INFO, "an operator resumed the daemon"
+    EXPORTER_PAUSED = "exporter_paused", _WARNING, "an operator paused the exporter"
+    EXPORTER_RESUMED = "exporter_resumed", _INFO, "an operator resumed the exporter"
 
     _value_: str
     traits: _Traits
-    topic: Topic | None
     words: str
 
-    def __new__(cls, name: str, traits: _Traits, topic: Topic | None = None, words: str = "") -> Self:
+    def __new__(cls, name: str, traits: _Traits, words: str = "") -> Self:
         """Make a member whose value is `name`."""
         member = str.__new__(cls, name)
-        member._value_, member.traits, member.topic, member.words = name, traits, topic, words
+        member._value_, member.traits, member.words = name, traits, words
         return member
 
 
-TOPICS: Mapping[EventName, Topic] = {event: event.topic for event in EventName if event.topic is not None}
+TIMELINE = frozenset(event for event in EventName if event.words)
 """The events of the timeline. Others, such as each connection of a client, would displace them."""
 
 

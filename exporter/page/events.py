@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from exporter.model.action import ActionResult
 from exporter.model.daemon import LossReason, StopReason
-from exporter.model.event import TOPICS, Event, EventName
+from exporter.model.event import TIMELINE, Event, EventName
 from exporter.model.event import Severity as LogLevel
 from exporter.model.incident import IncidentEnd
 from exporter.model.reason import Reason
@@ -57,7 +57,7 @@ class _Group:
 
 def event_rows(data: StatusInput) -> Sequence[Row]:
     """Return the events that the timeline shows, the newest first."""
-    events = sorted((each for each in data.events if each.event in TOPICS), key=lambda each: -each.at)
+    events = sorted((each for each in data.events if each.event in TIMELINE), key=lambda each: -each.at)
     rows = [(group.times[0], _row(data, group)) for group in _groups(events)[:MOST_ROWS]]
     began = data.node.began_at
     if began is not None:

@@ -22,7 +22,7 @@ import structlog
 from exporter.clock import Clock
 from exporter.errors import HistoryError
 from exporter.model.contention import Pace
-from exporter.model.event import TOPICS, Event
+from exporter.model.event import TIMELINE, Event
 from exporter.model.identity import Workload
 from exporter.model.incident import Incident
 from exporter.model.node import Node, select_fairly
@@ -137,7 +137,7 @@ def _row(value: Storable, expected: Collection[DaemonName]) -> tuple[str, tuple[
             incident = None if value.incident is None else replace(value.incident, client_details={})
             text, daemon = _json(replace(value, incident=incident)), _json(value.daemon)
             is_expected = value.daemon is None or value.daemon in expected
-            return "events", (None, value.at, daemon, is_expected, value.event in TOPICS, text)
+            return "events", (None, value.at, daemon, is_expected, value.event in TIMELINE, text)
         case WatchdogRow():
             return "watchdog_states", (_json(value.daemon), _json(value))
         case UsageRow():

@@ -7,7 +7,7 @@ import pytest
 
 from exporter.model.action import ActionResult
 from exporter.model.daemon import StopReason
-from exporter.model.event import TOPICS, Event, EventName
+from exporter.model.event import Event, EventName
 from exporter.model.reason import Reason, ReasonCode
 from exporter.page.events import MOST_ROWS, Row, event_rows
 from exporter.report.node_status import StatusInput
@@ -22,10 +22,6 @@ REFUSED = Event(at=AT, event=EventName.CLIENT_REFUSED, daemon=DAEMON, pid=601, r
 def shown(events: Iterable[Event], given: StatusInput | None = None, *, began: float | None = None) -> Sequence[Row]:
     given = replace(given or busy(), events=tuple(events))
     return event_rows(replace(given, node=replace(given.node, began_at=began)))
-
-
-def test_each_event_of_the_timeline_has_words() -> None:
-    assert {each for each in EventName if each.words} == TOPICS.keys()
 
 
 def test_shows_events_newest_first_without_connections() -> None:
