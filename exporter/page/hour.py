@@ -63,7 +63,7 @@ class Line:
 class Hour:
     """What is known of the last hour. `gaps` are the places where it is not known, `slots` the width of the paths."""
 
-    seconds: float
+    minutes: int
     times: Sequence[str]
     lines: Sequence[Line]
     gaps: Sequence[Span]
@@ -90,7 +90,7 @@ def last_hour(data: StatusInput, document: StatusDocument) -> Hour | None:
     ]
     ordered = sorted(document.daemons, key=lambda each: -each.severity.rank)
     return Hour(
-        seconds=axis.end - begin,
+        minutes=round((axis.end - begin) / 60) or 1,
         times=[local_time(at).split()[-1][:5] for at in (begin, (begin + axis.end) / 2, axis.end)],
         lines=[*(_lane(data, each, axis) for each in ordered[:MOST_LANES]), *_areas(samples)],
         gaps=gaps,
@@ -164,7 +164,7 @@ def _area(title: str, values: Sequence[float | None], top: float, text: Callable
             path += f"{f'M{start} 100' if before is None else ''}V{height}h{length}"
             if heights[start + length : start + length + 1] in ([], [None]):
                 path += "V100"
-    return Line(title, f"now {now}; {text(min(known))} to {text(max(known))}", path=path)
+    return Line(title, f"{now} now; {text(min(known))} to {text(max(known))} in this time", path=path)
 
 
 def _runs(values: Sequence[T]) -> Iterable[tuple[int, int, T]]:

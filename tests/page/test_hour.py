@@ -47,7 +47,7 @@ def states(shown: Hour) -> list[tuple[str, float, float]]:
 
 def test_shows_only_the_time_from_the_first_sample_on() -> None:
     shown = known(clients(*(3,) * 10))
-    assert (shown.slots, shown.seconds, shown.gaps) == (10, 300.0, [])
+    assert (shown.slots, shown.minutes, shown.gaps) == (10, 5, [])
     assert shown.times[0] == local_time(END - 270)[-8:-3]
 
 
@@ -59,7 +59,7 @@ def test_shows_nothing_before_the_first_collection() -> None:
 def test_a_value_that_is_not_known_is_not_drawn_and_not_interpolated() -> None:
     *_, counts, _, _ = known([*clients(4, 5, 5, None, None, 9, 9)]).lines
     assert counts.path == "M0 100V58h1V47h2V100M5 100V5h2V100"
-    assert counts.summary == "now 9; 4 to 9"
+    assert counts.summary == "9 now; 4 to 9 in this time"
 
 
 def test_time_in_which_the_exporter_did_not_run_is_a_gap() -> None:
@@ -71,19 +71,19 @@ def test_time_in_which_the_exporter_did_not_run_is_a_gap() -> None:
 
 def test_zero_is_drawn_as_zero_and_unknown_is_named() -> None:
     counts, sm, memory = known(clients(0, 0)).lines[-3:]
-    assert (counts.summary, counts.path) == ("now 0; 0 to 0", "M0 100V100h2V100")
+    assert (counts.summary, counts.path) == ("0 now; 0 to 0 in this time", "M0 100V100h2V100")
     assert (sm.summary, sm.path, memory.summary) == ("unknown", "", "unknown")
 
 
 def test_the_present_values_are_those_of_the_node() -> None:
     data = replace(busy(), samples=hour(busy().at))
-    assert of(data).lines[-3].summary.startswith("now 3;")
-    assert of(replace(data, at=data.at + 300)).lines[-3].summary.startswith("now unknown;")
+    assert of(data).lines[-3].summary.startswith("3 now;")
+    assert of(replace(data, at=data.at + 300)).lines[-3].summary.startswith("unknown now;")
 
 
 def test_use_is_a_fraction_of_all_gpus() -> None:
     *_, sm, memory = known([Sample(at=END, sm_ratio=0.75, memory_ratio=0.75)]).lines
-    assert (sm.summary, memory.summary) == ("now 75 %; 75 % to 75 %", "now 75 %; 75 % to 75 %")
+    assert (sm.summary, memory.summary) == ("75 % now; 75 % to 75 % in this time",) * 2
 
 
 def test_the_states_of_a_daemon_follow_its_events() -> None:
