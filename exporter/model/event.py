@@ -66,10 +66,10 @@ class EventName(StrEnum):
     FAULT_RECOVERED = "fault_recovered", _WARNING, "recovered from the fault"
     FAULT_OPEN = "fault_open", _INFO
     DAEMON_DIAGNOSED = "daemon_diagnosed", _WARNING
-    WATCHDOG_WOULD_ACT = "watchdog_would_act", _INFO, "would"
-    WATCHDOG_ACTS = "watchdog_acts", _WARNING, "starts to"
-    WATCHDOG_ACTED = "watchdog_acted", _WARNING, "finished:"
-    WATCHDOG_WAITS = "watchdog_waits", _INFO, "waits"
+    WATCHDOG_WOULD_ACT = "watchdog_would_act", _INFO, "the watchdog would"
+    WATCHDOG_ACTS = "watchdog_acts", _WARNING, "the watchdog starts to"
+    WATCHDOG_ACTED = "watchdog_acted", _WARNING, "the watchdog finished:"
+    WATCHDOG_WAITS = "watchdog_waits", _INFO, "the watchdog waits"
     CIRCUIT_OPENED = "circuit_opened", _URGENT_ERROR, "circuit opened"
     CIRCUIT_CLOSED = "circuit_closed", _URGENT, "circuit closed"
     DAEMON_QUARANTINED = "daemon_quarantined", _URGENT_ERROR, "quarantined"

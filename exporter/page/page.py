@@ -12,7 +12,7 @@ from exporter.page.events import event_rows
 from exporter.page.hour import last_hour
 from exporter.page.markdown import html_of
 from exporter.parse.printable import printable
-from exporter.report import incident_text, text
+from exporter.report import incident_text, status_text, text
 from exporter.report.document import StatusDocument
 from exporter.report.node_status import MOST_PAST, StatusInput, status_document
 from exporter.report.text import SIMULATED
@@ -44,7 +44,7 @@ class Page:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        modules = (incident_text, text)
+        modules = (incident_text, status_text, text)
         named = {name: each for module in modules for name, each in vars(module).items() if isfunction(each)}
         environment.filters.update(
             named,

@@ -15,9 +15,9 @@ from exporter.report.document import (
     SharingStatus,
     StatusDocument,
 )
+from exporter.report.gpu_status import BOUNDS
 from exporter.report.incident_document import ProcessStatus
 from exporter.report.problem import Severity
-from exporter.report.sharing_text import BOUNDS
 from exporter.report.status_text import gpu_numbers, gpus_text, workload_of
 from exporter.report.text import (
     code_text,
@@ -311,7 +311,7 @@ def _watched(daemon: DaemonStatus) -> Row:
     watch = daemon.watchdog
     if watch is None:
         return {}
-    summary, acts = watch.summary, watch.mode == "act"
+    acts = watch.mode == "act"
     counts = (
         f"{code_text(each.action)} ({each.reason}): {each.count} {code_text(each.result)}" for each in watch.counts
     )
@@ -320,9 +320,8 @@ def _watched(daemon: DaemonStatus) -> Row:
         "Mode": "acts" if acts else "only observes",
         "State": badge(watch.severity, watch.label),
         "Restarts left": _known(watch.restarts_left) if acts else "",
-        "Indications": summary.indications if summary and summary.problem else "",
-        "Action": with_code(summary.action or "") if summary else "",
-        "Last error": with_code(summary.error or "") if summary else "",
+        "Action": with_code(watch.text or ""),
+        "Last error": "" if watch.problem is None else with_code(watch.problem.text),
         "Actions so far": "; ".join(counts),
     }
 

@@ -82,7 +82,7 @@ def affected_text(client: AffectedClient, *, memory: bool = False) -> str:
     """Return an affected client with the work that it had in flight, and with its memory if wanted."""
     work = {None: "", True: ", with work in flight", False: ", with no work in flight"}[client.in_flight]
     used = [f"{mebibytes(size)} on {short_gpu(gpu)}" for gpu, size in client.memory_used_bytes.items()]
-    held = f", {', '.join(_first(used))}" if used and memory else ""
+    held = f", {', '.join(first_of(used))}" if used and memory else ""
     return f"{client_text(client)}{held}{work}"
 
 
@@ -155,15 +155,15 @@ def brief(incident: IncidentStatus) -> str:
 def details(incident: IncidentStatus) -> list[Line]:
     """Return all details, with the commands that end the clients that block recovery."""
     state, now = incident_state(incident), incident.at
-    suspects = [] if incident.kind == "hardware" else _first(_suspects(incident.suspects))
-    affected = _first(affected_text(each, memory=True) for each in incident.affected)
+    suspects = [] if incident.kind == "hardware" else first_of(_suspects(incident.suspects))
+    affected = first_of(affected_text(each, memory=True) for each in incident.affected)
     return [
         line_of(f"{_title(incident)}: ", error(state) if incident.open else state),
         *_part("Began", [_time(incident.started_at, now)]),
         *_part("Ended", [] if incident.ended_at is None else [_time(incident.ended_at, now)]),
-        *_part("GPUs", _first(incident.gpus) or ["unknown"]),
-        *_part("Xids", _first(map(xid_text, incident.xids)) or ["none reported"]),
-        *_part("Address", [] if incident.address is None else _first(incident.address.texts)),
+        *_part("GPUs", first_of(incident.gpus) or ["unknown"]),
+        *_part("Xids", first_of(map(xid_text, incident.xids)) or ["none reported"]),
+        *_part("Address", [] if incident.address is None else first_of(incident.address.texts)),
         *_part("Affected", [f"{affected_count(incident)}{':' if affected else ''}", *affected]),
         *_part("Suspect", [incident.verdict, *suspects]),
         *_part("Refused", _refused(incident)),
@@ -216,7 +216,7 @@ def _suspects(suspects: Sequence[SuspectStatus]) -> Iterable[str]:
 def _refused(incident: IncidentStatus) -> Sequence[str]:
     if not incident.refused_count:
         return []
-    pids = _first(map(pid_text, incident.refused))
+    pids = first_of(map(pid_text, incident.refused))
     return [f"{counted(incident.refused_count, 'new client')}, because the server was in FAULT (error 807)", *pids]
 
 
@@ -239,7 +239,7 @@ def _blocked_by(incident: IncidentStatus) -> Iterable[Piece | str]:
         yield from map(shell_command, incident.end_server_command)
     if len(present) > MOST_LISTED:
         yield f"and {len(present) - MOST_LISTED} more"
-    yield from _first(past)
+    yield from first_of(past)
 
 
 def _part(label: str, lines: Iterable[Piece | str]) -> Iterable[Line]:
@@ -249,7 +249,8 @@ def _part(label: str, lines: Iterable[Piece | str]) -> Iterable[Line]:
         yield line_of(before, line, indent=_INDENT)
 
 
-def _first(lines: Iterable[str]) -> list[str]:
+def first_of(lines: Iterable[str]) -> list[str]:
+    """Return the first lines, and how many more there are."""
     listed = list(lines)
     more = len(listed) - MOST_LISTED
     return [*listed[:MOST_LISTED], f"and {more} more"] if more > 0 else listed

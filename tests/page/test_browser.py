@@ -132,10 +132,10 @@ def test_the_keyboard_reaches_all_controls_and_shows_the_focus(at: Shown) -> Non
 def test_a_key_unfolds_details(at: Shown) -> None:
     at.web.sight = fault()
     at.browser.open(at.url)
-    at.browser.run("document.querySelector('#faults summary').focus()")
+    at.browser.run("document.querySelector('#finding-1 summary').focus()")
     at.browser.press("Enter")
 
-    assert at.browser.run("document.querySelector('#faults details').open") is True
+    assert at.browser.run("document.querySelector('#finding-1').open") is True
 
 
 def test_changes_appear_by_themselves(at: Shown) -> None:

@@ -69,7 +69,7 @@ def test_a_daemon_that_is_down_has_the_indications() -> None:
     assert f"{DAEMON} down" in text
     assert "Died" in text
     indications = "process 441 has exited; nvidia-cuda-mps-control finds no daemon"
-    assert indications in shown(dead(), "watchdog")
+    assert indications in shown(dead(), "problems")
 
 
 def test_servers_of_an_unresponsive_daemon_are_not_active() -> None:
