@@ -8,7 +8,6 @@ import errno
 import fcntl
 import json
 import os
-import re
 import sqlite3
 import stat
 from collections import Counter, defaultdict
@@ -186,12 +185,6 @@ def _shares(rows: Sequence[tuple[Any, ...]], most: int) -> frozenset[int]:
     return frozenset(row[0] for row in select_fairly(rows, most, lambda row: row[1], expected))
 
 
-_RENAMED = {b"crashed": b"down", b"never_seen": b"never_started"}
-"""Names of conditions that earlier versions stored, and what replaces them."""
-
-_STORED_NAME = re.compile(rb'("(?:condition|reason|state)": ")(' + b"|".join(_RENAMED) + rb')"')
-
-
 def _read(kind: type[Built], rows: Iterable[tuple[bytes]], unreadable: Counter[type]) -> tuple[Built, ...]:
     """Return the values of these rows, within `MAX_BYTES`, and count the rows that cannot be read."""
     values: list[Built] = []
@@ -201,7 +194,7 @@ def _read(kind: type[Built], rows: Iterable[tuple[bytes]], unreadable: Counter[t
         if size > MAX_BYTES:
             break
         try:
-            value = build(kind, json.loads(_STORED_NAME.sub(lambda old: b'%b%b"' % (old[1], _RENAMED[old[2]]), row)))
+            value = build(kind, json.loads(row))
             if isinstance(value, UsageRow):
                 value.check()
             values.append(value)

@@ -74,15 +74,6 @@ def test_deletes_the_states_that_changed_longest_ago(state_file: StateFile) -> N
     assert "first" not in stored
 
 
-@pytest.mark.parametrize(("stored", "now"), [("crashed", "down"), ("never_seen", "never_started")])
-def test_reads_names_that_earlier_versions_stored(state_file: StateFile, tmp_path: Path, stored: str, now: str) -> None:
-    diagnosis = Diagnosis(condition=Condition(now), since=AT, indications=())
-    states = {f'state": "{stored}"}}': replace(BROKEN, diagnosis=diagnosis)}
-    state_file.write(rows(states))
-    query(tmp_path, "UPDATE watchdog_states SET json = replace(json, ?, ?)", f'": "{now}"', f'": "{stored}"')
-    assert reopened(state_file).watchdog_states == states
-
-
 def test_skips_and_counts_an_unreadable_row(state_file: StateFile, tmp_path: Path, subtests: pytest.Subtests) -> None:
     state_file.write(rows({DAEMON: BROKEN, "bad": STOPPED}))
     for row in ["{", "[]", b"\xff", "[" * 100_000, 7, '{"daemon": 7, "state": {}}', '{"daemon": "a"}']:
