@@ -313,7 +313,7 @@ class NodeProblem(Problem):
         "MPS server can start.",
         remedy="Run `cuda-mps-exporter doctor`: it shows what is missing, and how to repair it. In a container, "
         "provide the driver's libraries and devices (--gpus all, or NVIDIA_VISIBLE_DEVICES).",
-        runbook="CudaMpsExporterCannotCollect",
+        alert="CudaMpsNvmlUnusable",
     )
     EXPORTER_CANNOT_COLLECT = Definition(
         label="exporter cannot collect",
