@@ -333,6 +333,8 @@ class Connections:
     """Disconnected clients in their last state. The log may still report the end of their contexts."""
     failed_starts: FailedStarts = FailedStarts()
     last_fault_at: float | None = None
+    refused_at: float | None = None
+    """When a client was last refused for another reason than a fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,13 +27,16 @@ from exporter.view import View, clients_of, gpu_name
 from exporter.watchdog.context import Policy
 from exporter.watchdog.limit_enforcement import LimitStatus, check_limits
 
+REFUSED_SECONDS = 60.0
+"""For how long the alert of a refused client fires, if Prometheus scrapes every 15 s."""
+
 LARGE_RATIO = 0.5
 """The part of a full GPU's memory above which a workload fills it."""
 
 
 def full_servers(node: Node, at: float) -> Iterable[Finding]:
-    """Yield one problem for each server without a free client slot, with the clients that are idle."""
-    sharing = None
+    """Yield each server without a free client slot, with its idle clients, and the other daemons that refused one."""
+    sharing, full = None, set()
     for daemon, server in View(node).servers():
         clients, limit = clients_of(daemon, server), limits.clients_limit(node, daemon, server)
         if limit is None or len(clients) < limit:
@@ -49,6 +52,7 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
         elif not found:
             facts = ["no client is idle"]
         kills = {pid: command_to_end(node, pid) for pid in found[:MOST_COMMANDS]}
+        full.add(daemon.name)
         yield Finding(
             NodeProblem.CLIENT_SLOTS_FULL,
             at=at,
@@ -65,6 +69,10 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
                 ),
             ),
         )
+    for daemon in View(node).daemons():
+        refused_at = daemon.connections.refused_at
+        if refused_at is not None and at - refused_at < REFUSED_SECONDS and daemon.name not in full:
+            yield Finding(NodeProblem.CLIENTS_REFUSED, at=at, since=refused_at, daemon=daemon.name)
 
 
 def filled_memory(node: Node, at: float) -> Iterable[Finding]:

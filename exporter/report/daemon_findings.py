@@ -58,6 +58,9 @@ FULL_RATIO = 0.95
 ALERT_SECONDS = 105.0
 """For how long the alert of an event fires after it, or after the daemon's return (alerts/cuda-mps.rules.yml)."""
 
+PAGED_SECONDS = 60.0
+"""After this time, CudaMpsDaemonDown or CudaMpsServerFault fired, and no other alert fires for the recovery."""
+
 _SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.STATE_LOST)
 """The watchdog restarts nothing until an operator runs `resume`, and no GPU is quarantined."""
 
@@ -142,8 +145,9 @@ def recovered(node: Node, at: float) -> Iterable[Finding]:
             yield from _returned(node, daemon, node.watches.get(daemon.name, WatchdogState()), at)
     for incident in node.incidents.values():
         if incident.ended_at is not None and at - incident.ended_at < ALERT_SECONDS:
+            lasted = incident.ended_at - incident.started_at >= PAGED_SECONDS
             yield Finding(
-                DaemonProblem.FAULT,
+                DaemonProblem.FAULT_LASTED if lasted else DaemonProblem.FAULT,
                 at=at,
                 since=incident.started_at,
                 daemon=incident.daemon,
@@ -158,6 +162,8 @@ def _returned(node: Node, daemon: Daemon, watch: WatchdogState, at: float) -> It
     back_at = daemon.lifecycle.state_since or 0.0
     if lost_at is not None and at - max(lost_at, back_at) < ALERT_SECONDS:
         problem = DaemonProblem.DAEMON_DIED_WITH_CLIENTS if clients else DaemonProblem.DAEMON_DIED
+        if back_at - lost_at >= PAGED_SECONDS:
+            problem = DaemonProblem.DAEMON_WAS_DOWN
         yield Finding(
             problem,
             at=at,

@@ -207,6 +207,7 @@ class NodeProblem(Problem):
         "Usually all client slots of the server are taken.",
         remedy="Move work to another node, or end idle clients.",
         alert="CudaMpsClientsRefused",
+        fails=False,
     )
     CLIENT_SLOTS_NEARLY_FULL = Definition(
         label="client slots nearly full",

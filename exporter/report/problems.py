@@ -62,6 +62,7 @@ class DaemonProblem(Problem):
         remedy="Start the daemon when it is needed again.",
     )
     DAEMON_DIED = _DIED
+    DAEMON_WAS_DOWN = replace(_DIED, label="daemon was down recently", alert=None, runbook="CudaMpsDaemonDied")
     DAEMON_DIED_WITH_CLIENTS = replace(_DIED, severity=Severity.CRITICAL, label="daemon died with clients")
     DAEMON_RESTARTED = Definition(
         label="restarted by the watchdog",
@@ -191,6 +192,7 @@ class DaemonProblem(Problem):
         alert="CudaMpsFault",
         fails=False,
     )
+    FAULT_LASTED = replace(FAULT, alert=None, runbook="CudaMpsFault")
     SERVER_SUSPENDED = Definition(
         severity=Severity.CRITICAL,
         label="server stopped by a signal",

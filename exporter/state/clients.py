@@ -120,6 +120,8 @@ def refuse(step: Step, at: float, server: int, pid: int | None, reason: RefusalR
     step.daemon = with_totals(step.daemon, refused=increment(step.daemon.totals.refused, reason))
     if pid is not None:
         step.daemon = dequeue(step.daemon, pid)
+    if reason is not RefusalReason.FAULT:
+        step.daemon = replace(step.daemon, connections=replace(step.daemon.connections, refused_at=at))
     step.report(at, EventName.CLIENT_REFUSED, server=server, pid=pid, reason=reason)
 
 

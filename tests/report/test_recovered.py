@@ -5,7 +5,6 @@ import pytest
 from exporter.model.node import Node
 from exporter.model.values import replace
 from exporter.report.daemon_findings import ALERT_SECONDS, recovered
-from exporter.report.findings import findings
 from exporter.report.problem import Severity
 from exporter.report.problems import DaemonProblem
 from tests.builders import AT, CLIENT, DAEMON, faulted, three_clients, watched
@@ -35,7 +34,8 @@ def test_a_daemon_that_died_and_is_up_again(clients: frozenset[int] | None, seve
 
 def test_a_death_is_over_some_time_after_the_return() -> None:
     """A daemon may be down for long."""
-    assert findings(died(back_at=AT + 500), AT + 500 + ALERT_SECONDS - 1)[0].severity is Severity.CRITICAL
+    (found,) = recovered(died(back_at=AT + 500), AT + 500 + ALERT_SECONDS - 1)
+    assert (found.problem, found.severity) == (DaemonProblem.DAEMON_WAS_DOWN, Severity.WARNING)
     assert not list(recovered(died(back_at=AT + 500), AT + 500 + ALERT_SECONDS + 1))
 
 
