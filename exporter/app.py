@@ -30,12 +30,13 @@ from exporter.collectors.processes import AddressRangesCollector, Pods, Processe
 from exporter.collectors.systemd import Journal, Systemctl, Units, UnitStates
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.config.settings import Attribution, Config
+from exporter.incidents import fault_address
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.elf import Machine
 from exporter.report.reasons import reason_text
-from exporter.state import address_ranges, poll_schedule
+from exporter.state import poll_schedule
 from exporter.state.processes import unnamed_pods
 from exporter.usage.attribution import processes_to_watch
 
@@ -93,7 +94,7 @@ class Assembly:
             quiet=True,
         )
         self._node, self._fault_at = Node(), 0.0
-        ranges = AddressRangesCollector(self._proc, clock, lambda: address_ranges.wanted(self._node))
+        ranges = AddressRangesCollector(self._proc, clock, lambda: fault_address.wanted(self._node))
         self._address_ranges_thread = self._thread(
             CollectorName.ADDRESS_RANGES, ranges.collect, period=ADDRESS_RANGES_PERIOD, quiet=True
         )
@@ -247,7 +248,7 @@ class Assembly:
         self.pods.watch(unnamed_pods(node))
         if self._libcuda_probes is not None:
             self._libcuda_probes.watch(*processes_to_watch(node))
-        self._node, fault_at = node, address_ranges.last_fault_at(node)
+        self._node, fault_at = node, fault_address.last_fault_at(node)
         if fault_at > self._fault_at:
             self._fault_at = fault_at
             self._address_ranges_thread.trigger()

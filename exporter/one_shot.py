@@ -23,7 +23,7 @@ from exporter.parse.control_reply import list_servers
 from exporter.recording import header_of
 from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.bypassing import BYPASSING_AFTER_SECONDS
+from exporter.state.gpus import BYPASSING_AFTER_SECONDS
 from exporter.state.lifecycle import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
 from exporter.state.log_files import with_log_tail, without_reused_pids
 from exporter.state.processes import unnamed_pods

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from exporter.incidents import incidents
+from exporter.incidents import fault_address, incidents
 from exporter.model.daemon import (
     Daemon,
     DaemonState,
@@ -13,7 +13,7 @@ from exporter.model.daemon import (
     with_declaration,
     with_runtime,
 )
-from exporter.model.event import Event, EventName
+from exporter.model.event import Event, EventName, Step
 from exporter.model.identity import PodResourcesReading
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import CollectorName, CollectorState, Node
@@ -45,13 +45,10 @@ from exporter.model.observation import (
 from exporter.model.reason import ReasonCode, joined
 from exporter.model.values import replace
 from exporter.state import (
-    address_ranges,
     claims,
-    clients,
     control_replies,
     devices,
     gpus,
-    hang_detection,
     known_daemons,
     lifecycle,
     log_files,
@@ -61,8 +58,7 @@ from exporter.state import (
     xids,
 )
 from exporter.state import processes as state_processes
-from exporter.state.step import Step
-from exporter.usage import accounting, attribution, launch_history
+from exporter.usage import accounting, attribution, last_minute
 from exporter.watchdog import verification
 
 QUERY_SECONDS = 7200.0
@@ -168,7 +164,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
             node, connected = _hidden_pids_shown(node, observation)
             return prune(xids.add_gpu_address(node, observation)), events + connected
         case WorkReading():
-            return launch_history.with_reading(node, observation), ()
+            return last_minute.with_reading(node, observation), ()
         case GpuUse():
             return node, ()
         case ProcessReading():
@@ -176,7 +172,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
         case ProcessExit():
             return _process_exited(node, observation)
         case AddressRanges():
-            return address_ranges.ranges_read(node, observation), ()
+            return fault_address.ranges_read(node, observation), ()
         case PodFound():
             return replace(node, pods={**node.pods, observation.uid: observation}), ()
         case PodResourcesReading():
@@ -247,7 +243,7 @@ def _for_daemons(node: Node, take: Callable[[Step], None]) -> Reduced:
 def _resolve_hangs(reduced: Reduced, at: float) -> Reduced:
     """Decide which daemons hang: any report about a daemon may be the second indication."""
     node, events = reduced
-    node, resolved = _for_daemons(node, lambda step: hang_detection.resolve_pending(step, node, at))
+    node, resolved = _for_daemons(node, lambda step: lifecycle.resolve_hang(step, node, at))
     return node, events + resolved
 
 
@@ -273,7 +269,7 @@ def _resolve_by_time(node: Node, *, force: bool) -> Reduced:
         return node, ()
 
     def resolve(step: Step) -> None:
-        step.daemon = hang_detection.expire_start(step.daemon, node.at)
+        step.daemon = lifecycle.expire_start(step.daemon, node.at)
         _explain_end(step, node, force=force)
 
     return _for_daemons(node, resolve)
@@ -407,7 +403,7 @@ def prune(node: Node) -> Node:
     processes = {pid: process for pid, process in node.processes.items() if pid in wanted or process.at > kept_since}
     node = state_processes.prune_exits(replace(node, daemons=daemons, processes=processes))
     node = state_processes.prune_states(node, poll_schedule.states_wanted(node))
-    node = address_ranges.prune(state_processes.prune_units(node))
+    node = fault_address.prune(state_processes.prune_units(node))
     if node.pods:
         present = state_processes.pod_uids(node)
         node = replace(node, pods={uid: pod for uid, pod in node.pods.items() if uid in present})
@@ -418,7 +414,7 @@ def _prune_daemon(daemon: Daemon, at: float, shown: set[int]) -> Daemon:
     connections = daemon.connections
     daemon = with_connections(
         daemon,
-        disconnected_at=_recent(connections.disconnected_at, at - clients.REMEMBERED_SECONDS, shown),
+        disconnected_at=_recent(connections.disconnected_at, at - servers.REMEMBERED_SECONDS, shown),
         server_exited_at=_recent(connections.server_exited_at, at - EXITED_SERVER_SECONDS, shown),
     )
     queries = daemon.commands.asked_at.items()

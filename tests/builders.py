@@ -54,7 +54,7 @@ from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES
 from exporter.recording import Header, RecordedDaemon, Recording
 from exporter.reducer import reduce, reduce_all
 from exporter.usage.accounting import post_contention, post_time
-from exporter.usage.launch_history import with_reading
+from exporter.usage.last_minute import with_reading
 from tests.works import reading, work
 
 AT = 1_000_000.0

@@ -74,7 +74,7 @@ PACKAGES: Mapping[str, str] = {
     "loop": "actions clock collectors config history model policy reducer report state watchdog",
     "service": "accept_failures actions clock collectors config history log loop metrics model parse report"
     " service_socket view web",
-    "app": "actions clock collectors config libcuda_probes model parse report state usage",
+    "app": "actions clock collectors config incidents libcuda_probes model parse report state usage",
     "one_shot": "app clock collectors config model parse recording reducer state",
     "doctor": "__version__ clock collectors config errors libcuda_probes model parse policy report state"
     " status_client view web",

@@ -7,7 +7,7 @@ from dashboards.board import Row
 from dashboards.looks import Colour
 from dashboards.panel import Column, Panel, lines, table, timeline
 from dashboards.query import GPU, WITH_INDEX, Query, max_by, which
-from exporter.model.gpu import SharingMode
+from exporter.model.node import SharingMode
 
 SHARING_MODES: Mapping[str, Colour] = {
     SharingMode.IDLE: Colour.QUIET,

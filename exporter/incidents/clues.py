@@ -7,17 +7,16 @@ from typing import NamedTuple
 
 from exporter.incidents.fault_address import find_owner
 from exporter.model.daemon import ClaimKind, Daemon
-from exporter.model.gpu import INSTRUCTIONS
-from exporter.model.incident import AddressClue, Clues, EarlyDisconnect, Incident, InFlightWork
+from exporter.model.incident import INSTRUCTIONS, AddressClue, Clues, EarlyDisconnect, Incident, InFlightWork
 from exporter.model.launches import ProcessWork, WorkReading, began_ns
 from exporter.model.node import Node
 from exporter.model.observation import AddressRanges, GpuUuid, ProcessReading
 from exporter.model.server import Client, Disconnect, FaultLogBlock
 from exporter.model.values import replace
 from exporter.parse.log_line import seconds_between
-from exporter.state.clients import MOST_CLIENTS
 from exporter.state.devices import is_same_or_parent, usable_gpus
-from exporter.usage.launch_history import may_belong_to
+from exporter.state.servers import MOST_CLIENTS
+from exporter.usage.last_minute import may_belong_to
 
 SECOND_NS = 1_000_000_000
 

@@ -5,18 +5,16 @@ from itertools import chain, count
 
 from exporter.incidents import clues
 from exporter.model.daemon import Daemon
-from exporter.model.gpu import IncidentXid
-from exporter.model.incident import ClientDetails, Incident
+from exporter.model.incident import ClientDetails, Incident, IncidentXid
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
 from exporter.model.server import Client, FaultLogBlock, Server
 from exporter.model.values import replace
 from exporter.state import known_daemons
-from exporter.state.clients import MOST_CLIENTS
-from exporter.state.devices import gpus_by_ordinal, is_same_or_parent, uses_gpu
-from exporter.state.failure_domains import failure_domains, gpus_of_clients
+from exporter.state.devices import failure_domains, gpus_by_ordinal, gpus_of_clients, is_same_or_parent, uses_gpu
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import cgroup_of, client_id, pod_of, workload_of
+from exporter.state.servers import MOST_CLIENTS
 from exporter.state.xids import CLAIM_SECONDS
 
 INFER_AFTER_SECONDS = 0.5

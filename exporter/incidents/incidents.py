@@ -15,7 +15,7 @@ from exporter.model.values import replace
 from exporter.parse.control_reply import list_clients
 from exporter.parse.log_line import seconds_between
 from exporter.state import processes
-from exporter.state.fault_log import is_same_block
+from exporter.state.log_lines import is_same_block
 from exporter.state.xids import CLAIM_SECONDS
 
 REPORT_SECONDS = 0.5

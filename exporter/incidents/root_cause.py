@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
 
-from exporter.model.gpu import INSTRUCTIONS
 from exporter.model.incident import (
+    INSTRUCTIONS,
     AddressClue,
     AddressMatch,
     EarlyDisconnect,

@@ -19,11 +19,11 @@ from exporter.model.incident import FaultKind, Incident
 from exporter.model.launches import LaunchCounts
 from exporter.model.server import Client
 from exporter.parse.printable import printable
-from exporter.state.failure_domains import failure_domains
+from exporter.state.devices import failure_domains
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import cgroup_of, pod_of, workload_of
 from exporter.state.servers import in_crash_loop
-from exporter.usage.launch_history import launch_counts, watched_ratio
+from exporter.usage.last_minute import launch_counts, watched_ratio
 from exporter.usage.sampling import memory_by_workload
 from exporter.view import View
 

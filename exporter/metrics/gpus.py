@@ -10,14 +10,14 @@ from itertools import islice
 from exporter.metrics.clients import CLIENT
 from exporter.metrics.family import NODE, Choice, Group, Items, Labels, Rows, Samples, Scope, Series, info, summed
 from exporter.model.daemon import NamedBy
-from exporter.model.gpu import Gpu, SharingMode, XidCount
 from exporter.model.identity import WorkloadKind
-from exporter.model.node import CollectorName, Node
+from exporter.model.incident import XidCount
+from exporter.model.node import CollectorName, Gpu, Node, SharingMode
 from exporter.model.observation import GpuReading
 from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount, Usage
 from exporter.parse.cgroup import claim_uid
-from exporter.state.bypassing import sharing_mode
 from exporter.state.devices import serving_daemon
+from exporter.state.gpus import sharing_mode
 from exporter.state.processes import workload_of
 from exporter.state.xids import WELL_KNOWN
 from exporter.usage.allocation import AllocatedShares, claim_names

@@ -5,14 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import Concatenate, ParamSpec
 
-from exporter.model.observation import (
-    DaemonName,
-    DaemonProcess,
-    GpuUuid,
-    LoggedCommands,
-    SessionHolder,
-    SocketProbes,
-)
+from exporter.model.observation import DaemonName, DaemonProcess, GpuUuid, LoggedCommands, SessionHolder, SocketProbes
 from exporter.model.reason import Reason
 from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server
 from exporter.model.settings import Limits

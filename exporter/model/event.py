@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from exporter.model.action import ActionResult
+from exporter.model.daemon import Daemon
 from exporter.model.incident import Incident
 from exporter.model.reason import Reason
 from exporter.model.server import ServerState
@@ -188,3 +189,17 @@ def _incident_as_json(incident: Incident, *, briefly: bool) -> dict[str, object]
         "blocking": sorted(incident.blocking),
         **({"blockers": sorted(incident.blockers)} if incident.open else {}),
     }
+
+
+class Step:
+    """One change of a daemon by the reducer: the daemon as changed so far, and the events of the change in order."""
+
+    __slots__ = ("daemon", "events")
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.events: list[Event] = []
+
+    def report(self, at: float, name: EventName, **details: Any) -> None:
+        """Add an event of the daemon."""
+        self.events.append(Event(at=at, event=name, daemon=self.daemon.name, **details))

@@ -1,13 +1,126 @@
-"""Faults: what failed, which clients it affected, who may have caused it, what delays recovery."""
+"""Xids and faults: what failed, which clients it affected, who may have caused it, what delays recovery."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from exporter.model.gpu import AccessKind, IncidentXid
 from exporter.model.identity import Workload
 from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
 from exporter.model.reason import Reason
+
+
+class XidSource(StrEnum):
+    """Source that reports Xids."""
+
+    KERNEL = "kernel"
+    NVML = "nvml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidCount:
+    """How often an Xid occurred, and when it did so last."""
+
+    total: int = 0
+    last_at: float = 0.0
+
+
+INSTRUCTIONS = "GCC"
+"""The GPU's cache of instructions and constants, which fetches the instructions of kernels."""
+
+
+class AccessKind(StrEnum):
+    """What an access does."""
+
+    READ = "read"
+    WRITE = "write"
+    ATOMIC = "atomic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAccess:
+    """A memory access that failed.
+
+    `unit` is the GPU's unit: GCC for GPCCLIENT_GCC, T1 for any GPCCLIENT_T1_n, HUB_CE0 for HUBCLIENT_CE0. `address` is
+    the first one of its page. `fault` is the driver's kind, such as FAULT_PDE.
+    """
+
+    unit: str
+    address: int
+    engine: str | None = None
+    fault: str | None = None
+    kind: AccessKind | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidReport:
+    """One Xid as one source reports it."""
+
+    at: float
+    source: XidSource
+    number: int
+    gpu: GpuUuid | None
+    """None if the GPU is unknown. It is a MIG instance if the source names one."""
+    parent: GpuUuid | None = None
+    """The whole GPU, also if `gpu` is a MIG instance."""
+    bus_id: str = ""
+    pid: int | None = None
+    name: str | None = None
+    access: FailedAccess | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentXid:
+    """One Xid, with what all sources report about it."""
+
+    at: float
+    """When the first source reported it."""
+    number: int
+    gpu: GpuUuid | None = None
+    bus_id: str = ""
+    pid: int | None = None
+    """The process that the kernel log names. It did not always cause the Xid."""
+    name: str | None = None
+    access: FailedAccess | None = None
+    settled: bool = False
+    """Whether it belongs to a fault, or is too old to do so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidBurst:
+    """How many Xids of one number on one GPU were events of their own since the first one."""
+
+    since: float
+    reported: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryAction:
+    """What the driver demands for a GPU, in the words of NVIDIA's catalogue: RESET_GPU, RESTART_BM."""
+
+    at: float
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xids:
+    """Xids since the exporter started."""
+
+    counts: Mapping[tuple[str, str], XidCount] = field(default_factory=dict)
+    """By GPU and number. The GPU is its UUID, else its bus id (`PCI:0000:00:06`), else empty. Counts never decrease."""
+    addresses: Mapping[str, GpuUuid] = field(default_factory=dict)
+    """GPUs by bus id."""
+    unmatched: tuple[XidReport, ...] = ()
+    """Reports that the other source has not confirmed yet. Those with a GPU are counted."""
+    recent: tuple[IncidentXid, ...] = ()
+    """Xids of the last seconds, the oldest first, which may still belong to a fault."""
+    bursts: Mapping[tuple[str | None, int], XidBurst] = field(default_factory=dict)
+    """Recent Xids of no fault, by GPU and number."""
+    addresses_unrecognized: int = 0
+    """Xids 31 whose text has no faulting address in a known form."""
+    recovery_actions: Mapping[GpuUuid, RecoveryAction] = field(default_factory=dict)
+
+
+# -- faults ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

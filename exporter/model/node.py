@@ -1,4 +1,4 @@
-"""The node: all that the reducer remembers. Immutable, so that a snapshot is a reference."""
+"""The node, with its GPUs: all that the reducer remembers. Immutable, so that a snapshot is a reference."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from exporter.model.contention import GpuContention
 from exporter.model.daemon import Daemon
-from exporter.model.gpu import Gpu, Xids
 from exporter.model.identity import PodResourcesReading, Workload, WorkloadCounts
-from exporter.model.incident import Death, Incident
+from exporter.model.incident import Death, Incident, Xids
 from exporter.model.launches import LaunchHistory, WorkReading
 from exporter.model.observation import (
     AddressRanges,
     DaemonName,
+    GpuReading,
     GpuUuid,
     PodFound,
     ProcessReading,
@@ -25,6 +25,68 @@ from exporter.model.observation import (
 from exporter.model.reason import Reason
 from exporter.model.usage import GpuAttribution, Split, UsageTotals
 from exporter.model.watchdog import WatchdogState
+
+
+class SharingMode(StrEnum):
+    """How the processes on a GPU share it."""
+
+    IDLE = "idle"
+    EXCLUSIVE = "exclusive"
+    TIME_SLICING = "time_slicing"
+    MPS = "mps"
+    MIG = "mig"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BypassingProcess:
+    """A process on a GPU that is not a client of a known daemon; it is `confirmed` after a second reading."""
+
+    first_seen: float
+    confirmed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonotonicCounter:
+    """A counter of the driver, which a restart resets: its last value, and a total that never decreases."""
+
+    last: int
+    total: int
+    at: float = 0.0
+    """When it was last read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU as NVML last read it."""
+
+    reading: GpuReading
+    """The last reading; if it failed, this has only the problem."""
+    mps_since: Mapping[int, float] = field(default_factory=dict)
+    """Since when each PID is in NVML's MPS list, which also shows refused clients."""
+    mps_left: Mapping[int, float] = field(default_factory=dict)
+    """When each PID was first missing from that list."""
+    bypassing_processes: Mapping[int, BypassingProcess] = field(default_factory=dict)
+    bypassing_known: bool = False
+    """Whether the last reading showed which processes bypass MPS."""
+    energy: MonotonicCounter | None = None
+    """In millijoules."""
+    rejected_energy: MonotonicCounter | None = None
+    """The energy counter of the last reading, if that could not be true."""
+    discarded: int = 0
+    """How many values could not be true."""
+    has_gpm: bool | None = None
+    """Whether GPM measures its SM time; None: not known yet."""
+
+    @property
+    def bypassing(self) -> tuple[int, ...]:
+        """PIDs of the confirmed bypassing processes; none if the last reading lacks a list of processes."""
+        if self.reading.compute_processes is None or self.reading.mps_processes is None:
+            return ()
+        return tuple(pid for pid, each in self.bypassing_processes.items() if each.confirmed)
+
+
+# -- the node -------------------------------------------------------------------------------------------------------
 
 
 class CollectorName(StrEnum):

@@ -105,3 +105,31 @@ def convert(value: Any, hint: Any, name: str) -> Any:
             with contextlib.suppress(ValueError):
                 return each(value)
     raise ValueError(f"{name!r} is {reprlib.repr(value)}")
+
+
+# -- copies of mappings ----------------------------------------------------------------------------------------------
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def without(mapping: Mapping[Key, Value], *keys: Key) -> Mapping[Key, Value]:
+    """Return the mapping without these keys."""
+    others = dict(mapping)
+    for key in keys:
+        others.pop(key, None)
+    return others
+
+
+def with_latest(mapping: Mapping[Key, Value], key: Key, value: Value, most: int) -> Mapping[Key, Value]:
+    """Return the mapping with this entry last, and with at most `most` entries: the first ones are removed."""
+    entries = {**without(mapping, key), key: value}
+    while len(entries) > most:
+        del entries[next(iter(entries))]
+    return entries
+
+
+def increment(counts: Mapping[str, int], key: str, by: int = 1) -> Mapping[str, int]:
+    """Return the counts with one of them incremented."""
+    return {**counts, key: counts.get(key, 0) + by}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from exporter.model.gpu import AccessKind, FailedAccess
+from exporter.model.incident import AccessKind, FailedAccess
 from exporter.parse.printable import printable
 
 # -- NVIDIA's catalogue of Xids ----------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from exporter.report.text import counted, duration_text, failed_starts_text, lis
 from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
 from exporter.state import servers
 from exporter.state.devices import serves_gpu, uses_gpu
-from exporter.state.hang_detection import STARTING_SECONDS
+from exporter.state.lifecycle import STARTING_SECONDS
 from exporter.state.processes import is_suspended, state_of_daemon
 from exporter.view import View, clients_of
 from exporter.watchdog.context import Policy

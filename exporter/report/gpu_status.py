@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from exporter.model.contention import Resource, Slowdown
-from exporter.model.gpu import Gpu, SharingMode
-from exporter.model.node import CollectorName, Node
+from exporter.model.node import CollectorName, Gpu, Node, SharingMode
 from exporter.model.usage import Method
 from exporter.parse.printable import printable
 from exporter.report.document import (
@@ -23,8 +22,7 @@ from exporter.report.problem import NodeProblem, Severity
 from exporter.report.process_status import by_number, filled, names_of, printed, reason_status
 from exporter.report.reasons import source_text
 from exporter.report.text import counted, display_name, listed, mebibytes, percent, pid_text, with_error
-from exporter.state.bypassing import sharing_mode
-from exporter.state.gpus import used_bytes
+from exporter.state.gpus import sharing_mode, used_bytes
 from exporter.state.processes import client_id
 from exporter.usage.allocation import AllocatedShares, allocation
 from exporter.usage.capacity import Bound, ClientUsage, GpuSharing

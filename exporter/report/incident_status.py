@@ -4,8 +4,16 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import Any
 
-from exporter.model.gpu import IncidentXid
-from exporter.model.incident import LOWEST_ADDRESS, NULL_BYTES, ClientDetails, FaultKind, Incident, Place, Suspect
+from exporter.model.incident import (
+    LOWEST_ADDRESS,
+    NULL_BYTES,
+    ClientDetails,
+    FaultKind,
+    Incident,
+    IncidentXid,
+    Place,
+    Suspect,
+)
 from exporter.parse.kernel_log import XIDS
 from exporter.parse.printable import LONGEST_TEXT, printable
 from exporter.report.incident_document import (

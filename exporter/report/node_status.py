@@ -39,7 +39,7 @@ from exporter.report.remedy import address_of
 from exporter.report.status_text import counts_of, modes, with_summary
 from exporter.report.text import SIMULATED, counted
 from exporter.report.watchdog_text import watchdog_text
-from exporter.state.failure_domains import failure_domains, gpus_of_clients
+from exporter.state.devices import failure_domains, gpus_of_clients
 from exporter.state.limits import clients_limit, memory_limits_by_gpu
 from exporter.usage.capacity import gpu_sharing
 from exporter.view import MemoryByProcess, View, clients_of, memory_by_process

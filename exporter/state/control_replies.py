@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 
 from exporter.model.daemon import Daemon, with_commands, with_lifecycle, with_runtime, with_totals
+from exporter.model.event import Step
 from exporter.model.observation import ControlReply
 from exporter.model.server import ServerState
 from exporter.model.settings import Limits
-from exporter.model.values import replace
+from exporter.model.values import increment, replace
 from exporter.parse import control_reply, protocol3
 from exporter.parse.control_reply import (
     LIST_CLIENTS,
@@ -26,8 +27,7 @@ from exporter.parse.control_reply import (
 from exporter.parse.log_line import translate_pid
 from exporter.parse.mps_variables import parse_byte_size, parse_percentage
 from exporter.parse.protocol3 import is_given_as_arguments
-from exporter.state import clients, lifecycle, limits, servers
-from exporter.state.step import Step, increment
+from exporter.state import lifecycle, limits, servers
 
 JUST_BEFORE_SECONDS = 1.0
 """A daemon that answered this recently was responsive. One command takes 3 ms at most (measured, R580)."""
@@ -113,7 +113,7 @@ def _answer_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | No
             if listed is not None and pid in step.daemon.servers:
                 visible = tuple(client for client in listed if client != 0)
                 step.daemon = servers.with_hidden_pids(step.daemon, pid, visible != listed)
-                clients.apply_list(step, at, asked_at, pid, visible, complete=visible == listed)
+                servers.apply_list(step, at, asked_at, pid, visible, complete=visible == listed)
                 if listed:
                     servers.confirm_fault(step, at, pid)
         case _:
@@ -196,7 +196,7 @@ def _client_rows_read(
     visible = tuple(pid for pid in listed if pid != 0 and pid in (mps_pids or ()))
     step.daemon = servers.with_hidden_pids(step.daemon, server, hidden)
     complete = complete and not hidden and mps_pids is not None
-    clients.apply_list(step, reply.at, reply.asked_at, server, visible, complete=complete)
+    servers.apply_list(step, reply.at, reply.asked_at, server, visible, complete=complete)
     if visible:
         servers.confirm_fault(step, reply.at, server)
     for pid in visible:

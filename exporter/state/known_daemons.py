@@ -13,14 +13,14 @@ from exporter.model.daemon import (
     with_lifecycle,
     with_runtime,
 )
+from exporter.model.event import Step
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, ProcessReading
 from exporter.model.server import DisconnectReason
-from exporter.model.values import replace
+from exporter.model.values import replace, without
 from exporter.model.watchdog import with_stop_remembered
 from exporter.parse.log_line import Pids
-from exporter.state import clients, fault_log, log_files, servers
-from exporter.state.step import Step, without
+from exporter.state import log_files, log_lines, servers
 
 
 def daemon_found(node: Node, found: DaemonFound) -> Node:
@@ -176,7 +176,7 @@ def named_pids(daemon: Daemon) -> set[int]:
     """Return the PIDs that the daemon reports: servers, clients, and processes that its faults affected."""
     connections = daemon.connections
     return set().union(
-        *(fault_log.named_clients(server) for server in daemon.servers.values()),
+        *(log_lines.named_clients(server) for server in daemon.servers.values()),
         *(daemon.servers, daemon.clients, connections.queued),
         *(connections.disconnected_at, connections.server_exited_at, connections.disconnects),
     )
@@ -192,9 +192,9 @@ def of_other_users(daemon: Daemon, pids: Collection[int], processes: Mapping[int
 
 def end_member(step: Step, at: float, pid: int) -> None:
     """End a server or a client of the daemon."""
-    step.daemon = clients.dequeue(step.daemon, pid)
+    step.daemon = servers.dequeue(step.daemon, pid)
     servers.end(step, at, pid)
-    clients.disconnect(step, at, pid, DisconnectReason.EXIT)
+    servers.disconnect(step, at, pid, DisconnectReason.EXIT)
 
 
 def remove_other_users(step: Step, at: float, processes: Mapping[int, ProcessReading]) -> None:
@@ -211,5 +211,5 @@ def remove_other_users(step: Step, at: float, processes: Mapping[int, ProcessRea
             disconnects=without(connections.disconnects, pid),
             recently_disconnected=without(connections.recently_disconnected, pid),
         )
-        others = {other: fault_log.without_client(server, pid) for other, server in daemon.servers.items()}
+        others = {other: log_lines.without_client(server, pid) for other, server in daemon.servers.items()}
         step.daemon = replace(daemon, servers=others)

@@ -12,16 +12,15 @@ from exporter.model.daemon import (
     with_log,
     with_totals,
 )
-from exporter.model.event import EventName
+from exporter.model.event import EventName, Step
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogFile, LogGap, LoggedCommands, LogLine, SourceReading
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.values import replace
+from exporter.model.values import increment, replace, without
 from exporter.parse import log_message
 from exporter.parse.control_reply import EXPORTER_QUERIES, LIST_SERVERS
 from exporter.parse.log_line import parse_log_line, seconds_between, translate_entry, translate_pid
 from exporter.state import log_lines, servers
-from exporter.state.step import Step, increment, without
 
 LATE_SECONDS = 5.0
 """A line is read 0.02 s after it was written, 0.5 s later at most. On a busy machine it may take ten times as long."""

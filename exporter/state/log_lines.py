@@ -11,15 +11,26 @@ from exporter.model.daemon import (
     with_runtime,
     with_totals,
 )
+from exporter.model.event import Step
 from exporter.model.observation import LogLine
-from exporter.model.server import Client, ContextCreation, Disconnect, RefusalReason, ServerState
-from exporter.model.values import replace
+from exporter.model.server import (
+    BlockSection,
+    Client,
+    ContextCreation,
+    Disconnect,
+    FaultLogBlock,
+    RefusalReason,
+    Server,
+    ServerState,
+)
+from exporter.model.values import increment, replace, with_latest
 from exporter.parse import log_message
 from exporter.parse.control_reply import DEFAULT_PINNED_MEMORY, query_changed_by
-from exporter.parse.log_line import LogEntry, Pids, parse_log_line, translate_entry
-from exporter.parse.log_message import ContextExited, ContextExiting
-from exporter.state import claims, clients, fault_log, lifecycle, limits, servers
-from exporter.state.step import Step, increment, with_latest
+from exporter.parse.log_line import LogEntry, Pids, parse_log_line, seconds_between, translate_entry, translate_pid
+from exporter.parse.log_message import ContextExited, ContextExiting, Message
+from exporter.state import claims, lifecycle, limits, servers
+from exporter.state.devices import MOST_DEVICES
+from exporter.state.servers import MOST_CLIENTS
 
 _OTHERS_FILE = {"control.log": False, "server.log": True}
 """Senders that do not write to a file: a line of a server in control.log, or of the daemon in server.log, is forged."""
@@ -27,9 +38,7 @@ _OTHERS_FILE = {"control.log": False, "server.log": True}
 LONGEST_COMMAND = 80
 """Characters of a command that are stored. Any user can send any command; those of the daemon are shorter."""
 
-
-NOT_READY = 807
-"""CUDA_ERROR_MPS_SERVER_NOT_READY: the server is in FAULT."""
+NOT_READY = 807  # CUDA_ERROR_MPS_SERVER_NOT_READY: the server is in FAULT.
 
 REMEMBERED_SECONDS = 10.0
 MAX_REMEMBERED = 256
@@ -37,6 +46,17 @@ MAX_REMEMBERED = 256
 
 TERMINATION_SECONDS = 10.0
 """A client that disconnects within this time after an operator terminated it was terminated (measured: 6 ms)."""
+
+SAME_SECONDS = 60.0  # A log line that is read again within this time, with the same timestamp, is the same line.
+
+LONGEST_SECONDS = 10.0
+"""How long a server may take to write a block, by its own clock. Later lines belong to another block."""
+
+NAMED_BEFORE_SECONDS = 1.0
+"""How long before a block its log may name the client. A client that was named earlier is of another fault."""
+
+TOGETHER_SECONDS = 0.2
+"""Blocks that follow each other within this time are of one fault: on two GPUs, 1 to 37 ms (measured, R580)."""
 
 
 def line_read(step: Step, line: LogLine) -> None:
@@ -115,13 +135,13 @@ def _daemon_line_read(step: Step, at: float, entry: LogEntry) -> None:
         case log_message.ServerShutdownRequested(server) if server in daemon.servers:
             step.daemon = servers.with_server(daemon, replace(daemon.servers[server], shutdown_requested=True))
         case log_message.ServerWillNotShutDown(server):
-            clients.report_waiting(step, at, server)
+            servers.report_waiting(step, at, server)
         case log_message.ClientQueued(pid, uid):
-            step.daemon = clients.queue(daemon, pid, uid)
+            step.daemon = servers.queue(daemon, pid, uid)
         case log_message.ClientForwarded(pid, uid):
             # Of the clients with a hidden PID, the daemon forwards the user's oldest.
-            hidden = (n for n, owner in daemon.connections.queued.items() if n < clients.HIDDEN and owner == uid)
-            step.daemon = clients.dequeue(daemon, pid or next(hidden, 0))
+            hidden = (n for n, owner in daemon.connections.queued.items() if n < servers.HIDDEN and owner == uid)
+            step.daemon = servers.dequeue(daemon, pid or next(hidden, 0))
 
 
 # -- lines of a server -----------------------------------------------------------------------------------------------
@@ -174,16 +194,17 @@ def _client_active(step: Step, at: float, server_pid: int, pid: int, context: in
         return
     pending = server.pending_context
     gpu = pending.gpu if pending is not None and (pending.pid, pending.context) == (pid, context) else None
+    daemon = step.daemon
     if pending is not None:
-        step.daemon = servers.with_server(step.daemon, replace(server, pending_context=None))
-    step.daemon = claims.remove(step.daemon, ClaimKind.CLIENT_DISCONNECT, pid)
-    if pid not in step.daemon.clients:
-        if claims.is_full(step.daemon, ClaimKind.CLIENT_CONNECT):
+        daemon = servers.with_server(daemon, replace(server, pending_context=None))
+    step.daemon = daemon = claims.remove(daemon, ClaimKind.CLIENT_DISCONNECT, pid)
+    if pid not in daemon.clients:
+        if claims.is_full(daemon, ClaimKind.CLIENT_CONNECT):
             return
-        step.daemon = claims.add(step.daemon, at, ClaimKind.CLIENT_CONNECT, pid)
-    step.daemon = _without_connecting(step.daemon, server_pid, pid)
-    clients.connect(step, at, server_pid, pid)
-    step.daemon = clients.add_context(step.daemon, pid, context, gpu)
+        daemon = claims.add(daemon, at, ClaimKind.CLIENT_CONNECT, pid)
+    step.daemon = _without_connecting(daemon, server_pid, pid)
+    servers.connect(step, at, server_pid, pid)
+    step.daemon = servers.add_context(step.daemon, pid, context, gpu)
 
 
 def _without_connecting(daemon: Daemon, server_pid: int, pid: int) -> Daemon:
@@ -198,7 +219,7 @@ def _known_server_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> No
     before = step.daemon.servers.get(pid)
     if before is None:
         return
-    server = fault_log.read_block_line(before, at, entry, pids)
+    server = read_block_line(before, at, entry, pids)
     if server is not before:
         step.daemon = servers.with_server(step.daemon, server)
     daemon = step.daemon
@@ -207,10 +228,10 @@ def _known_server_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> No
             pending = ContextCreation(pid=client, context=context) if context > 0 and client != 0 else None
             connecting = server.connecting
             # The control connection, context 0, is always accepted.
-            if context > 0 and len(connecting) < clients.MOST_CLIENTS:
+            if context > 0 and len(connecting) < servers.MOST_CLIENTS:
                 connecting |= {client}
             server = replace(server, pending_context=pending, connecting=connecting)
-            step.daemon = servers.with_server(clients.dequeue(daemon, client), server)
+            step.daemon = servers.with_server(servers.dequeue(daemon, client), server)
         case log_message.ClientActive(0):
             step.daemon = servers.with_hidden_pids(daemon, pid, True)
         case log_message.ClientLimitReached(limit):
@@ -220,15 +241,15 @@ def _known_server_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> No
                 return
             step.daemon = servers.with_server(daemon, replace(server, clients_limit=limit))
             (refused,) = server.connecting if len(server.connecting) == 1 else (None,)
-            clients.refuse(step, at, pid, refused, RefusalReason.LIMIT)
+            servers.refuse(step, at, pid, refused, RefusalReason.LIMIT)
         case log_message.ClientRefusedInTeardown(client):
             step.daemon = servers.with_server(daemon, replace(server, refused_client=client))
-            clients.refuse(step, at, pid, client, RefusalReason.FAULT)
+            servers.refuse(step, at, pid, client, RefusalReason.FAULT)
         case log_message.ClientNotAccepted(client, _) if server.refused_client == client:
             step.daemon = servers.with_server(daemon, replace(server, refused_client=None))
         case log_message.ClientNotAccepted(client, status):
             reason = RefusalReason.FAULT if status == NOT_READY else RefusalReason.OTHER
-            clients.refuse(step, at, pid, client, reason)
+            servers.refuse(step, at, pid, client, reason)
         case ContextExited(client, context):
             # Up to R565. After its last known context a client has disconnected.
             known = daemon.clients.get(client)
@@ -261,9 +282,7 @@ def _known_server_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> No
         case log_message.PrioritySet(priority):
             # A daemon's new default also applies to running servers (R580).
             step.daemon = limits.with_server_limits(daemon, server, client_priority=priority)
-        case log_message.HandlingFatalError() | log_message.ClientToBeTornDown() if fault_log.has_new_block(
-            before, server
-        ):
+        case log_message.HandlingFatalError() | log_message.ClientToBeTornDown() if has_new_block(before, server):
             step.daemon = claims.add(daemon, at, ClaimKind.FAULT, pid)
         case log_message.ServerContextDestroyed(device) if server.devices_to_reset:
             # The server recovers when the last affected client has left each device.
@@ -286,7 +305,7 @@ def _context_exiting(daemon: Daemon, at: float, entry: LogEntry, message: Contex
     A device-side assert is such an error (measured, R580). During a fault, the line only shows how the client ended.
     """
     pid, server = message.pid, daemon.servers[entry.pid]
-    before, disconnect = clients.last_known(daemon, pid), daemon.connections.disconnects.get(pid)
+    before, disconnect = servers.last_known(daemon, pid), daemon.connections.disconnects.get(pid)
     was_in_reset = any(each is not None and each.in_reset for each in (before, disconnect))
     daemon = _remove_context(daemon, at, entry, message)
     if not message.in_reset or was_in_reset or before is None or server.state is ServerState.FAULT:
@@ -300,7 +319,7 @@ def _context_exiting(daemon: Daemon, at: float, entry: LogEntry, message: Contex
 
 def _record_disconnect(daemon: Daemon, at: float, entry: LogEntry, pid: int) -> Daemon:
     """Record that a client's process has ended. The log may report the end of its contexts later (measured, R580)."""
-    client = clients.last_known(daemon, pid)
+    client = servers.last_known(daemon, pid)
     if pid in daemon.connections.disconnects or client is None or client.server != entry.pid:
         return daemon
     return _with_disconnect(daemon, _disconnect(client, at, entry.stamp))
@@ -312,15 +331,15 @@ def prune_disconnects(daemon: Daemon, at: float) -> Daemon:
     if not connections.disconnects and not connections.recently_disconnected:
         return daemon
     recent = {pid: each for pid, each in connections.disconnects.items() if at - each.at <= REMEMBERED_SECONDS}
-    clients = {
+    servers = {
         pid: each for pid, each in connections.recently_disconnected.items() if pid in connections.disconnected_at
     }
-    return with_connections(daemon, disconnects=recent, recently_disconnected=clients)
+    return with_connections(daemon, disconnects=recent, recently_disconnected=servers)
 
 
 def _remove_context(daemon: Daemon, at: float, entry: LogEntry, message: ContextExiting) -> Daemon:
     """Remove a context, which may be unknown. After its last known context a client has disconnected."""
-    client = clients.last_known(daemon, message.pid) or Client(pid=message.pid, server=entry.pid, connected_at=at)
+    client = servers.last_known(daemon, message.pid) or Client(pid=message.pid, server=entry.pid, connected_at=at)
     if message.pid == 0 or client.server != entry.pid:
         return daemon
     in_reset = client.in_reset or message.in_reset
@@ -370,3 +389,111 @@ def _with_disconnect(daemon: Daemon, disconnect: Disconnect) -> Daemon:
     if known.get(disconnect.pid) == disconnect:
         return daemon
     return with_connections(daemon, disconnects=with_latest(known, disconnect.pid, disconnect, MAX_REMEMBERED))
+
+
+# -- the log block of a fault -----------------------------------------------------------------------------------------
+
+
+def read_block_line(server: Server, at: float, entry: LogEntry, pids: Pids = None) -> Server:
+    """Return the server after one more line of its log.
+
+    A bare number is a PID only in the list of clients, so that it is translated from the daemon's PID namespace here.
+    """
+    stamp, message, block = entry.stamp, entry.message, server.fault_block
+    new = FaultLogBlock(at=at, stamp=stamp, named=_named_before(server, stamp))
+    current = block is not None and abs(at - block.at) <= SAME_SECONDS
+    current = current and block is not None and abs(seconds_between(block.stamp, stamp)) <= LONGEST_SECONDS
+    match message:
+        case log_message.ClientFatalError(pid) if pid != 0:
+            return replace(server, fatal_error=(stamp, pid))
+        case log_message.HandlingFatalError() if (
+            block is not None
+            and current
+            and (server.state is ServerState.FAULT or not block.confirmed)
+            and 0 < seconds_between(block.stamp, stamp) <= TOGETHER_SECONDS
+        ):
+            # Of the same fault: a client that exits with kernels in flight on two GPUs causes a fault on both.
+            named = _named_before(server, stamp) if block.named is None else block.named
+            block = replace(block, named=named, section=BlockSection.NOTHING)
+            return replace(server, fault_block=block, fatal_error=None)
+        case log_message.HandlingFatalError() if block is None or not is_same_block(block, at, stamp):
+            return replace(server, fault_block=new, fatal_error=None)
+        case log_message.ClientToBeTornDown(pid) if pid != 0 and not current:
+            # The first line of the block was lost.
+            server, current = replace(server, fault_block=new, fatal_error=None), True
+        case log_message.ServerContextDestroyed():
+            server = replace(server, reset_stamp=stamp)
+    block = server.fault_block
+    if block is None or not current:
+        return server
+    extended = _extend(block, message, pids)
+    if extended is block:
+        return server
+    devices = (server.devices_to_reset or frozenset()) | (extended.devices - block.devices)
+    return replace(server, fault_block=extended, devices_to_reset=devices or None)
+
+
+def has_new_block(before: Server, after: Server) -> bool:
+    """Return whether a block began between the two."""
+    old, new = before.fault_block, after.fault_block
+    return new is not None and (old is None or (new.at, new.stamp) != (old.at, old.stamp))
+
+
+def is_same_block(block: FaultLogBlock, at: float, stamp: str) -> bool:
+    """Return whether a block that was read at `at`, with this timestamp, is this one."""
+    return block.stamp == stamp and abs(at - block.at) <= SAME_SECONDS
+
+
+def without_client(server: Server, pid: int) -> Server:
+    """Return the server without this process in its faults."""
+    if server.fatal_error is not None and server.fatal_error[1] == pid:
+        server = replace(server, fatal_error=None)
+    block = server.fault_block
+    if block is None or pid not in named_clients(server):
+        return server
+    block = replace(
+        block,
+        named=None if block.named == pid else block.named,
+        torn_down=block.torn_down - {pid},
+        sticky_error=tuple(each for each in block.sticky_error if each != pid),
+    )
+    return replace(server, fault_block=block)
+
+
+def named_clients(server: Server) -> frozenset[int]:
+    """Return all PIDs that the server's log names in connection with a fault."""
+    error, block = server.fatal_error, server.fault_block
+    clients = frozenset() if block is None else block.clients
+    named = (None if error is None else error[1], None if block is None else block.named)
+    return clients.union(pid for pid in named if pid is not None)
+
+
+def _named_before(server: Server, stamp: str) -> int | None:
+    """Return the client that the log named just before, as it does for a memory fault."""
+    if server.fatal_error is None:
+        return None
+    named_at, pid = server.fatal_error
+    return pid if 0 <= seconds_between(named_at, stamp) <= NAMED_BEFORE_SECONDS else None
+
+
+def _extend(block: FaultLogBlock, message: Message, pids: Pids) -> FaultLogBlock:
+    match message:
+        case log_message.ClientToBeTornDown(pid) if pid != 0 and len(block.torn_down) < MOST_CLIENTS:
+            return replace(block, torn_down=block.torn_down | {pid}, section=BlockSection.NOTHING)
+        case log_message.ResetDevicesFollow():
+            return replace(block, section=BlockSection.DEVICES)
+        case log_message.StickyErrorClientsFollow():
+            return replace(block, section=BlockSection.STICKY_ERROR)
+        case log_message.BareNumber(device) if block.section is BlockSection.DEVICES and device < MOST_DEVICES:
+            return replace(block, devices=block.devices | {device})
+        case log_message.BareNumber(number) if block.section is BlockSection.STICKY_ERROR:
+            pid = translate_pid(number, pids)
+            if pid == 0 or pid in block.sticky_error or len(block.sticky_error) >= MOST_CLIENTS:
+                return block
+            return replace(block, sticky_error=(*block.sticky_error, pid))
+        case log_message.BareNumber() | log_message.Noise():
+            return block
+        case _ if block.section is BlockSection.NOTHING:
+            return block
+        case _:
+            return replace(block, section=BlockSection.NOTHING)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState
-from exporter.model.gpu import Gpu
-from exporter.model.node import CollectorName, Node
+from exporter.model.node import CollectorName, Gpu, Node
 from exporter.model.observation import DaemonName, Wanted
 from exporter.model.server import Server, ServerState
 from exporter.model.settings import PollIntervals

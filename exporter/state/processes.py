@@ -22,11 +22,10 @@ from exporter.model.observation import (
     UnitState,
 )
 from exporter.model.server import Client
-from exporter.model.values import replace
+from exporter.model.values import replace, with_latest
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.cgroup import CGROUP_CACHE_SIZE, CgroupMembership, parse_cgroup
 from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
-from exporter.state.step import with_latest
 
 REMEMBERED_SECONDS = 60.0
 MOST_DEATHS = 4096

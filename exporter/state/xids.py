@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 
 from exporter.model.event import Event, EventName
-from exporter.model.gpu import IncidentXid, RecoveryAction, XidBurst, XidCount, XidReport, Xids, XidSource
+from exporter.model.incident import IncidentXid, RecoveryAction, XidBurst, XidCount, XidReport, Xids, XidSource
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuEvent, GpuReading, GpuUuid, KernelRecord
 from exporter.model.values import replace

@@ -9,7 +9,7 @@ from exporter.model.identity import PodResourcesReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.parse.cgroup import cdi_claim_uid, gpu_device
-from exporter.state.failure_domains import gpus_of_clients
+from exporter.state.devices import gpus_of_clients
 from exporter.state.processes import cgroup_of
 
 STALE_SECONDS = 60.0

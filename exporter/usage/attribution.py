@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from exporter.model.daemon import Daemon
-from exporter.model.gpu import Gpu
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
-from exporter.model.node import Node
+from exporter.model.node import Gpu, Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.server import Client
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, VISIBLE_DEVICES
@@ -37,8 +36,7 @@ from exporter.usage import kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
 from exporter.usage.contention import contended
 from exporter.usage.kernel_times import Deltas
-from exporter.usage.last_minute import Splits, with_window
-from exporter.usage.launch_history import may_belong_to, watched_fraction
+from exporter.usage.last_minute import Splits, may_belong_to, watched_fraction, with_window
 
 LATE_SECONDS = 15.0
 """A reading that is older than the last window, but less than this, is late or a repetition."""

@@ -7,8 +7,7 @@ from math import ceil, fsum, hypot
 
 from exporter.model.contention import Bandwidth, GpuContention, Slowdown
 from exporter.model.daemon import Daemon
-from exporter.model.gpu import Gpu
-from exporter.model.node import Node
+from exporter.model.node import Gpu, Node
 from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
 from exporter.model.server import Client
 from exporter.model.settings import VISIBLE_DEVICES, Limits
@@ -16,14 +15,12 @@ from exporter.model.usage import Method, Share
 from exporter.parse.cgroup import CgroupMembership as Membership
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
 from exporter.parse.protocol3 import PROTOCOL
-from exporter.state.devices import gpus_by_ordinal
-from exporter.state.failure_domains import gpus_of_clients
+from exporter.state.devices import gpus_by_ordinal, gpus_of_clients
 from exporter.state.gpus import used_bytes
 from exporter.state.limits import clients_limit
 from exporter.state.processes import cgroup_of
 from exporter.usage.contention import STARVED_RATIO, bandwidths, is_clearly_slowed, sharing_gain, slowdowns
-from exporter.usage.last_minute import MINUTE_SECONDS, fresh_splits
-from exporter.usage.launch_history import current_reading
+from exporter.usage.last_minute import MINUTE_SECONDS, current_reading, fresh_splits
 
 WHOLE = 100.0
 """The active thread percentage without a limit."""

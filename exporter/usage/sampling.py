@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from exporter.model.daemon import DaemonState
-from exporter.model.gpu import Gpu
 from exporter.model.identity import Workload
-from exporter.model.node import Node
+from exporter.model.node import Gpu, Node
 from exporter.model.observation import GpuUuid
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample, Split, slot_of
 from exporter.state.devices import usable_gpus

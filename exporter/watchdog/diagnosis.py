@@ -12,8 +12,9 @@ from exporter.model.server import ServerState
 from exporter.model.values import replace
 from exporter.model.watchdog import HARMLESS, Condition, Diagnosis
 from exporter.parse.control_reply import servers_queried
-from exporter.state import hang_detection, processes
+from exporter.state import processes
 from exporter.state import servers as state_servers
+from exporter.state.lifecycle import program_hangs
 from exporter.watchdog.context import Context, Evaluated
 
 _STOPPED_SECONDS = 1.0
@@ -226,7 +227,7 @@ def _server_unresponsive(context: Context) -> Diagnosis | None:
 
 
 def _unresponsive(context: Context) -> Diagnosis | None:
-    """Two commands and a second indication have confirmed it (`state/hang_detection.py`)."""
+    """Two commands and a second indication have confirmed it (`state/lifecycle.py`)."""
     if context.daemon.state is not DaemonState.UNRESPONSIVE:
         return None
     daemon, known = context.daemon, processes.probes(context.daemon)
@@ -252,7 +253,7 @@ def _unresponsive_since(context: Context) -> float:
 
 def _program_unresponsive(context: Context) -> Diagnosis | None:
     """Commands go through the control program. If the daemon answers without it, the program is at fault."""
-    if not hang_detection.program_hangs(context.daemon, context.at):
+    if not program_hangs(context.daemon, context.at):
         return None
     return Diagnosis(
         condition=Condition.PROGRAM_UNRESPONSIVE,

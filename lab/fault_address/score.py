@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.incidents.fault_address import find_owner
-from exporter.model.gpu import FailedAccess
-from exporter.model.incident import AddressClue
+from exporter.model.incident import AddressClue, FailedAccess
 from exporter.model.observation import AddressRange, AddressRanges
 from exporter.parse.kernel_log import parse_failed_access, parse_kernel_record, parse_xid
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from exporter.state.fault_log import SERVER_END_SECONDS, TOGETHER_SECONDS
+from exporter.state.claims import SERVER_END_SECONDS
+from exporter.state.log_lines import TOGETHER_SECONDS
 from tests.chaos.process_watch import MpsProcess, Role
 from tests.chaos.terms import DAEMON, NEIGHBOUR
 from tests.standin.mps import Truth

@@ -6,8 +6,7 @@ from typing import Any
 
 from exporter.config.settings import Config, DaemonConfig
 from exporter.doctor.facts import DaemonFacts, DirectoryFacts, ExporterProcess, Facts, ProcessFacts, Programs
-from exporter.model.gpu import BypassingProcess, Gpu
-from exporter.model.node import Node
+from exporter.model.node import BypassingProcess, Gpu, Node
 from exporter.model.observation import LogFile
 from exporter.model.reason import Reason
 from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY

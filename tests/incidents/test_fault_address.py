@@ -10,14 +10,16 @@ import pytest
 
 from exporter.incidents.fault_address import find_owner
 from exporter.incidents.root_cause import rank_suspects
-from exporter.model.gpu import AccessKind, FailedAccess, IncidentXid
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.incident import (
+    AccessKind,
     AddressClue,
     AddressMatch,
     ClientDetails,
     Clues,
+    FailedAccess,
     Incident,
+    IncidentXid,
     InFlightWork,
     Place,
 )

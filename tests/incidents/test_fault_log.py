@@ -8,9 +8,9 @@ from exporter.model.event import EventName
 from exporter.model.observation import GpuEvent, LogLine
 from exporter.model.server import BlockSection, FaultLogBlock, Server
 from exporter.parse.log_line import Pids, parse_log_line, translate_entry
-from exporter.state.clients import MOST_CLIENTS
 from exporter.state.devices import MOST_DEVICES
-from exporter.state.fault_log import LONGEST_SECONDS, NAMED_BEFORE_SECONDS, has_new_block, read_block_line
+from exporter.state.log_lines import LONGEST_SECONDS, NAMED_BEFORE_SECONDS, has_new_block, read_block_line
+from exporter.state.servers import MOST_CLIENTS
 from tests.builders import (
     AT,
     CLIENT,

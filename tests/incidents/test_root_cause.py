@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 
 from exporter.incidents import root_cause
 from exporter.incidents.root_cause import rank_suspects, rankings
-from exporter.model.gpu import FailedAccess, IncidentXid
-from exporter.model.incident import ClientDetails, Clues, EarlyDisconnect, FaultKind, Incident, InFlightWork
+from exporter.model.incident import (
+    ClientDetails,
+    Clues,
+    EarlyDisconnect,
+    FailedAccess,
+    FaultKind,
+    Incident,
+    IncidentXid,
+    InFlightWork,
+)
 from exporter.model.reason import Reason, ReasonCode
 from tests.builders import AT, DAEMON, GPU, SERVER
 

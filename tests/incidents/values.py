@@ -4,9 +4,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from exporter.model.gpu import IncidentXid
 from exporter.model.identity import Workload, WorkloadKind
-from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, RecoveryDelay, Refusal, Suspect
+from exporter.model.incident import (
+    ClientDetails,
+    FaultKind,
+    Incident,
+    IncidentEnd,
+    IncidentXid,
+    RecoveryDelay,
+    Refusal,
+    Suspect,
+)
 from exporter.model.reason import Reason, ReasonCode
 from tests.builders import AT, DAEMON, GPU, MIB, SERVER
 

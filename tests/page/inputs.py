@@ -5,9 +5,8 @@ from dataclasses import replace
 
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.event import Event, EventName
-from exporter.model.gpu import IncidentXid
 from exporter.model.identity import Workload, WorkloadKind
-from exporter.model.incident import ClientDetails, FaultKind, IncidentEnd, RecoveryDelay, Suspect
+from exporter.model.incident import ClientDetails, FaultKind, IncidentEnd, IncidentXid, RecoveryDelay, Suspect
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode

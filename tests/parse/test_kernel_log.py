@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.model.gpu import AccessKind, FailedAccess
+from exporter.model.incident import AccessKind, FailedAccess
 from exporter.parse.kernel_log import (
     XIDS,
     Xid,

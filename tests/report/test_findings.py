@@ -10,7 +10,7 @@ import yaml
 from exporter.demo.failures import PlannedFailure
 from exporter.demo.simulation import Simulation
 from exporter.model.daemon import DaemonState
-from exporter.model.gpu import RecoveryAction, Xids
+from exporter.model.incident import RecoveryAction, Xids
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
 from exporter.model.reason import Reason, ReasonCode

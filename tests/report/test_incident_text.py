@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from exporter.model.gpu import IncidentXid
-from exporter.model.incident import Clues, FaultKind, Incident, IncidentEnd, InFlightWork, RecoveryDelay
+from exporter.model.incident import Clues, FaultKind, Incident, IncidentEnd, IncidentXid, InFlightWork, RecoveryDelay
 from exporter.report.remedy import Address
 from exporter.report.text import Style, local_time, short_time, text_of
 from tests.builders import AT, DAEMON, GPU, MIB, OTHER_GPU, SERVER

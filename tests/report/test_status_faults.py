@@ -13,7 +13,7 @@ from exporter.report.node_status import document_of
 from exporter.report.remedy import Address
 from exporter.report.status_text import table_lines
 from exporter.report.text import text_of
-from exporter.state.failure_domains import failure_domains
+from exporter.state.devices import failure_domains
 from tests.builders import (
     AT,
     CLIENT,

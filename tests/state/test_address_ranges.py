@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from exporter.model.gpu import FailedAccess, IncidentXid
+from exporter.incidents import fault_address
+from exporter.model.incident import FailedAccess, IncidentXid
 from exporter.model.node import Node
 from exporter.model.observation import AddressRanges
-from exporter.state import address_ranges
 from tests.builders import AT, GPU, OTHER_GPU, exited, gpu_reading, look, process, reduced
 from tests.incidents.test_incidents import UP, A, B, C
 
@@ -22,24 +22,24 @@ def ranges(at: float, start: int = 1 << 44, ticks: int = 60) -> AddressRanges:
 
 
 def test_the_clients_with_their_memory_are_wanted() -> None:
-    wanted = address_ranges.wanted(UP)
+    wanted = fault_address.wanted(UP)
     assert set(wanted) == {A, B, C}
     assert all(want.memory and want.fault_at == 0 for want in wanted.values())
     assert {pid: want.start_ticks for pid, want in wanted.items()} == {
         pid: UP.processes[pid].start_ticks for pid in (A, B, C)
     }
     grown = reduced(gpu_reading(dict.fromkeys((A, B, C), 5000), at=AT + 1), start=UP).node
-    assert address_ranges.wanted(grown)[A].memory != wanted[A].memory
+    assert fault_address.wanted(grown)[A].memory != wanted[A].memory
 
 
 def test_after_a_fault_the_clients_of_its_gpu_are_wanted_again() -> None:
     fault = with_fault(GPU)
-    assert address_ranges.last_fault_at(fault) == AT + 3
-    assert {want.fault_at for want in address_ranges.wanted(fault).values()} == {AT + 3}
+    assert fault_address.last_fault_at(fault) == AT + 3
+    assert {want.fault_at for want in fault_address.wanted(fault).values()} == {AT + 3}
     elsewhere = reduced(gpu_reading((700,), gpu=OTHER_GPU, index=1), start=with_fault(OTHER_GPU)).node
-    assert {want.fault_at for want in address_ranges.wanted(elsewhere).values()} == {0}
-    assert {want.fault_at for want in address_ranges.wanted(with_fault(None)).values()} == {AT + 3}
-    assert address_ranges.last_fault_at(UP) == 0
+    assert {want.fault_at for want in fault_address.wanted(elsewhere).values()} == {0}
+    assert {want.fault_at for want in fault_address.wanted(with_fault(None)).values()} == {AT + 3}
+    assert fault_address.last_fault_at(UP) == 0
 
 
 def test_equal_readings_count_as_one_and_the_last_different_ones_are_remembered() -> None:

@@ -13,8 +13,7 @@ from exporter.model.observation import Observation
 from exporter.model.settings import PollIntervals
 from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.clients import MOST_CLIENTS
-from exporter.state.servers import MOST_EXITED, MOST_SERVERS
+from exporter.state.servers import MOST_CLIENTS, MOST_EXITED, MOST_SERVERS
 from exporter.view import View
 from tests.builders import (
     AT,

@@ -12,8 +12,7 @@ from exporter.model.incident import IncidentEnd
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuEvent, KernelRecord, LogLine, Observation
 from exporter.model.server import ServerState
-from exporter.state.claims import MAX_OF_A_KIND, OPEN_SECONDS, REFUTED_SECONDS
-from exporter.state.fault_log import UNCONFIRMED_SECONDS
+from exporter.state.claims import MAX_OF_A_KIND, OPEN_SECONDS, REFUTED_SECONDS, UNCONFIRMED_SECONDS
 from tests.builders import (
     AT,
     CLIENT,

@@ -12,7 +12,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
 from exporter.model.server import Client, Disconnect, Server
 from exporter.reducer import reduce
-from exporter.state.failure_domains import FailureDomain, failure_domains, gpus_of_clients
+from exporter.state.devices import FailureDomain, failure_domains, gpus_of_clients
 from tests.builders import (
     AT,
     CLIENT,
@@ -258,7 +258,7 @@ def test_reads_each_process_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
     present = reduced(*at_work(*pids), *readings).node
     read: list[str] = []
     monkeypatch.setattr(
-        "exporter.state.failure_domains._processes_with_context", lambda reading: read.append(reading.gpu) or set()
+        "exporter.state.devices._processes_with_context", lambda reading: read.append(reading.gpu) or set()
     )
     failure_domains(present, of(present))
     assert sorted(read) == gpus

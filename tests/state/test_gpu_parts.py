@@ -7,9 +7,8 @@ import pytest
 
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import Daemon, Declaration
-from exporter.model.gpu import SharingMode
 from exporter.model.launches import GpuUse
-from exporter.model.node import Node
+from exporter.model.node import Node, SharingMode
 from exporter.model.observation import (
     DaemonProcess,
     GpuEvent,
@@ -24,9 +23,8 @@ from exporter.page.page import Page
 from exporter.parse.control_reply import parse_device_addresses
 from exporter.parse.protocol3 import LIST_DEVICES, LIST_PARTITIONS
 from exporter.reducer import reduce
-from exporter.state.bypassing import sharing_mode
-from exporter.state.devices import device_count, gpus_by_ordinal, serves_gpu
-from exporter.state.failure_domains import failure_domains, gpus_of_clients
+from exporter.state.devices import device_count, failure_domains, gpus_by_ordinal, gpus_of_clients, serves_gpu
+from exporter.state.gpus import sharing_mode
 from exporter.state.poll_schedule import commands
 from exporter.usage.capacity import Bound, gpu_sharing, thread_ratio
 from exporter.view import View

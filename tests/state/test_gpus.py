@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from exporter.model.event import EventName
-from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.launches import GpuUse
-from exporter.model.node import Node
+from exporter.model.node import Gpu, Node, SharingMode
 from exporter.model.observation import DaemonFound, GpuProcess, GpuReading, Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.reducer import reduce
-from exporter.state.bypassing import sharing_mode
-from exporter.state.gpus import ENERGY, LIMITS
+from exporter.state.gpus import ENERGY, LIMITS, sharing_mode
 from tests.builders import (
     AT,
     CLIENT,

@@ -16,7 +16,7 @@ from exporter.report.findings import findings
 from exporter.report.node_status import document_of
 from exporter.report.problem import Severity
 from exporter.state import poll_schedule
-from exporter.state.hang_detection import STARTING_SECONDS
+from exporter.state.lifecycle import STARTING_SECONDS
 from exporter.watchdog.context import Policy
 from exporter.watchdog.evaluation import evaluate
 from tests.builders import (

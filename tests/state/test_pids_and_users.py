@@ -13,7 +13,7 @@ from exporter.model.observation import ControlReply, LogLine, Observation
 from exporter.parse import log_message
 from exporter.parse.control_reply import translate_command
 from exporter.parse.log_line import PID_FIELDS, LogEntry, numbers_in_line, pids_in_line, translate_entry
-from exporter.state import fault_log, poll_schedule
+from exporter.state import log_lines, poll_schedule
 from exporter.view import View
 from tests.builders import (
     AT,
@@ -356,7 +356,7 @@ CLAIMS: tuple[Observation, ...] = (FAKE, *at_work(CLIENT, VICTIM), *OWN)
 def everywhere(result: Reduced) -> set[int]:
     """Return all PIDs that the daemon has anything to do with."""
     daemon = result.daemon
-    hit = {pid for server in daemon.servers.values() for pid in fault_log.named_clients(server)}
+    hit = {pid for server in daemon.servers.values() for pid in log_lines.named_clients(server)}
     here = {*daemon.servers, *daemon.clients, *daemon.connections.queued}
     return (
         here

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.event import Event, EventName
-from exporter.model.gpu import IncidentXid
-from exporter.model.incident import Incident
+from exporter.model.incident import Incident, IncidentXid
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, KernelRecord, Observation
 from exporter.reducer import reduce_all

@@ -13,7 +13,7 @@ from exporter.model.node import Node
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.usage.attribution import processes_to_watch
-from exporter.usage.launch_history import MAX_READINGS, STALE_SECONDS, launch_counts
+from exporter.usage.last_minute import MAX_READINGS, STALE_SECONDS, launch_counts
 from exporter.usage.sampling import sample_of, slots_until, with_sample
 from tests.builders import (
     AT,

@@ -13,8 +13,7 @@ from exporter.reducer import reduce
 from exporter.report.client_findings import starved_clients
 from exporter.usage.accounting import MAX_COMMAND_LENGTH, MAX_COMMANDS, close_idle_accounts, post_time, remember_pace
 from exporter.usage.contention import EXAMINED_SECONDS, STARVED_SECONDS, contended, slowdowns, starved
-from exporter.usage.last_minute import combined, with_window
-from exporter.usage.launch_history import with_reading
+from exporter.usage.last_minute import combined, with_reading, with_window
 from tests.builders import AT, GPU, at_work, flight, gpu_reading, looks, process, reduced
 from tests.usage.test_contention import ALONE, SLOWED, STREAMING, work
 
