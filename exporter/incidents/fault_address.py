@@ -11,10 +11,20 @@ from itertools import chain
 from math import inf, log
 from typing import NamedTuple
 
-from exporter.model.incident import LOWEST_ADDRESS, AddressClue, AddressMatch, FailedAccess, Place
+from exporter.model.daemon import Daemon
+from exporter.model.incident import (
+    INSTRUCTIONS,
+    LOWEST_ADDRESS,
+    AddressClue,
+    AddressMatch,
+    FailedAccess,
+    Incident,
+    Place,
+)
 from exporter.model.node import Node
-from exporter.model.observation import AddressRange, AddressRanges, AddressWant
+from exporter.model.observation import AddressRange, AddressRanges, AddressWant, GpuUuid
 from exporter.model.values import replace
+from exporter.state.devices import is_same_or_parent
 from exporter.state.gpus import used_bytes
 
 INSIDE, NEAR = 0, 1
@@ -41,6 +51,9 @@ COMMON_ENDS = 2
 
 MOST_MATCHES = 8
 
+MOST_ACCESSES = 4
+"""Failed accesses of one fault that are compared with the address ranges."""
+
 
 class _Fit(NamedTuple):
     """The place of an address in the ranges of a client, and how likely that client would use this address."""
@@ -65,13 +78,17 @@ def find_owner(
     fault too: it may have used a new one.
     """
     pids = tuple(candidates)
+
+    def is_read(of_client: Sequence[AddressRanges]) -> bool:
+        return bool(of_client) and of_client[-1].at >= at and all(each.complete for each in of_client)
+
     clue = AddressClue(
         address=access.address,
         kind=access.kind,
         fault=access.fault,
         engine=access.engine,
         candidates=pids,
-        unread=tuple(pid for pid in pids if not _is_read(readings.get(pid, ()), at)),
+        unread=tuple(pid for pid in pids if not is_read(readings.get(pid, ()))),
     )
     same = known is not None and known.address == access.address and set(known.candidates) == set(pids)
     if known is not None and same and len(clue.unread) >= len(known.unread):
@@ -79,12 +96,11 @@ def find_owner(
     ignored = _common_ranges(readings[pid] for pid in pids if pid in readings)
     if access.address < LOWEST_ADDRESS or any(start <= access.address < end for start, end in ignored):
         return clue
-    fits: dict[int, _Fit] = {}
-    for pid in pids:
-        fit = _best_fit(access.address, readings.get(pid, ()), ignored)
-        if fit is not None:
-            fits[pid] = fit
-    fits = _with_equal_layouts(fits, readings)
+    # Of all readings: a range may have been freed shortly before the access, or just added.
+    of_clients = (
+        (pid, [fit for each in readings.get(pid, ()) for fit in _fits(access.address, each, ignored)]) for pid in pids
+    )
+    fits = _with_equal_layouts({pid: max(found) for pid, found in of_clients if found}, readings)
     total = sum(fit.likelihood for fit in fits.values()) + sum(pid not in fits for pid in pids) / SPACE
     order = sorted(fits, key=lambda pid: (-fits[pid].likelihood, pid))
     best = max((fit.likelihood for fit in fits.values() if fit.distance <= FARTHEST), default=inf)
@@ -103,11 +119,6 @@ def find_owner(
         if fits[pid].likelihood == best or (fits[pid].distance <= FARTHEST and number < MOST_MATCHES)
     ]
     return replace(clue, matches=tuple(matches))
-
-
-def _is_read(readings: Sequence[AddressRanges], at: float) -> bool:
-    """Return whether all ranges of a client are known, and were read after this time too."""
-    return bool(readings) and readings[-1].at >= at and all(each.complete for each in readings)
 
 
 def _common_ranges(readings: Iterable[Sequence[AddressRanges]]) -> frozenset[AddressRange]:
@@ -136,18 +147,16 @@ def _with_equal_layouts(fits: Mapping[int, _Fit], readings: Mapping[int, Sequenc
     return found
 
 
-def _best_fit(address: int, readings: Sequence[AddressRanges], ignored: Collection[AddressRange]) -> _Fit | None:
-    """Return the best fit in all readings: a range may have been freed shortly before the access, or just added."""
-    return max((fit for each in readings for fit in _fits(address, each, ignored)), default=None)
-
-
 def _fits(address: int, reading: AddressRanges, ignored: Collection[AddressRange]) -> Iterable[_Fit]:
     anywhere = (1 - sum(GPU_PARTS) - sum(HOST_PARTS)) / SPACE
     of_gpu = tuple(each for each in reading.gpu if each not in ignored)
     for ranges, parts, is_host in ((of_gpu, GPU_PARTS, False), (reading.host, HOST_PARTS, True)):
-        nearest = _nearest(address, ranges)
-        if nearest is None:
+        # The range that contains the address is one of the two around its place in the order.
+        index = bisect_right(ranges, (address, inf))
+        around = ranges[max(0, index - 1) : index + 1]
+        if not around:
             continue
+        nearest = min(around, key=lambda each: _place(address, each)[1])
         place, distance = _place(address, nearest)
         if address < CHOSEN_BELOW:
             density = CHOSEN_DENSITY if distance <= CHOSEN_FARTHEST and not is_host else 0.0
@@ -158,13 +167,6 @@ def _fits(address: int, reading: AddressRanges, ignored: Collection[AddressRange
         else:
             density = 0.0
         yield _Fit(density + anywhere, place, distance, nearest, is_host)
-
-
-def _nearest(address: int, ranges: Sequence[AddressRange]) -> AddressRange | None:
-    """Return the range that contains the address, or else the nearest one, of ranges in order."""
-    index = bisect_right(ranges, (address, inf))
-    around = ranges[max(0, index - 1) : index + 1]
-    return min(around, key=lambda each: _place(address, each)[1], default=None)
 
 
 def _place(address: int, within: AddressRange) -> tuple[Place, int]:
@@ -183,6 +185,57 @@ def _freed_seconds(address: int, at: float, readings: Sequence[AddressRanges]) -
     if not having or having[-1] >= at or readings[-1].at < at:
         return None
     return round(at - having[-1], 1)
+
+
+# -- what the addresses of a fault show ------------------------------------------------------------------------------
+
+
+def address_clue(node: Node, daemon: Daemon, incident: Incident, early: Collection[int]) -> AddressClue | None:
+    """Return what the address of the first failed access of data shows, if the kernel log reports one.
+
+    If the addresses of several accesses do not show the same client, they show none.
+    """
+    found: list[AddressClue] = []
+    candidates = dict.fromkeys((*incident.affected, *early))
+    for xid in incident.xids:
+        access = xid.access
+        if access is None or access.unit == INSTRUCTIONS or _is_foreign(daemon, xid.pid, candidates):
+            continue
+        on_gpu = [pid for pid in candidates if not _is_elsewhere(node, xid.gpu, pid)]
+        readings = {pid: each for pid in on_gpu if (each := _readings_of(node, pid))}
+        known = incident.clues.address if not found else None
+        found.append(find_owner(access, xid.at, on_gpu, readings, known))
+        if len(found) == MOST_ACCESSES:
+            break
+    best = {clue.matches[0].pid if clue.matches else None for clue in found}
+    alike = {other for clue in found for match in clue.matches[:1] for other in match.alike}
+    if len(best - alike) > 1:
+        return replace(found[0], matches=())
+    return found[0] if found else None
+
+
+def _is_foreign(daemon: Daemon, pid: int | None, candidates: Collection[int]) -> bool:
+    """Return whether the process that an Xid names is none of the daemon. MPS names a client or the server."""
+    if pid is None or daemon.runtime.in_foreign_namespace:
+        return False
+    own = (daemon.servers, daemon.clients, daemon.connections.disconnects, daemon.connections.server_exited_at)
+    return pid not in candidates and not any(pid in each for each in own)
+
+
+def _is_elsewhere(node: Node, gpu: GpuUuid | None, pid: int) -> bool:
+    """Return whether NVML has shown a client on other GPUs only."""
+    on = {uuid for uuid, each in node.gpus.items() if pid in each.mps_since or pid in each.mps_left}
+    if gpu is None or not on:
+        return False
+    return not any(is_same_or_parent(node, gpu, (uuid,)) or is_same_or_parent(node, uuid, (gpu,)) for uuid in on)
+
+
+def _readings_of(node: Node, pid: int) -> tuple[AddressRanges, ...]:
+    """Return the readings of the process that has the PID, or had it until it exited."""
+    death = node.deaths.get(pid)
+    process = node.processes.get(pid) or (None if death is None else death.process)
+    readings = node.address_ranges.get(pid, ())
+    return tuple(each for each in readings if process is None or each.start_ticks == process.start_ticks)
 
 
 # -- which ranges are read and stored ----------------------------------------------------------------------------------
@@ -204,6 +257,12 @@ def wanted(node: Node) -> Mapping[int, AddressWant]:
 
     A client that has just disconnected, as after a fault, is still wanted while its process runs.
     """
+
+    def may_use(gpu: str | None, pid: int) -> bool:
+        """Return whether a client uses the GPU, or did so until now, or may use it because the list has no client."""
+        shown = node.gpus.get(gpu or "")
+        return shown is None or not shown.mps_since or pid in shown.mps_since or pid in shown.mps_left
+
     faults = [(xid.at, xid.gpu) for xid in node.xids.recent if xid.access is not None]
     memory: dict[int, list[int]] = {}
     for gpu in node.gpus.values():
@@ -214,15 +273,9 @@ def wanted(node: Node) -> Mapping[int, AddressWant]:
         process = node.processes.get(pid)
         if process is None or pid in found or len(found) >= MOST_CLIENTS_READ:
             continue
-        fault_at = max((at for at, gpu in faults if gpu not in node.gpus or _uses(node, gpu, pid)), default=0.0)
+        fault_at = max((at for at, gpu in faults if may_use(gpu, pid)), default=0.0)
         found[pid] = AddressWant(start_ticks=process.start_ticks, memory=tuple(memory.get(pid, ())), fault_at=fault_at)
     return found
-
-
-def _uses(node: Node, gpu: str | None, pid: int) -> bool:
-    """Return whether a client uses the GPU, or did so until now, or may use it because the list has no client."""
-    shown = node.gpus[gpu] if gpu is not None else None
-    return shown is None or not shown.mps_since or pid in shown.mps_since or pid in shown.mps_left
 
 
 def ranges_read(node: Node, reading: AddressRanges) -> Node:
@@ -240,7 +293,7 @@ def ranges_read(node: Node, reading: AddressRanges) -> Node:
 
 def prune(node: Node) -> Node:
     """Remove the ranges of processes that nothing refers to."""
-    kept = {
-        pid: readings for pid, readings in node.address_ranges.items() if pid in node.processes or pid in node.deaths
-    }
-    return node if len(kept) == len(node.address_ranges) else replace(node, address_ranges=kept)
+    known = node.processes.keys() | node.deaths.keys()
+    if node.address_ranges.keys() <= known:
+        return node
+    return replace(node, address_ranges={pid: each for pid, each in node.address_ranges.items() if pid in known})

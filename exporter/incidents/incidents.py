@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 
-from exporter.incidents.details import add_details, new_incident
+from exporter.incidents.evidence import add_details, new_incident
 from exporter.incidents.root_cause import rank_suspects
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes, with_connections, with_totals
 from exporter.model.event import Event, EventName

@@ -118,7 +118,12 @@ def rank_suspects(incident: Incident) -> Incident:
         return replace(incident, kind=FaultKind.HARDWARE, suspects=())
     ranked = rankings(incident)
     if incident.clues.log_unreliable:
-        ranked = {pid: _limited(each) for pid, each in ranked.items()}
+        ranked = {
+            pid: Ranking(MAX_IF_LOG_UNRELIABLE, (*each.indications, LOG_UNRELIABLE))
+            if each.confidence > MAX_IF_LOG_UNRELIABLE
+            else each
+            for pid, each in ranked.items()
+        }
     order = sorted(ranked, key=lambda pid: (-ranked[pid].confidence, -len(ranked[pid].indications), pid))
     suspects = tuple(
         Suspect(
@@ -131,12 +136,6 @@ def rank_suspects(incident: Incident) -> Incident:
     )
     incident = replace(incident, suspects=suspects[:MAX_SUSPECTS])
     return replace(incident, kind=_kind(incident))
-
-
-def _limited(ranking: Ranking) -> Ranking:
-    if ranking.confidence <= MAX_IF_LOG_UNRELIABLE:
-        return ranking
-    return Ranking(MAX_IF_LOG_UNRELIABLE, (*ranking.indications, LOG_UNRELIABLE))
 
 
 def _kind(incident: Incident) -> FaultKind:

@@ -1,0 +1,471 @@
+"""Evidence of an incident: affected clients, GPUs and Xids, and the clues to its cause."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain, count, pairwise
+from typing import NamedTuple
+
+from exporter.incidents.fault_address import address_clue
+from exporter.model.daemon import ClaimKind, Daemon
+from exporter.model.incident import (
+    ClientDetails,
+    Clues,
+    EarlyDisconnect,
+    Incident,
+    IncidentXid,
+    InFlightWork,
+)
+from exporter.model.launches import ProcessWork, WorkReading, began_ns
+from exporter.model.node import Node
+from exporter.model.observation import GpuUuid, ProcessReading
+from exporter.model.server import Client, FaultLogBlock, Server
+from exporter.model.values import replace
+from exporter.parse.log_line import seconds_between
+from exporter.state import known_daemons
+from exporter.state.devices import (
+    failure_domains,
+    gpus_by_ordinal,
+    gpus_of_clients,
+    is_same_or_parent,
+    usable_gpus,
+    uses_gpu,
+)
+from exporter.state.gpus import used_bytes
+from exporter.state.processes import cgroup_of, client_id, pod_of, workload_of
+from exporter.state.servers import MOST_CLIENTS, last_known
+from exporter.state.xids import CLAIM_SECONDS
+from exporter.usage.last_minute import may_belong_to
+
+INFER_AFTER_SECONDS = 0.5
+"""If the log lists no affected clients in this time, they are inferred."""
+
+MOST_XIDS = 64
+
+
+def new_incident(node: Node, daemon: Daemon, server: Server) -> Incident:
+    """Return the incident of a fault that was just found. It began with its block, which may have been read earlier."""
+    process, block = node.processes.get(server.pid), server.fault_block
+    at = node.at if block is None else block.at
+    # Two faults of one server can be found at the same time.
+    first = f"{abs(server.pid)}-{int(node.at * 1000):x}"
+    ids = chain((first,), (f"{first}-{number}" for number in count(2)))
+    return Incident(
+        id=next(each for each in ids if each not in node.incidents),
+        daemon=daemon.name,
+        server=server.pid,
+        server_start_ticks=None if process is None else process.start_ticks,
+        block_timestamp=None if block is None else block.stamp,
+        started_at=at,
+        detected_at=at,
+    )
+
+
+def add_details(before: Node, node: Node, incident: Incident) -> Incident:
+    """Return the incident with all that is known now. `before` may still know processes that have exited."""
+    daemon = node.daemons.get(incident.daemon)
+    if daemon is None:
+        return incident
+    server = daemon.servers.get(incident.server)
+    block = None if server is None else server.fault_block
+    if block is not None and block.stamp != incident.block_timestamp:
+        block = None  # Of a later fault of the same server.
+    incident = _add_affected(node, daemon, incident, block)
+    incident = replace(incident, gpus=_gpus(node, daemon, incident, block))
+    incident = _add_xids(node, daemon, incident)
+    if not incident.gpus and (block is None or node.at - incident.detected_at >= INFER_AFTER_SECONDS):
+        incident = replace(incident, gpus=_sorted(node, _gpus_of_xids(incident)))
+    incident = replace(incident, clues=gather_clues(node, daemon, incident, block))
+    incident = _remove_other_users(node, daemon, incident)
+    return replace(incident, client_details=_client_details(before, node, daemon, incident))
+
+
+def _add_affected(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock | None) -> Incident:
+    """Add the clients that got the sticky error: those in the log, else all that share a GPU with an Xid."""
+    logged = () if block is None else (*block.sticky_error, *sorted(block.torn_down.difference(block.sticky_error)))
+    if logged:
+        known = tuple(pid for pid in incident.affected if pid not in logged) if incident.affected_confirmed else ()
+        return _limit_to_affected(replace(incident, affected=(*known, *logged)[:MOST_CLIENTS], affected_confirmed=True))
+    if incident.affected_confirmed or incident.settled:
+        return incident
+    if block is not None and node.at - incident.detected_at < INFER_AFTER_SECONDS:
+        return incident
+    # All clients in the failure domains of the GPUs with an Xid; without an Xid, those of the only domain.
+    gpus = _gpus_of_xids(incident)
+    found = failure_domains(node, daemon).get(incident.server, ())
+    domains = [each for each in found if not each.upper_bound]
+    if gpus or len(domains) == 1:
+        inferred = {pid for each in domains for pid in each.clients if not gpus or each.gpus & gpus}
+        return replace(incident, affected=(*incident.affected, *sorted(inferred.difference(incident.affected))))
+    return incident
+
+
+def _limit_to_affected(incident: Incident) -> Incident:
+    """Remove what is known of clients that were taken for affected by mistake."""
+    return replace(
+        incident,
+        blocking={pid: delay for pid, delay in incident.blocking.items() if pid in incident.affected},
+        disconnected=tuple(pid for pid in incident.disconnected if pid in incident.affected),
+    )
+
+
+def _gpus_of_xids(incident: Incident) -> set[GpuUuid]:
+    return {xid.gpu for xid in incident.xids if xid.gpu is not None}
+
+
+def _add_xids(node: Node, daemon: Daemon, incident: Incident) -> Incident:
+    """Add the recent Xids of the incident's GPUs and time that belong to no other process or fault."""
+    recent = {(each.number, each.at) for each in node.xids.recent}
+    known = [each for each in incident.xids if (each.number, each.at) not in recent]
+    others = [
+        each
+        for each in node.incidents.values()
+        if each.id != incident.id and abs(each.detected_at - incident.detected_at) <= 2 * CLAIM_SECONDS
+    ]
+    found = [
+        each
+        for each in node.xids.recent
+        if _may_belong(node, daemon, incident, each)
+        # Another fault of its GPU may be closer in time.
+        and not any(
+            (each.gpu is None or is_same_or_parent(node, each.gpu, other.gpus))
+            and abs(each.at - other.detected_at) < abs(each.at - incident.detected_at)
+            for other in others
+        )
+    ]
+    xids = (*known, *found)[:MOST_XIDS]
+    started_at = min((incident.detected_at, *(each.at for each in xids)))
+    return replace(incident, xids=xids, started_at=started_at)
+
+
+def _may_belong(node: Node, daemon: Daemon, incident: Incident, xid: IncidentXid) -> bool:
+    if abs(xid.at - incident.detected_at) > CLAIM_SECONDS:
+        return False
+    if xid.gpu is not None and incident.gpus and not is_same_or_parent(node, xid.gpu, incident.gpus):
+        return False
+    if xid.gpu in node.gpus and not uses_gpu(node, daemon, xid.gpu or ""):
+        return False
+    return xid.pid is None or not _is_of_others(node, daemon, xid.pid)
+
+
+def _is_of_others(node: Node, daemon: Daemon, pid: int) -> bool:
+    """Return whether a process bypasses MPS or belongs to another daemon, as far as that is known."""
+
+    def has(each: Daemon) -> bool:
+        return pid in each.servers or pid in each.clients or pid in each.connections.disconnected_at
+
+    if has(daemon) or pid in daemon.connections.disconnects:
+        return False
+    bypasses = any(pid in gpu.bypassing_processes for gpu in node.gpus.values())
+    return bypasses or any(has(each) for each in node.daemons.values())
+
+
+def _gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock | None) -> tuple[GpuUuid, ...]:
+    """Return the affected GPUs: those in the log if its ordinals are known, and those of the affected clients.
+
+    The GPUs of the Xids are the last resort, because an Xid may be of another fault at the same time.
+    """
+    ordinals = gpus_by_ordinal(node, daemon)
+    found = set(incident.gpus)
+    if block is not None and block.devices and block.devices <= ordinals.keys():
+        found = {ordinals[device] for device in block.devices}
+    found.update(*gpus_of_clients(node, daemon, incident.affected).values())
+    if not found and len(ordinals) == 1:
+        found = set(ordinals.values())
+    return _sorted(node, found)
+
+
+def _sorted(node: Node, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
+    """Return GPUs by index, then by UUID."""
+    indices = {uuid: gpu.reading.index or 0 for uuid, gpu in node.gpus.items()}
+    return tuple(sorted(gpus, key=lambda uuid: (indices.get(uuid, 0), uuid)))
+
+
+def _remove_other_users(node: Node, daemon: Daemon, incident: Incident) -> Incident:
+    """Remove processes of other users. An ordinary user's daemon may name any PID, but serves only its own user."""
+    found = incident.clues
+    named = {*incident.affected, *found.in_reset, *(client.pid for client in found.early_disconnects)}
+    named |= set() if found.named is None else {found.named}
+    others = known_daemons.of_other_users(daemon, named, node.processes)
+    if not others:
+        return incident
+    return _limit_to_affected(
+        replace(
+            incident,
+            clues=without_processes(incident.clues, others),
+            affected=tuple(pid for pid in incident.affected if pid not in others),
+            client_details={pid: each for pid, each in incident.client_details.items() if pid not in others},
+        )
+    )
+
+
+def _client_details(before: Node, node: Node, daemon: Daemon, incident: Incident) -> Mapping[int, ClientDetails]:
+    """Return the details of all affected and suspected clients. Once its user is known, an entry does not change."""
+    named = (incident.clues.named, *(xid.pid for xid in incident.xids))
+    clients = (pid for pid in named if pid is not None and pid in daemon.clients)
+    early = (each.pid for each in incident.clues.early_disconnects)
+    found: dict[int, ClientDetails] = {}
+    used: Mapping[GpuUuid, Mapping[int, int]] | None = None
+    for pid in (*incident.affected, *early, *clients):
+        known, death = incident.client_details.get(pid), node.deaths.get(pid)
+        process = node.processes.get(pid) or before.processes.get(pid) or (None if death is None else death.process)
+        if known is not None and (known.uid is not None or process is None):
+            continue
+        used = used or {uuid: used_bytes(gpu.reading) for uuid, gpu in node.gpus.items()}
+        memory = {uuid: amounts[pid] for uuid, amounts in used.items() if pid in amounts}
+        client = daemon.clients.get(pid) or Client(pid=pid, server=0, connected_at=node.at)
+        cgroup, pod = cgroup_of(process), pod_of(node, process)
+        found[pid] = ClientDetails(
+            pid=pid,
+            client=client_id(client, process),
+            uid=None if process is None else process.uid,
+            user=None if process is None else process.user,
+            command=None if process is None else process.command,
+            workload=workload_of(process),
+            unit=cgroup.unit,
+            container=cgroup.container,
+            pod_uid=cgroup.pod_uid,
+            pod=None if pod is None else pod.name,
+            namespace=None if pod is None else pod.namespace,
+            slurm_job_id=cgroup.slurm_job_id,
+            memory_bytes=memory,
+        )
+    return {**incident.client_details, **found} if found else incident.client_details
+
+
+# -- clues -------------------------------------------------------------------------------------------------------------
+
+
+SECOND_NS = 1_000_000_000
+
+MIN_PROBED_NS = 3 * SECOND_NS
+"""How long before the fault the probes must have been attached: they miss kernels that were launched earlier."""
+
+FAILED_NS = 1 * SECOND_NS
+"""A synchronisation that failed longer before the fault had another cause. The probes report no spans after it."""
+
+MIN_COVERAGE = 0.9
+"""The least part of the time between two readings for which the probes were attached."""
+
+RECENT_NS = 2 * SECOND_NS
+"""A reading that is older than this before the fault does not show the work in flight at the fault."""
+
+EARLY_DISCONNECT_SECONDS = 0.5
+"""A client that disconnected longer before the fault did not cause it."""
+
+LOG_UNRELIABLE_SECONDS = 600.0
+"""For this time after another source contradicted the log, its lines are not enough to suspect a client."""
+
+
+def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock | None) -> Clues:
+    """Return the clues that are known now. Only `named` and `in_reset` still change after the incident has settled."""
+    clues = incident.clues
+    disconnects = [
+        disconnect
+        for disconnect in daemon.connections.disconnects.values()
+        if disconnect.server == incident.server
+        and not disconnect.logged_twice
+        and _existed(node, daemon, disconnect.pid)
+    ]
+    in_reset = [client.pid for client in disconnects if client.in_reset and client.at >= incident.detected_at]
+    clues = replace(
+        clues,
+        named=clues.named if block is None or block.named is None else block.named,
+        in_reset=tuple(dict.fromkeys((*clues.in_reset, *in_reset)))[:MOST_CLIENTS],
+    )
+    if incident.settled:
+        return clues
+    early = {client.pid: client for client in clues.early_disconnects}
+    for disconnect in disconnects:
+        # By the log's timestamps, else by the exporter's.
+        seconds = incident.detected_at - disconnect.at
+        if incident.block_timestamp is not None and disconnect.stamp:
+            seconds = seconds_between(disconnect.stamp, incident.block_timestamp)
+        if disconnect.pid not in incident.affected and 0 <= seconds <= EARLY_DISCONNECT_SECONDS:
+            death = node.deaths.get(disconnect.pid)
+            early[disconnect.pid] = EarlyDisconnect(
+                pid=disconnect.pid,
+                seconds_before=seconds,
+                terminated=disconnect.terminated,
+                wait_status=None if death is None else death.wait_status,
+                out_of_memory=death is not None and death.out_of_memory,
+            )
+    # The reason why an earlier run of the exporter did not trust the log is not known to this run.
+    restored = node.began_at is not None and incident.detected_at < node.began_at
+    return replace(
+        clues,
+        early_disconnects=tuple(client for pid, client in early.items() if pid not in daemon.clients),
+        in_flight_work=_in_flight_work(node, daemon, incident),
+        address=address_clue(node, daemon, incident, early) or clues.address,
+        log_unreliable=_log_unreliable(node, daemon, incident) or (clues.log_unreliable and restored),
+    )
+
+
+def without_processes(clues: Clues, pids: Collection[int]) -> Clues:
+    """Return the clues without_processes those about these processes."""
+    address = clues.address
+    if address is not None:
+        address = replace(address, matches=tuple(match for match in address.matches if match.pid not in pids))
+    return replace(
+        clues,
+        named=None if clues.named in pids else clues.named,
+        in_reset=tuple(pid for pid in clues.in_reset if pid not in pids),
+        early_disconnects=tuple(client for client in clues.early_disconnects if client.pid not in pids),
+        in_flight_work=tuple(work for work in clues.in_flight_work if work.pid not in pids),
+        address=address,
+    )
+
+
+def _existed(node: Node, daemon: Daemon, pid: int) -> bool:
+    """Return whether a source other than the log, which any user can write, showed the client or its end."""
+    client = last_known(daemon, pid)
+    if (client is not None and client.listed_at is not None) or pid in node.deaths:
+        return True
+    return any(pid in gpu.mps_since or pid in gpu.mps_left for gpu in node.gpus.values())
+
+
+def _log_unreliable(node: Node, daemon: Daemon, incident: Incident) -> bool:
+    """Return whether other sources contradict the log, or lines about clients that disconnected are missing.
+
+    Any user can add lines to it and remove lines from it (measured, R580).
+    """
+    # A second block that no evidence confirms: one of the two may be forged.
+    if _has_unaffected_clients(node, daemon, incident) or daemon.claimed(ClaimKind.FAULT, incident.server):
+        return True
+    last = daemon.log.contradicted_at
+    if last is not None and incident.detected_at - last <= LOG_UNRELIABLE_SECONDS:
+        return True
+    disconnects = daemon.connections.disconnects
+    if any(client.logged_twice and client.server == incident.server for client in disconnects.values()):
+        return True
+    gone = [pid for pid in incident.affected if pid not in daemon.clients]
+    return 0 < sum(pid in disconnects for pid in gone) < len(gone)
+
+
+def _has_unaffected_clients(node: Node, daemon: Daemon, incident: Incident) -> bool:
+    """Return whether a client of the server still runs on the fault's GPUs although the log does not name it.
+
+    A fault affects all clients on its GPU (measured, R580). NVML shows which clients those are.
+    """
+    lists = (node.gpus[uuid].mps_since for uuid in incident.gpus if uuid in node.gpus)
+    before = {pid for listed in lists for pid, since in listed.items() if since < incident.detected_at}
+    others = (daemon.clients.get(pid) for pid in before.difference(incident.affected))
+    return any(client is not None and client.server == incident.server for client in others)
+
+
+# -- work in flight ------------------------------------------------------------------------------------------------
+
+
+class _Counts(NamedTuple):
+    """What the libcuda probes counted before and after a fault, by PID.
+
+    `before` is of the last reading before the fault and `after` of the first one after it. `healthy` has the last
+    counts without_processes a failed synchronisation. The probes covered `probed` in all readings but the last two.
+    """
+
+    fault_ns: int
+    probed: frozenset[int]
+    probed_before: frozenset[int]
+    before: Mapping[int, ProcessWork]
+    before_is_recent: bool
+    after: Mapping[int, ProcessWork]
+    healthy: Mapping[int, ProcessWork]
+
+
+def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InFlightWork, ...]:
+    """Return what is known of each affected client. What was known before stays if nothing newer is known."""
+    readings, affected = node.launch_history.readings, set(incident.affected)
+    known = {work.pid: work for work in incident.clues.in_flight_work if work.pid in affected}
+    if not readings:
+        return tuple(known.values())
+    fault_ns = readings[-1].boot_ns - round((readings[-1].at - incident.detected_at) * SECOND_NS)
+    counts = _counts(readings, fault_ns)
+    if counts is None:
+        return tuple(known.values())
+    for process, alive in _affected_processes(node, incident, fault_ns):
+        client = last_known(daemon, process.pid)
+        one_context = len(usable_gpus(node)) == 1 and (client is None or len(client.contexts) <= 1)
+        work = _work_of(counts, process, one_context=one_context, alive=alive)
+        if work is not None:
+            known[work.pid] = work
+    return tuple(known.values())
+
+
+def _affected_processes(node: Node, incident: Incident, fault_ns: int) -> Iterable[tuple[ProcessReading, bool]]:
+    """Yield each affected process, and whether it runs. A process that began after the fault only has the same PID."""
+    for pid in incident.affected:
+        death, process = node.deaths.get(pid), node.processes.get(pid)
+        if process is not None and began_ns(process.start_ticks) < fault_ns:
+            yield process, True
+        elif death is not None and death.process is not None and began_ns(death.process.start_ticks) < fault_ns:
+            yield death.process, False
+
+
+def _counts(readings: Sequence[WorkReading], fault_ns: int) -> _Counts | None:
+    """Return the counts around a fault, if the probes were attached all the time, and long enough before it."""
+    number = sum(reading.boot_ns < fault_ns for reading in readings)
+    after = readings[number : number + 1]
+    enough = [index for index in range(number) if readings[index].boot_ns <= fault_ns - MIN_PROBED_NS]
+    before = readings[enough[-1] : number] if enough else ()
+    if not before or any(
+        new.seconds * SECOND_NS < MIN_COVERAGE * (new.boot_ns - old.boot_ns) for old, new in pairwise((*before, *after))
+    ):
+        return None
+    return _Counts(
+        fault_ns=fault_ns,
+        probed=frozenset(before[0].watched).intersection(*(reading.watched for reading in before[:-1])),
+        probed_before=frozenset(before[-1].watched),
+        before={work.pid: work for work in before[-1].processes},
+        before_is_recent=fault_ns - before[-1].boot_ns <= RECENT_NS,
+        after={work.pid: work for reading in after for work in reading.processes},
+        healthy={work.pid: work for reading in before for work in reading.processes if not work.failed_ns},
+    )
+
+
+def _work_of(counts: _Counts, process: ProcessReading, *, one_context: bool, alive: bool) -> InFlightWork | None:
+    """Return whether a client had work in flight; None if that is unknown.
+
+    It is idle only if the probes know of all its work: an unknown kernel may run since before they were attached. They
+    saw its first CUDA call, or a successful synchronisation of its only context.
+    """
+    pid, fault_ns = process.pid, counts.fault_ns
+    before, after = counts.before.get(pid), counts.after.get(pid)
+    for work in (before, after):
+        # Since a synchronisation has failed, the probes count no work.
+        failed = work is not None and 0 < work.failed_ns < fault_ns - FAILED_NS
+        if failed or (work is not None and not may_belong_to(work.first_ns, process)):
+            return None
+    after = after if after is not None and after.first_ns < fault_ns else None
+    last = after or before
+    if last is None:
+        return None
+    complete = last.initialized_ns > 0 or (one_context and last.synced_ns > 0)
+    if not complete and (pid not in counts.probed or (alive and pid not in counts.probed_before)):
+        return None
+    if after is not None or last.failed_ns:
+        result = _work_by_reading_after(counts.healthy.get(pid), last, fault_ns)
+        return result if complete or result is None or result.in_flight else None
+    # A client that has exited may have launched since this reading, but it cannot have synchronised.
+    return _result(last, fault_ns, in_flight=True) if last.open_ns and counts.before_is_recent else None
+
+
+def _work_by_reading_after(healthy: ProcessWork | None, after: ProcessWork, fault_ns: int) -> InFlightWork | None:
+    """Return the result by the first reading after the fault; None if it is unknown.
+
+    The fault may precede even the last reading before its detection, which then is `after`. `healthy` is from before
+    the fault in any case.
+    """
+    if after.open_ns:
+        return _result(after, fault_ns, in_flight=after.open_since_ns <= fault_ns)
+    if after.launched_ns > fault_ns:
+        return None
+    if after.failed_ns and after.launched_ns:
+        # After a failed synchronisation, the client may have closed its context with the open spans.
+        idle = healthy is not None and not healthy.open_ns
+        if healthy is None or not idle or (after.kernels, after.graphs) != (healthy.kernels, healthy.graphs):
+            return None
+    return _result(after, fault_ns, in_flight=False)
+
+
+def _result(work: ProcessWork, fault_ns: int, *, in_flight: bool) -> InFlightWork:
+    launched = 0 < work.launched_ns <= fault_ns
+    seconds = (fault_ns - work.launched_ns) / SECOND_NS if launched else None
+    return InFlightWork(pid=work.pid, in_flight=in_flight, seconds_since_launch=seconds)
