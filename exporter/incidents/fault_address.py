@@ -93,7 +93,13 @@ def find_owner(
     same = known is not None and known.address == access.address and set(known.candidates) == set(pids)
     if known is not None and same and len(clue.unread) >= len(known.unread):
         return known
-    ignored = _common_ranges(readings[pid] for pid in pids if pid in readings)
+    # Ranges at addresses of CUDA's choice that all clients have, if there are several, distinguish none.
+    ranges = [
+        {each for reading in readings[pid] for each in reading.gpu if each[1] <= CHOSEN_BELOW}
+        for pid in pids
+        if pid in readings
+    ]
+    ignored = set.intersection(*ranges) if len(ranges) > 1 else set()
     if access.address < LOWEST_ADDRESS or any(start <= access.address < end for start, end in ignored):
         return clue
     # Of all readings: a range may have been freed shortly before the access, or just added.
@@ -119,12 +125,6 @@ def find_owner(
         if fits[pid].likelihood == best or (fits[pid].distance <= FARTHEST and number < MOST_MATCHES)
     ]
     return replace(clue, matches=tuple(matches))
-
-
-def _common_ranges(readings: Iterable[Sequence[AddressRanges]]) -> frozenset[AddressRange]:
-    """Return the ranges at addresses of CUDA's choice that all clients have, if there are several."""
-    ranges = [{each for reading in known for each in reading.gpu if each[1] <= CHOSEN_BELOW} for known in readings]
-    return frozenset(set.intersection(*ranges)) if len(ranges) > 1 else frozenset()
 
 
 def _with_equal_layouts(fits: Mapping[int, _Fit], readings: Mapping[int, Sequence[AddressRanges]]) -> dict[int, _Fit]:
@@ -197,9 +197,14 @@ def address_clue(node: Node, daemon: Daemon, incident: Incident, early: Collecti
     """
     found: list[AddressClue] = []
     candidates = dict.fromkeys((*incident.affected, *early))
+    own = (daemon.servers, daemon.clients, daemon.connections.disconnects, daemon.connections.server_exited_at)
     for xid in incident.xids:
         access = xid.access
-        if access is None or access.unit == INSTRUCTIONS or _is_foreign(daemon, xid.pid, candidates):
+        if access is None or access.unit == INSTRUCTIONS:
+            continue
+        # MPS names a client or the server. An Xid that names another process is not of this daemon.
+        known_here = daemon.runtime.in_foreign_namespace or any(xid.pid in each for each in own)
+        if xid.pid is not None and xid.pid not in candidates and not known_here:
             continue
         on_gpu = [pid for pid in candidates if not _is_elsewhere(node, xid.gpu, pid)]
         readings = {pid: each for pid in on_gpu if (each := _readings_of(node, pid))}
@@ -212,14 +217,6 @@ def address_clue(node: Node, daemon: Daemon, incident: Incident, early: Collecti
     if len(best - alike) > 1:
         return replace(found[0], matches=())
     return found[0] if found else None
-
-
-def _is_foreign(daemon: Daemon, pid: int | None, candidates: Collection[int]) -> bool:
-    """Return whether the process that an Xid names is none of the daemon. MPS names a client or the server."""
-    if pid is None or daemon.runtime.in_foreign_namespace:
-        return False
-    own = (daemon.servers, daemon.clients, daemon.connections.disconnects, daemon.connections.server_exited_at)
-    return pid not in candidates and not any(pid in each for each in own)
 
 
 def _is_elsewhere(node: Node, gpu: GpuUuid | None, pid: int) -> bool:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from exporter.model.incident import (
     INSTRUCTIONS,
-    AddressClue,
     AddressMatch,
     EarlyDisconnect,
     FaultKind,
@@ -139,8 +138,7 @@ def rank_suspects(incident: Incident) -> Incident:
 
 
 def _kind(incident: Incident) -> FaultKind:
-    exits, numbers = _mid_kernel_exits(incident), {xid.number for xid in incident.xids}
-    suspect = incident.suspect
+    exits, suspect, numbers = _mid_kernel_exits(incident), incident.suspect, {xid.number for xid in incident.xids}
     if exits and (_is_fetch_failure(incident) or (suspect is not None and suspect.client.pid in exits)):
         return FaultKind.CLIENT_KILLED
     if incident.clues.named is not None or ILLEGAL_ADDRESS in numbers:
@@ -198,7 +196,9 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     together = sum(shares[pid] for pid in group)
     calibration = ADDRESS_INSIDE if best.place is Place.INSIDE else ADDRESS_NEAR
     unread = len({*clue.unread} - {best.pid})
-    highest = MAX_IF_AMBIGUOUS if unread or _is_inside_another(clue, best) else calibration.confidence
+    inside_others = any(each.place is Place.INSIDE and each.pid not in best.alike for each in clue.matches)
+    ambiguous = unread or (best.distance > MOST_IF_INSIDE_ANOTHER and inside_others)
+    highest = MAX_IF_AMBIGUOUS if ambiguous else calibration.confidence
     total, weight = min(together, highest), sum(ranked[pid].confidence for pid in group)
     idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
     indications = tuple(_address_indications(best, calibration, len(group), unread))
@@ -212,12 +212,6 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     others = {pid: ranking for pid, ranking in ranked.items() if pid not in found}
     factor = min(1.0, remaining / sum(each.confidence for each in others.values())) if others else 1.0
     return found | {pid: Ranking(each.confidence * factor, each.indications) for pid, each in others.items()}
-
-
-def _is_inside_another(clue: AddressClue, best: AddressMatch) -> bool:
-    """Return whether the address is far from the ranges of the best match, and in one of another client."""
-    far = best.distance > MOST_IF_INSIDE_ANOTHER
-    return far and any(each.place is Place.INSIDE and each.pid not in best.alike for each in clue.matches)
 
 
 def _address_indications(match: AddressMatch, calibration: Calibration, group: int, unread: int) -> Iterable[Reason]:

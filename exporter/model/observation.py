@@ -468,30 +468,8 @@ class SourceReading:
     more: bool = False
 
 
-Observation = (
-    ControlReply
-    | LogLine
-    | LogGap
-    | LogUnrecognized
-    | DaemonFound
-    | GpuReading
-    | GpuUse
-    | WorkReading
-    | GpuEvent
-    | KernelRecord
-    | ProcessReading
-    | ProcessExit
-    | AddressRanges
-    | PodFound
-    | PodResourcesReading
-    | DaemonProcess
-    | LogFile
-    | SourceReading
-    | ProcessState
-    | ControlSocket
-    | SessionHolder
-    | UnitState
-    | ActionDone
-    | Resumed
-    | Paused
-)
+OfDaemon = ControlReply | LogLine | LogGap | LogUnrecognized | LogFile | DaemonFound | DaemonProcess
+OfGpu = GpuReading | GpuUse | WorkReading | GpuEvent | KernelRecord
+OfProcess = ProcessReading | ProcessState | ProcessExit | AddressRanges | PodFound | PodResourcesReading
+OfWatchdog = ControlSocket | SessionHolder | UnitState | ActionDone | Resumed | Paused
+Observation = OfDaemon | OfGpu | OfProcess | OfWatchdog | SourceReading

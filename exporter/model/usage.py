@@ -94,10 +94,6 @@ class WorkDelta:
             return self
         return replace(self, **{name: int(getattr(self, name) * factor) for name in _COUNTS})
 
-    def kernel_count(self, sms: float) -> float:
-        """Return the number of kernels. Recordings of earlier versions do not have those of graphs."""
-        return max(float(self.kernels + self.graph_kernels), self.widths / sms)
-
 
 _COUNTS = tuple(count.name for count in fields(WorkDelta) if count.name != "idle_ns")
 
@@ -330,12 +326,7 @@ class Usage:
 
     def __add__(self, other: "Usage") -> "Usage":
         """Add all amounts."""
-        return Usage(
-            sm_us=self.sm_us + other.sm_us,
-            energy_mj=self.energy_mj + other.energy_mj,
-            lost_us=self.lost_us + other.lost_us,
-            caused_us=self.caused_us + other.caused_us,
-        )
+        return Usage(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(Usage)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

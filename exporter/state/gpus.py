@@ -256,7 +256,7 @@ def _problem(name: str, value: Any) -> Reason:
 
 def _with_possible_memory(processes: tuple[GpuProcess, ...] | None, total: int | None) -> tuple[GpuProcess, ...] | None:
     """Return the processes. One with more memory than the GPU has an unknown amount."""
-    if not processes or not total or all((each.used_bytes or 0) <= total for each in processes):
+    if not processes or not total:
         return processes
     return tuple(replace(each, used_bytes=None) if (each.used_bytes or 0) > total else each for each in processes)
 
@@ -280,22 +280,19 @@ def with_bypassing_processes(node: Node, daemon: Daemon, gpu: Gpu) -> tuple[Gpu,
     for pid in _pids_outside_mps(node, gpu.reading):
         process = gpu.bypassing_processes.get(pid) or BypassingProcess(first_seen=at)
         lasting = at - process.first_seen >= BYPASSING_AFTER_SECONDS
-        if not process.confirmed and lasting and _are_servers_known_since(node, process.first_seen):
+        # By the daemon's log, or from a later list, every server that started since then must be known.
+        servers_known = all(
+            each.log_followed or each.connections.listed_at >= process.first_seen
+            for each in node.daemons.values()
+            if each.connections.listed_at is not None
+        )
+        if not process.confirmed and lasting and servers_known:
             process = replace(process, confirmed=True)
             if not any(pid in other.bypassing for key, other in node.gpus.items() if key != uuid):
                 name = EventName.PROCESS_BYPASSING
                 events.append(Event(at=at, event=name, daemon=daemon.name, pid=pid, gpu=uuid))
         found[pid] = process
     return replace(gpu, bypassing_processes=found, bypassing_known=True), tuple(events)
-
-
-def _are_servers_known_since(node: Node, at: float) -> bool:
-    """Return whether every server that started since then is known: by the daemon's log, or from a later list."""
-    return all(
-        daemon.log_followed or daemon.connections.listed_at >= at
-        for daemon in node.daemons.values()
-        if daemon.connections.listed_at is not None
-    )
 
 
 def _pids_outside_mps(node: Node, reading: GpuReading) -> list[int]:

@@ -449,8 +449,17 @@ def _is_confirmed(node: Node, daemon: Daemon) -> bool:
     if known is not None and known.unanswered >= PROBES:
         return True
     answered_at = known.answered_at if known is not None and known.answered else None
-    states = processes.suspended_or_stuck(node, daemon)
-    return any(state.at <= asked_at and (answered_at is None or answered_at < state.at) for state in states)
+    states = (
+        processes.state_of_daemon(node, daemon),
+        *(processes.state_of_server(node, pid) for pid in daemon.servers),
+    )
+    return any(
+        (processes.is_suspended(state) or processes.is_stuck(state))
+        and state.at <= asked_at
+        and (answered_at is None or answered_at < state.at)
+        for state in states
+        if state is not None
+    )
 
 
 def _unanswered(daemon: Daemon, at: float) -> bool:

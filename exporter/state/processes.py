@@ -1,7 +1,7 @@
 """Processes: recent exits, and the workloads that clients belong to."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 from exporter.model.daemon import Daemon, DaemonState, with_commands
@@ -307,13 +307,6 @@ def is_suspended(state: ProcessState | None) -> bool:
 def is_stuck(state: ProcessState | None) -> bool:
     """Return whether the process is in an uninterruptible sleep. For a moment that is normal."""
     return state is not None and state.state == "D"
-
-
-def suspended_or_stuck(node: Node, daemon: Daemon) -> Iterator[ProcessState]:
-    """Yield the states of the daemon and its servers that are suspended or stuck."""
-    for state in (state_of_daemon(node, daemon), *(state_of_server(node, pid) for pid in daemon.servers)):
-        if state is not None and (is_suspended(state) or is_stuck(state)):
-            yield state
 
 
 def can_query(node: Node, server: int) -> bool:

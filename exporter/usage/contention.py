@@ -125,7 +125,13 @@ def contended(
                 totals = remember_pace(totals, uuid, account_of(node, pid), process.command, pace)
         node = replace(node, usage_totals=totals)
         if not 0 <= splits[-1].at - state.examined_at < EXAMINED_SECONDS:
-            state = _with_starved(state, splits[-1].at)
+            at = splits[-1].at
+            # After a longer gap it is unknown whether clients were slowed down all the time.
+            earlier = state.starved_since if abs(at - state.examined_at) < MINUTE_SECONDS else {}
+            # Without the splits no causes are sought, which takes most of the time.
+            slowed = [pid for pid, each in slowdowns(state, ()).items() if is_clearly_slowed(each, STARVED_RATIO)]
+            since = {pid: min(earlier.get(pid, at), at) for pid in slowed}
+            state = replace(state, starved_since=since, examined_at=at)
     return replace(node, contention={**node.contention, uuid: state})
 
 
@@ -198,14 +204,6 @@ def _key(node: Node, pid: int, split: Split) -> UsageKey:
     return UNATTRIBUTED if account is SharedAccount.UNATTRIBUTED else (account, method)
 
 
-def _with_starved(state: GpuContention, at: float) -> GpuContention:
-    """Examine which clients are slowed down. After a longer gap it is unknown whether they were all the time."""
-    earlier = state.starved_since if abs(at - state.examined_at) < MINUTE_SECONDS else {}
-    # Without the splits no causes are sought, which takes most of the time.
-    slowed = [pid for pid, each in slowdowns(state, ()).items() if is_clearly_slowed(each, STARVED_RATIO)]
-    return replace(state, starved_since={pid: min(earlier.get(pid, at), at) for pid in slowed}, examined_at=at)
-
-
 def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
     """Forget processes that are no clients any more, or have the PIDs of such."""
     if not pids:
@@ -213,12 +211,11 @@ def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
     windows = tuple(
         replace(each, paces=_others(each.paces, pids), traffic=_others(each.traffic, pids)) for each in state.windows
     )
-    traffic = state.traffic.without(pids)
     return replace(
         state,
         windows=windows,
         baselines=_others(state.baselines, pids),
-        traffic=traffic,
+        traffic=state.traffic.without(pids),
         starved_since=_others(state.starved_since, pids),
         ahead_ns=_others(state.ahead_ns, pids),
     )
@@ -257,7 +254,11 @@ def with_window(
             neighbours = max(0.0, split.sm - _used(split, pid))
             found, count = _learned(known, pace, neighbours, state.contradictions.get(pid, 0))
             baselines[pid], contradictions[pid] = found, count
-        elif known is None or known.is_bound or _is_refuted(known, pace):
+        elif (
+            known is None
+            or known.is_bound
+            or (pace.latency < REFUTED * known.pace.latency and _is_same(known.pace, pace))
+        ):
             own = [each.paces[pid] for each in windows[-BOUND_WINDOWS:] if pid in each.paces]
             some = _sum(own)
             most = math.inf if known is None else known.pace.latency * (1.0 if known.is_bound else REFUTED)
@@ -406,10 +407,6 @@ def _learned(known: Baseline | None, pace: Pace, neighbours: float, contradictio
         neighbours=(1 - weight) * known.neighbours + weight * neighbours,
     )
     return learned, 0
-
-
-def _is_refuted(known: Baseline, pace: Pace) -> bool:
-    return pace.latency < REFUTED * known.pace.latency and _is_same(known.pace, pace)
 
 
 def _deviation(baseline: Baseline) -> float:

@@ -125,7 +125,7 @@ Deltas = Mapping[int, WorkDelta]
 """What each client did in a window, by PID."""
 
 
-class _KernelTime(NamedTuple):
+class _Time(NamedTuple):
     """Mean time of a client's kernels in nanoseconds, and its standard error."""
 
     mean: float
@@ -254,7 +254,7 @@ def _time_in_flight(delta: WorkDelta, capacity: float) -> _TimeInFlight:
 
 def _observed(
     estimates: KernelTimeEstimates, launched: Deltas, in_flight: Mapping[int, _TimeInFlight], gpu: GpuBusy, area: float
-) -> Mapping[int, _KernelTime]:
+) -> Mapping[int, _Time]:
     """Return the kernel times that the bursts show. On a contended GPU, a kernel waits about as long as all others."""
     contention = _contention(area, gpu.busy, gpu.capacity)
     # A client that began within the window has contended only since then.
@@ -268,7 +268,7 @@ def _observed(
             waited = of_client * WAIT * shortest
             mean = latency - waited
             error = math.hypot(error, of_client * SHARED_ERROR * mean, WAIT_ERROR * waited)
-            observed[pid] = _KernelTime(mean, error)
+            observed[pid] = _Time(mean, error)
     return observed
 
 
@@ -276,7 +276,7 @@ def _observed(
 
 
 def _with_first_estimates(
-    estimates: KernelTimeEstimates, launched: Deltas, observed: Mapping[int, _KernelTime], capacity: float
+    estimates: KernelTimeEstimates, launched: Deltas, observed: Mapping[int, _Time], capacity: float
 ) -> KernelTimeEstimates:
     """Add the estimates of new clients, replace impossible ones, and those for which this window has better ones."""
     for pid, delta in launched.items():
@@ -288,7 +288,7 @@ def _with_first_estimates(
     return estimates
 
 
-def _typical(delta: WorkDelta, longest: float) -> _KernelTime:
+def _typical(delta: WorkDelta, longest: float) -> _Time:
     """Return the kernel time to expect if none was observed."""
     few = 0 < delta.kernels + delta.graphs <= FEW_LAUNCHES * delta.spans
     if _is_copying(delta):
@@ -300,14 +300,14 @@ def _typical(delta: WorkDelta, longest: float) -> _KernelTime:
     waited = max(0.0, longest - LAUNCH_NS)
     # Of a short time in flight, at most half is expected to be the kernel's.
     mean = min(TYPICAL_NS + fraction * waited, max(0.5, fraction) * longest)
-    return _KernelTime(mean, max(min(TYPICAL_ERROR_NS, longest / 2), error * waited))
+    return _Time(mean, max(min(TYPICAL_ERROR_NS, longest / 2), error * waited))
 
 
 # -- Stage 3: correct each estimate by what was observed ---------------------------------------------------------------
 
 
 def _with_observations(
-    estimates: KernelTimeEstimates, observed: Mapping[int, _KernelTime], shared: Mapping[int, float]
+    estimates: KernelTimeEstimates, observed: Mapping[int, _Time], shared: Mapping[int, float]
 ) -> KernelTimeEstimates:
     """Update the estimates by each observed kernel time. A contradicting one first raises the estimate's variance.
 
@@ -353,7 +353,10 @@ def _with_active_time(estimates: KernelTimeEstimates, launched: Deltas, gpu: Gpu
         weights = {pid: float(delta.widths) for pid, delta in launched.items()}
         return estimates.updated(weights, FULL_BUSY * gpu.capacity, FULL_BUSY_ERROR * gpu.capacity)
     sms = gpu.capacity / gpu.seconds / 1e9
-    kernels = {pid: delta.kernel_count(sms) for pid, delta in launched.items()}
+    # Recordings of earlier versions do not have the kernels of graphs.
+    kernels = {
+        pid: max(float(delta.kernels + delta.graph_kernels), delta.widths / sms) for pid, delta in launched.items()
+    }
     active, count = -math.log1p(-fraction) * gpu.seconds * 1e9, sum(kernels.values())
     least = LEAST_ACTIVE_ERROR / (1 - fraction) * gpu.seconds * 1e9
     error = math.hypot(ACTIVE_ERROR * active, least, KERNEL_ACTIVE_ERROR_NS * count)

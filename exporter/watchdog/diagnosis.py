@@ -269,11 +269,11 @@ def _held(context: Context) -> Diagnosis | None:
     unanswered = daemon.commands.unanswered_since is not None
     refused = Reason(ReasonCode.COMMANDS_UNANSWERED if unanswered else ReasonCode.COMMANDS_REFUSED)
     since = daemon.lifecycle.state_since or context.at
-    process = identity_of(holder)
     if holder is None:
         return Diagnosis(condition=Condition.HELD, since=since, indications=(refused,))
     session = Reason(ReasonCode.SESSION_OPEN, pid=holder.pid, user=holder.user, uid=None if holder.user else holder.uid)
-    return Diagnosis(condition=Condition.HELD, since=since, indications=(session, refused), process=process)
+    indications = (session, refused)
+    return Diagnosis(condition=Condition.HELD, since=since, indications=indications, process=identity_of(holder))
 
 
 def _fault(context: Context) -> Diagnosis | None:
