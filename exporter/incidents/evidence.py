@@ -6,29 +6,14 @@ from typing import NamedTuple
 
 from exporter.incidents.fault_address import address_clue
 from exporter.model.daemon import ClaimKind, Daemon
-from exporter.model.incident import (
-    ClientDetails,
-    Clues,
-    EarlyDisconnect,
-    Incident,
-    IncidentXid,
-    InFlightWork,
-)
+from exporter.model.incident import ClientDetails, Clues, EarlyDisconnect, Incident, IncidentXid, InFlightWork
 from exporter.model.launches import ProcessWork, WorkReading, began_ns
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
 from exporter.model.server import Client, FaultLogBlock, Server
 from exporter.model.values import replace
 from exporter.parse.log_line import seconds_between
-from exporter.state import known_daemons
-from exporter.state.devices import (
-    failure_domains,
-    gpus_by_ordinal,
-    gpus_of_clients,
-    is_same_or_parent,
-    usable_gpus,
-    uses_gpu,
-)
+from exporter.state import devices, known_daemons
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import cgroup_of, client_id, pod_of, workload_of
 from exporter.state.servers import MOST_CLIENTS, last_known
@@ -90,7 +75,7 @@ def _add_affected(node: Node, daemon: Daemon, incident: Incident, block: FaultLo
         return incident
     # All clients in the failure domains of the GPUs with an Xid; without an Xid, those of the only domain.
     gpus = _gpus_of_xids(incident)
-    found = failure_domains(node, daemon).get(incident.server, ())
+    found = devices.failure_domains(node, daemon).get(incident.server, ())
     domains = [each for each in found if not each.upper_bound]
     if gpus or len(domains) == 1:
         inferred = {pid for each in domains for pid in each.clients if not gpus or each.gpus & gpus}
@@ -126,7 +111,7 @@ def _add_xids(node: Node, daemon: Daemon, incident: Incident) -> Incident:
         if _may_belong(node, daemon, incident, each)
         # Another fault of its GPU may be closer in time.
         and not any(
-            (each.gpu is None or is_same_or_parent(node, each.gpu, other.gpus))
+            (each.gpu is None or devices.is_same_or_parent(node, each.gpu, other.gpus))
             and abs(each.at - other.detected_at) < abs(each.at - incident.detected_at)
             for other in others
         )
@@ -139,9 +124,9 @@ def _add_xids(node: Node, daemon: Daemon, incident: Incident) -> Incident:
 def _may_belong(node: Node, daemon: Daemon, incident: Incident, xid: IncidentXid) -> bool:
     if abs(xid.at - incident.detected_at) > CLAIM_SECONDS:
         return False
-    if xid.gpu is not None and incident.gpus and not is_same_or_parent(node, xid.gpu, incident.gpus):
+    if xid.gpu is not None and incident.gpus and not devices.is_same_or_parent(node, xid.gpu, incident.gpus):
         return False
-    if xid.gpu in node.gpus and not uses_gpu(node, daemon, xid.gpu or ""):
+    if xid.gpu in node.gpus and not devices.uses_gpu(node, daemon, xid.gpu or ""):
         return False
     return xid.pid is None or not _is_of_others(node, daemon, xid.pid)
 
@@ -163,11 +148,11 @@ def _gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock |
 
     The GPUs of the Xids are the last resort, because an Xid may be of another fault at the same time.
     """
-    ordinals = gpus_by_ordinal(node, daemon)
+    ordinals = devices.gpus_by_ordinal(node, daemon)
     found = set(incident.gpus)
     if block is not None and block.devices and block.devices <= ordinals.keys():
         found = {ordinals[device] for device in block.devices}
-    found.update(*gpus_of_clients(node, daemon, incident.affected).values())
+    found.update(*devices.gpus_of_clients(node, daemon, incident.affected).values())
     if not found and len(ordinals) == 1:
         found = set(ordinals.values())
     return _sorted(node, found)
@@ -382,7 +367,7 @@ def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InF
         return tuple(known.values())
     for process, alive in _affected_processes(node, incident, fault_ns):
         client = last_known(daemon, process.pid)
-        one_context = len(usable_gpus(node)) == 1 and (client is None or len(client.contexts) <= 1)
+        one_context = len(devices.usable_gpus(node)) == 1 and (client is None or len(client.contexts) <= 1)
         work = _work_of(counts, process, one_context=one_context, alive=alive)
         if work is not None:
             known[work.pid] = work

@@ -52,23 +52,6 @@ class FailedAccess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class XidReport:
-    """One Xid as one source reports it."""
-
-    at: float
-    source: XidSource
-    number: int
-    gpu: GpuUuid | None
-    """None if the GPU is unknown. It is a MIG instance if the source names one."""
-    parent: GpuUuid | None = None
-    """The whole GPU, also if `gpu` is a MIG instance."""
-    bus_id: str = ""
-    pid: int | None = None
-    name: str | None = None
-    access: FailedAccess | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentXid:
     """One Xid, with what all sources report about it."""
 
@@ -76,6 +59,7 @@ class IncidentXid:
     """When the first source reported it."""
     number: int
     gpu: GpuUuid | None = None
+    """None if the GPU is unknown. It is a MIG instance if the source names one."""
     bus_id: str = ""
     pid: int | None = None
     """The process that the kernel log names. It did not always cause the Xid."""
@@ -83,6 +67,15 @@ class IncidentXid:
     access: FailedAccess | None = None
     settled: bool = False
     """Whether it belongs to a fault, or is too old to do so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidReport(IncidentXid):
+    """One Xid as one source reports it."""
+
+    source: XidSource
+    parent: GpuUuid | None = None
+    """The whole GPU, also if `gpu` is a MIG instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,10 +162,7 @@ Item = TypeVar("Item")
 
 
 def select_fairly(
-    newest_first: Sequence[Item],
-    most: int,
-    daemon_of: Callable[[Item], str | None],
-    expected: Collection[str],
+    newest_first: Sequence[Item], most: int, daemon_of: Callable[[Item], str | None], expected: Collection[str]
 ) -> tuple[Item, ...]:
     """Return at most `most` of these items, in their order.
 

@@ -251,12 +251,7 @@ def end(step: Step, at: float, how: LossReason = LossReason.DIED, *, killed: boo
 
 
 def explain_end(
-    step: Step,
-    at: float,
-    *,
-    unit: UnitState | None = None,
-    workload_ended: bool | None = None,
-    force: bool = False,
+    step: Step, at: float, *, unit: UnitState | None = None, workload_ended: bool | None = None, force: bool = False
 ) -> None:
     """Decide whether a daemon that ended was stopped or lost: at once if a quit is known, otherwise after a delay.
 

@@ -10,14 +10,6 @@ from exporter.model.server import Server
 from exporter.model.settings import MAX_CONNECTIONS, Limits
 from exporter.model.values import replace
 from exporter.parse import control_reply
-from exporter.parse.control_reply import (
-    DEFAULT_PINNED_MEMORY,
-    DEFAULT_PRIORITY,
-    DEFAULT_THREADS,
-    DEVICE_QUERY,
-    PINNED_MEMORY,
-    THREADS,
-)
 from exporter.parse.mps_variables import parse_byte_size, parse_percentage
 from exporter.state import processes
 from exporter.state.devices import (
@@ -104,14 +96,14 @@ def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
 
 
 def _default_queries(devices: int) -> Iterable[str]:
-    yield DEFAULT_THREADS
-    yield DEFAULT_PRIORITY
-    yield from (f"{DEFAULT_PINNED_MEMORY} {device}" for device in range(devices))
+    yield control_reply.DEFAULT_THREADS
+    yield control_reply.DEFAULT_PRIORITY
+    yield from (f"{control_reply.DEFAULT_PINNED_MEMORY} {device}" for device in range(devices))
 
 
 def _server_queries(pid: int, devices: int) -> Iterable[str]:
-    yield f"{THREADS} {pid}"
-    yield from (f"{PINNED_MEMORY} {pid} {device}" for device in range(devices))
+    yield f"{control_reply.THREADS} {pid}"
+    yield from (f"{control_reply.PINNED_MEMORY} {pid} {device}" for device in range(devices))
 
 
 # -- replies -------------------------------------------------------------------------------------------------------
@@ -135,16 +127,16 @@ def apply_reply(daemon: Daemon, reply: ControlReply) -> Daemon:
     query = control_reply.query_changed_by(reply.command) or reply.command
     limits = replace(daemon.default_limits, stale=daemon.default_limits.stale - {reply.command})
     match query.split():
-        case [verb, *device] if verb in (DEFAULT_THREADS, DEFAULT_PINNED_MEMORY):
+        case [verb, *device] if verb in (control_reply.DEFAULT_THREADS, control_reply.DEFAULT_PINNED_MEMORY):
             limits = replace(limits, **_answered(limits, device, reply.stdout))
-        case [verb] if verb == DEFAULT_PRIORITY:
+        case [verb] if verb == control_reply.DEFAULT_PRIORITY:
             priority = control_reply.parse_priority(reply.stdout)
             limits = replace(limits, client_priority=limits.client_priority if priority is None else priority)
-        case [verb, pid, *device] if verb in (THREADS, PINNED_MEMORY):
+        case [verb, pid, *device] if verb in (control_reply.THREADS, control_reply.PINNED_MEMORY):
             server = daemon.servers.get(_number(pid) or 0)
             if server is not None:
                 daemon = with_server_limits(daemon, server, **_answered(server.limits, device, reply.stdout))
-        case _ if query == DEVICE_QUERY:
+        case _ if query == control_reply.DEVICE_QUERY:
             devices = control_reply.parse_devices(reply.stdout) or daemon.runtime.devices
             addresses = control_reply.parse_device_addresses(reply.stdout) or daemon.runtime.addresses
             daemon = with_runtime(daemon, devices=devices, addresses=addresses)

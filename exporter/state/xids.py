@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import fields
 from itertools import islice
 
 from exporter.model.event import Event, EventName
@@ -9,19 +10,7 @@ from exporter.model.incident import IncidentXid, RecoveryAction, XidBurst, XidCo
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuEvent, GpuReading, GpuUuid, KernelRecord
 from exporter.model.values import replace
-from exporter.parse.kernel_log import (
-    ILLEGAL_ADDRESS,
-    LOST_GPU_XID,
-    RECOVERY_XID,
-    Xid,
-    parse_bus_id,
-    parse_failed_access,
-    parse_gpu_address,
-    parse_kernel_record,
-    parse_lost_gpu,
-    parse_recovery_action,
-    parse_xid,
-)
+from exporter.parse import kernel_log
 from exporter.state import devices
 
 XID_EVENT_TYPE = 8
@@ -63,7 +52,7 @@ def are_read(node: Node) -> bool:
 
 def add_gpu_address(node: Node, reading: GpuReading) -> Node:
     """Remember the bus id of a GPU for its Xids: NVML no longer reports it after the GPU has fallen off the bus."""
-    address = None if reading.pci_bus_id is None else parse_bus_id(reading.pci_bus_id)
+    address = None if reading.pci_bus_id is None else kernel_log.parse_bus_id(reading.pci_bus_id)
     return node if address is None else _with_address(node, address, reading.gpu)
 
 
@@ -87,22 +76,22 @@ def apply_nvml_event(node: Node, event: GpuEvent) -> Node:
 
 def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
     """Add the Xid or the GPU address in a line of the kernel log. Lines that programs wrote are ignored."""
-    message = parse_kernel_record(record.record)
+    message = kernel_log.parse_kernel_record(record.record)
     if message is None:
         return node
-    located = parse_gpu_address(message)
+    located = kernel_log.parse_gpu_address(message)
     if located is not None:
         return _with_address(node, *located)
     xids = node.xids
-    error, lost = parse_xid(message), parse_lost_gpu(message)
+    error, lost = kernel_log.parse_xid(message), kernel_log.parse_lost_gpu(message)
     recent = ((each.number, each.bus_id) for each in xids.recent if record.at - each.at <= PAIR_SECONDS)
-    if error is None and lost is not None and (LOST_GPU_XID, lost) not in recent:
+    if error is None and lost is not None and (kernel_log.LOST_GPU_XID, lost) not in recent:
         # The GPU has fallen off the bus, and the driver has not just reported that Xid.
-        error = Xid(number=LOST_GPU_XID, bus_id=lost)
+        error = kernel_log.Xid(number=kernel_log.LOST_GPU_XID, bus_id=lost)
     if error is None:
         return node
-    access = parse_failed_access(error.text)
-    if error.number == ILLEGAL_ADDRESS and access is None:
+    access = kernel_log.parse_failed_access(error.text)
+    if error.number == kernel_log.ILLEGAL_ADDRESS and access is None:
         xids = replace(xids, addresses_unrecognized=xids.addresses_unrecognized + 1)
     board = xids.addresses.get(error.bus_id)
     gpu = _instance(node, board, error.gpu_instance, error.compute_instance)
@@ -117,8 +106,8 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
         name=error.name,
         access=access,
     )
-    if error.number == RECOVERY_XID and board is not None:
-        xids = _with_recovery_action(xids, board, record.at, parse_recovery_action(error.text))
+    if error.number == kernel_log.RECOVERY_XID and board is not None:
+        xids = _with_recovery_action(xids, board, record.at, kernel_log.parse_recovery_action(error.text))
     return replace(node, xids=_add_report(xids, report))
 
 
@@ -153,15 +142,7 @@ def _add_report(xids: Xids, report: XidReport) -> Xids:
     """Count an Xid, unless the other source has reported it. Without its GPU, it is not counted yet."""
     match = _match(xids, report)
     if match is None:
-        xid = IncidentXid(
-            at=report.at,
-            number=report.number,
-            gpu=report.gpu,
-            bus_id=report.bus_id,
-            pid=report.pid,
-            name=report.name,
-            access=report.access,
-        )
+        xid = IncidentXid(**{each.name: getattr(report, each.name) for each in fields(IncidentXid)})
         xids = replace(xids, recent=(*xids.recent, xid), unmatched=(*xids.unmatched, report))
         counted = xids if report.gpu is None else _count(xids, report)
         return _remove_unmatched(counted, xids.unmatched[:-MAX_UNMATCHED])
@@ -238,7 +219,7 @@ def _limited(name: str, known: Collection[str], most: int) -> str:
     return name if name in known or len(known) < most else OTHER
 
 
-def _gpu_label(xids: Xids, xid: IncidentXid | XidReport) -> str | None:
+def _gpu_label(xids: Xids, xid: IncidentXid) -> str | None:
     """Return the GPU's UUID, else its bus id; None if both are unknown."""
     return xid.gpu or xids.addresses.get(xid.bus_id) or (f"PCI:{xid.bus_id}" if xid.bus_id else None)
 
@@ -260,8 +241,7 @@ def report_unclaimed(node: Node, *, force: bool = False) -> tuple[Node, tuple[Ev
     due_ids = {id(each) for each in due}
     remaining = (each for each in recent if id(each) not in crowd and node.at - each.at <= RECENT_SECONDS)
     xids = replace(
-        node.xids,
-        recent=tuple(replace(each, settled=True) if id(each) in due_ids else each for each in remaining),
+        node.xids, recent=tuple(replace(each, settled=True) if id(each) in due_ids else each for each in remaining)
     )
     xids, events = _report(xids, node.at, [each for each in due if not is_claimed(node, each)])
     return replace(node, xids=xids), events

@@ -38,6 +38,8 @@ from exporter.usage.contention import contended
 from exporter.usage.kernel_times import Deltas
 from exporter.usage.last_minute import Splits, may_belong_to, watched_fraction, with_window
 
+Pids = frozenset[int]
+
 LATE_SECONDS = 15.0
 """A reading that is older than the last window, but less than this, is late or a repetition."""
 
@@ -133,7 +135,7 @@ def _with_kernel_times(node: Node, uuid: GpuUuid) -> Node:
     return _with_state(node, uuid, replace(state, estimates=estimates))
 
 
-def processes_to_watch(node: Node) -> tuple[dict[int, float], frozenset[int], bool]:
+def processes_to_watch(node: Node) -> tuple[dict[int, float], Pids, bool]:
     """Return the clients with their active thread percentages, the other processes on GPUs, and if all are settled.
 
     The percentage is the lesser of the server's and of the one in the process's environment. A new client is not
@@ -267,8 +269,8 @@ def _launches(
     uuid: GpuUuid,
     before: WorkReading | None,
     work: WorkReading | None,
-    present: frozenset[int],
-    left: frozenset[int],
+    present: Pids,
+    left: Pids,
     *,
     measured: bool,
 ) -> _Launches:
@@ -286,7 +288,7 @@ def _launches(
 
 
 def _are_settled(
-    clients: frozenset[int], launches: _Launches, deltas: Deltas, estimates: KernelTimeEstimates, gpu: GpuBusy
+    clients: Pids, launches: _Launches, deltas: Deltas, estimates: KernelTimeEstimates, gpu: GpuBusy
 ) -> bool:
     """Return whether it is enough to watch these clients of a GPU for a small part of the time.
 
@@ -314,7 +316,7 @@ def _utilization(gpu: GpuReading) -> Mapping[int, float]:
     return {pid: sum(values) / len(values) for pid, values in percentages.items()}
 
 
-def _clients_on(node: Node, gpu: Gpu) -> frozenset[int]:
+def _clients_on(node: Node, gpu: Gpu) -> Pids:
     """Return the clients with a context on a GPU, by NVML and the log; on the only GPU, all clients."""
     listed = {process.pid for process in gpu.reading.mps_processes or () if process.used_bytes}
     clients = {pid for daemon in node.daemons.values() for pid in daemon.clients}
@@ -348,7 +350,7 @@ def _bypassing_parts(gpu: Gpu) -> tuple[dict[int, float], float]:
     return parts, max(0.0, 1 - sum(parts.values()))
 
 
-def _outdated(node: Node, state: GpuAttribution, clients: frozenset[int]) -> set[int]:
+def _outdated(node: Node, state: GpuAttribution, clients: Pids) -> set[int]:
     """Return the PIDs with an estimate that are no clients any more, or belong to other processes now."""
     pids = state.estimates.indices.keys() - {SLOWDOWN}
     works = () if state.work is None else state.work.processes
@@ -364,14 +366,7 @@ def _is_of_pid(node: Node, work: ProcessWork) -> bool:
 
 
 def _deltas(
-    node: Node,
-    uuid: GpuUuid,
-    before: WorkReading,
-    work: WorkReading,
-    present: frozenset[int],
-    left: frozenset[int],
-    *,
-    measured: bool,
+    node: Node, uuid: GpuUuid, before: WorkReading, work: WorkReading, present: Pids, left: Pids, *, measured: bool
 ) -> Deltas:
     """Return what each watched client did on a GPU between two readings.
 
@@ -429,8 +424,8 @@ def _device_of(node: Node, pid: int, uuid: GpuUuid) -> int | None:
 
 
 def _estimated(
-    clients: frozenset[int], deltas: Deltas, estimates: KernelTimeEstimates, gpu: GpuBusy, changes: Mapping[int, float]
-) -> tuple[dict[int, Share], dict[int, Share], frozenset[int]]:
+    clients: Pids, deltas: Deltas, estimates: KernelTimeEstimates, gpu: GpuBusy, changes: Mapping[int, float]
+) -> tuple[dict[int, Share], dict[int, Share], Pids]:
     """Return the shares by what the clients launched, those to withhold, and the clients with unknown use.
 
     If all clients were watched, they used all of the measured SM time. Any of them may have used what the launches do

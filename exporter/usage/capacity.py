@@ -263,9 +263,7 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: 
 
 
 def _clients(
-    node: Node,
-    slowed: Mapping[GpuUuid, Mapping[int, Slowdown]],
-    moved: Mapping[GpuUuid, Mapping[int, Bandwidth]],
+    node: Node, slowed: Mapping[GpuUuid, Mapping[int, Slowdown]], moved: Mapping[GpuUuid, Mapping[int, Bandwidth]]
 ) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
     """Return the clients on each GPU that has any, the oldest first. A GPU with MIG has none."""
     by_gpu: dict[GpuUuid, list[ClientUsage]] = {uuid: [] for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode}
@@ -368,12 +366,7 @@ def _limits_and_process(node: Node, daemon: Daemon, client: Client) -> tuple[Lim
 
 
 def memory_limit(
-    node: Node,
-    daemon: Daemon,
-    client: Client,
-    uuid: GpuUuid,
-    gpus: frozenset[GpuUuid],
-    ordinals: Mapping[int, GpuUuid],
+    node: Node, daemon: Daemon, client: Client, uuid: GpuUuid, gpus: frozenset[GpuUuid], ordinals: Mapping[int, GpuUuid]
 ) -> tuple[bool, int | None]:
     """Return the fields `memory_limit_known` and `memory_limit` of a client on a GPU."""
     limits, process = _limits_and_process(node, daemon, client)

@@ -28,14 +28,7 @@ from exporter.model.usage import (
     WorkDelta,
 )
 from exporter.model.values import replace
-from exporter.usage.accounting import (
-    PRECISION,
-    UNATTRIBUTED,
-    account_of,
-    apportioned,
-    post_contention,
-    remember_pace,
-)
+from exporter.usage import accounting
 from exporter.usage.last_minute import MINUTE_SECONDS
 
 T = TypeVar("T")
@@ -116,13 +109,17 @@ def contended(
     if rate is not None:
         state = with_window(state, rate, splits[-1], present, _remembered(node, uuid, state, present))
         state, lost, caused = _with_lost_time(node, state, splits[-1])
-        totals = post_contention(node.usage_totals, uuid, lost, caused, at=splits[-1].at) if lost else node.usage_totals
+        totals = (
+            accounting.post_contention(node.usage_totals, uuid, lost, caused, at=splits[-1].at)
+            if lost
+            else node.usage_totals
+        )
         for pid, baseline in state.baselines.items():
             process = node.processes.get(pid)
             is_due = baseline.windows % REMEMBERED_AGAIN == REMEMBERED_WINDOWS and not baseline.is_bound
             if process is not None and process.command and is_due and pid in rate.deltas:
                 pace = tuple(count / baseline.windows for count in baseline.pace)
-                totals = remember_pace(totals, uuid, account_of(node, pid), process.command, pace)
+                totals = accounting.remember_pace(totals, uuid, accounting.account_of(node, pid), process.command, pace)
         node = replace(node, usage_totals=totals)
         if not 0 <= splits[-1].at - state.examined_at < EXAMINED_SECONDS:
             at = splits[-1].at
@@ -153,7 +150,7 @@ def _remembered(node: Node, uuid: GpuUuid, state: GpuContention, present: frozen
     for pid in present if paces else ():
         process, known = node.processes.get(pid), state.baselines.get(pid)
         if process is not None and process.command and (known is None or known.is_bound):
-            pace = paces.get(account_of(node, pid), {}).get(process.command)
+            pace = paces.get(accounting.account_of(node, pid), {}).get(process.command)
             found.update({} if pace is None else {pid: Pace(*pace)})
     return found
 
@@ -190,18 +187,20 @@ def _with_lost_time(
             each += microseconds / (total - own)
             weights[keys[pid]] -= own * microseconds / (total - own)
         else:
-            weights[UNATTRIBUTED] += microseconds
-    weights[UNATTRIBUTED] += each * hidden
+            weights[accounting.UNATTRIBUTED] += microseconds
+    weights[accounting.UNATTRIBUTED] += each * hidden
     for pid, part in parts.items():
         weights[keys[pid]] += each * part
-    caused = apportioned(lost.total(), {key: round(PRECISION * weight) for key, weight in weights.items()})
+    caused = accounting.apportioned(
+        lost.total(), {key: round(accounting.PRECISION * weight) for key, weight in weights.items()}
+    )
     return replace(state, ahead_ns=ahead_ns), +lost, caused
 
 
 def _key(node: Node, pid: int, split: Split) -> UsageKey:
-    account = account_of(node, pid, at=split.at)
+    account = accounting.account_of(node, pid, at=split.at)
     method = Method.FLIGHT if split.measured else Method.LAUNCHES
-    return UNATTRIBUTED if account is SharedAccount.UNATTRIBUTED else (account, method)
+    return accounting.UNATTRIBUTED if account is SharedAccount.UNATTRIBUTED else (account, method)
 
 
 def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
