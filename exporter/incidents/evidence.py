@@ -20,8 +20,7 @@ from exporter.state.servers import MOST_CLIENTS, last_known
 from exporter.state.xids import CLAIM_SECONDS
 from exporter.usage.last_minute import may_belong_to
 
-INFER_AFTER_SECONDS = 0.5
-"""If the log lists no affected clients in this time, they are inferred."""
+INFER_AFTER_SECONDS = 0.5  # If the log lists no affected clients in this time, they are inferred.
 
 MOST_XIDS = 64
 
@@ -227,14 +226,12 @@ MIN_PROBED_NS = 3 * SECOND_NS
 FAILED_NS = 1 * SECOND_NS
 """A synchronisation that failed longer before the fault had another cause. The probes report no spans after it."""
 
-MIN_COVERAGE = 0.9
-"""The least part of the time between two readings for which the probes were attached."""
+MIN_COVERAGE = 0.9  # The least part of the time between two readings for which the probes were attached.
 
 RECENT_NS = 2 * SECOND_NS
 """A reading that is older than this before the fault does not show the work in flight at the fault."""
 
-EARLY_DISCONNECT_SECONDS = 0.5
-"""A client that disconnected longer before the fault did not cause it."""
+EARLY_DISCONNECT_SECONDS = 0.5  # A client that disconnected longer before the fault did not cause it.
 
 LOG_UNRELIABLE_SECONDS = 600.0
 """For this time after another source contradicted the log, its lines are not enough to suspect a client."""

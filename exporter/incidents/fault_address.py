@@ -35,8 +35,7 @@ large memory of it, or near that. The rest is anywhere."""
 NEAREST, FARTHEST = 1 << 21, 1 << 34
 """Between these distances, an address near a range is equally likely at each order of magnitude."""
 
-SPACE = 1 << 40
-"""The layouts of processes differ by so many bytes (28 bits of pages, the default on x86-64)."""
+SPACE = 1 << 40  # The layouts of processes differ by so many bytes (28 bits of pages, the default on x86-64).
 
 CHOSEN_BELOW = 1 << 44
 """Lower addresses are CUDA's own choice (of VMM, asynchronous pools) and similar in all processes, so neither the size
@@ -51,8 +50,7 @@ COMMON_ENDS = 2
 
 MOST_MATCHES = 8
 
-MOST_ACCESSES = 4
-"""Failed accesses of one fault that are compared with the address ranges."""
+MOST_ACCESSES = 4  # Failed accesses of one fault that are compared with the address ranges.
 
 
 class _Fit(NamedTuple):
@@ -238,8 +236,7 @@ def _readings_of(node: Node, pid: int) -> tuple[AddressRanges, ...]:
 # -- which ranges are read and stored ----------------------------------------------------------------------------------
 
 
-MOST_READINGS = 3
-"""Readings of one process that are stored: before a fault, after it, and one more."""
+MOST_READINGS = 3  # Readings of one process that are stored: before a fault, after it, and one more.
 
 MOST_CLIENTS_READ = 512
 

@@ -18,14 +18,12 @@ from exporter.state import processes
 from exporter.state.log_lines import is_same_block
 from exporter.state.xids import CLAIM_SECONDS
 
-REPORT_SECONDS = 0.5
-"""How long the report of a fault waits until the log shows its clients and GPUs."""
+REPORT_SECONDS = 0.5  # How long the report of a fault waits until the log shows its clients and GPUs.
 
 BLOCKING_SECONDS = 1.0
 """An affected client that is still connected after this time delays recovery: others exit when they get the error."""
 
-SETTLED_SECONDS = CLAIM_SECONDS
-"""Evidence is accepted for this time: no Xid joins an incident after it."""
+SETTLED_SECONDS = CLAIM_SECONDS  # Evidence is accepted for this time: no Xid joins an incident after it.
 
 STUCK_SECONDS = 10.0
 """A server recovers about 30 ms after its last affected client has disconnected, or never: after a client with contexts
@@ -34,8 +32,7 @@ on two GPUs had joined, it stayed in FAULT in 3 of 4 trials (measured, R580)."""
 CLOCK_TOLERANCE_SECONDS = 2.0
 """The log's and the exporter's measurement of one duration differ by at most this. Logs are read late."""
 
-DAEMON_LOST_SECONDS = 300.0
-"""How long the daemon of an open incident may be unknown."""
+DAEMON_LOST_SECONDS = 300.0  # How long the daemon of an open incident may be unknown.
 
 REMEMBERED_SECONDS = 3600.0
 MAX_ENDED = 64
@@ -44,8 +41,7 @@ MAX_ENDED = 64
 MAX_OPEN = 64
 MAX_REFUSALS = 256
 
-LIKELY = 0.5
-"""The least confidence at which a workload's account counts the suspicion."""
+LIKELY = 0.5  # The least confidence at which a workload's account counts the suspicion.
 
 Tracked = tuple[Node, tuple[Event, ...]]
 

@@ -19,8 +19,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.parse.kernel_log import ILLEGAL_ADDRESS, exonerates
 
-Z = 1.959964
-"""The normal distribution's 97.5 % quantile."""
+Z = 1.959964  # The normal distribution's 97.5 % quantile.
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,7 @@ AMONG_AFFECTED = Calibration(135, 135)
 """The client that caused a memory fault was among the affected ones, which share this. It is below 1 because the log
 may lack some of them, or the client may have disconnected unnoticed."""
 
-ONLY_AFFECTED = 0.75
-"""The only affected client: another client may have caused the fault and disconnected unnoticed."""
+ONLY_AFFECTED = 0.75  # The only affected client: another client may have caused the fault and disconnected unnoticed.
 
 IDLE_FACTOR = 0.1
 """What a client without work in flight retains of its share. Inferred, not measured: probes may miss some calls."""
@@ -87,8 +85,7 @@ address is in a range of another client, which can reserve most addresses, and f
 from those of the first."""
 MOST_IF_INSIDE_ANOTHER = 1 << 30
 
-MAX_IF_CONTRADICTED = 0.45
-"""At most this for the client that the address names if it had no work in flight."""
+MAX_IF_CONTRADICTED = 0.45  # At most this for the client that the address names if it had no work in flight.
 
 MAX_IF_LOG_UNRELIABLE = 0.45
 """At most this while the log may be forged: from 0.5 on, a client is reported as the likely cause."""

@@ -10,8 +10,7 @@ from exporter.model.identity import ProcessIdentity
 class ActionKind(StrEnum):
     """What the watchdog can do for a daemon."""
 
-    RESTART = "restart"
-    """Restart the control daemon."""
+    RESTART = "restart"  # Restart the control daemon.
     END_SERVER = "end_server"
     """Send SIGKILL to a server that hangs. The daemon starts another one for the next client (measured, R580)."""
     KILL_CLIENTS = "kill_clients"
@@ -22,12 +21,10 @@ class ActionKind(StrEnum):
     """
     SHUT_DOWN_SERVER = "shut_down_server"
     """Send `shutdown_server` for a server that stays in FAULT, and with `-f` if that has no effect."""
-    SET_LIMITS = "set_limits"
-    """Set the limits that are not in force."""
+    SET_LIMITS = "set_limits"  # Set the limits that are not in force.
 
 
-AGAINST_FAULTS = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
-"""Actions that are taken only against faults."""
+AGAINST_FAULTS = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)  # Actions that are taken only against faults.
 
 
 class ActionReason(StrEnum):
@@ -36,11 +33,9 @@ class ActionReason(StrEnum):
     DOWN = "down"
     HUNG = "hung"
     FAULT = "fault"
-    LIMITS_LOST = "limits_lost"
-    """The daemon was restarted, and its limits are not in force yet."""
+    LIMITS_LOST = "limits_lost"  # The daemon was restarted, and its limits are not in force yet.
     LIMITS_DRIFTED = "limits_drifted"
-    UNKNOWN = "unknown"
-    """A reason that another version wrote."""
+    UNKNOWN = "unknown"  # A reason that another version wrote.
 
 
 class ActionResult(StrEnum):
@@ -48,10 +43,8 @@ class ActionResult(StrEnum):
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    OBSERVED = "observed"
-    """The action was not taken because of `observe` mode."""
-    BY_SYSTEMD = "by_systemd"
-    """systemd did it, by the unit's Restart=."""
+    OBSERVED = "observed"  # The action was not taken because of `observe` mode.
+    BY_SYSTEMD = "by_systemd"  # systemd did it, by the unit's Restart=.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

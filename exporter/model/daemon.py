@@ -34,8 +34,7 @@ class Claim:
     """One claim, read at `at`."""
 
     kind: ClaimKind
-    pid: int
-    """The client or server; 0 for the daemon itself."""
+    pid: int  # The client or server; 0 for the daemon itself.
     at: float
 
     @property
@@ -74,8 +73,7 @@ class NamedBy(StrEnum):
         return tuple(NamedBy).index(self)
 
 
-FORGOTTEN_SECONDS = 300.0
-"""How long a discovered daemon is reported after its end."""
+FORGOTTEN_SECONDS = 300.0  # How long a discovered daemon is reported after its end.
 
 SUPPORTED_PROTOCOLS = (2, 3)
 """Versions of the MPS protocol. R615 has version 3 (`nvidia-cuda-mps-control -p 3`) with other commands and logs."""
@@ -119,8 +117,7 @@ RECOVERY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800
 class RecoveryTimes:
     """Histogram of recovery times."""
 
-    within: tuple[int, ...] = (0,) * len(RECOVERY_SECONDS)
-    """Cumulative counts of the buckets."""
+    within: tuple[int, ...] = (0,) * len(RECOVERY_SECONDS)  # Cumulative counts of the buckets.
     count: int = 0
     seconds: float = 0.0
 
@@ -129,16 +126,12 @@ class RecoveryTimes:
 class FailedStarts:
     """Consecutive servers that exited before they were ready."""
 
-    started_at: tuple[float, ...] = ()
-    """Start times of the most recent ones."""
+    started_at: tuple[float, ...] = ()  # Start times of the most recent ones.
     count: int = 0
-    uid: int | None = None
-    """The user of the last one."""
-    words: str = ""
-    """Why a server could not start, in its own log. Any user can write that line."""
+    uid: int | None = None  # The user of the last one.
+    words: str = ""  # Why a server could not start, in its own log. Any user can write that line.
     last_exit_at: float | None = None
-    reported: bool = False
-    """Whether the crash loop was reported."""
+    reported: bool = False  # Whether the crash loop was reported.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,41 +164,30 @@ class Declaration:
     by: NamedBy = NamedBy.CONFIGURATION
     unit: str | None = None
     """The systemd unit of the configuration, or the unit that declares the daemon. The watchdog restarts this unit."""
-    clients_limit: int | None = None
-    """Clients per server, from the header of a recording."""
-    owner: int | None = None
-    """UID of the user who should run the daemon, from the configuration or the unit."""
-    observed_at: float = 0.0
-    """When a source last reported a discovered daemon."""
+    clients_limit: int | None = None  # Clients per server, from the header of a recording.
+    owner: int | None = None  # UID of the user who should run the daemon, from the configuration or the unit.
+    observed_at: float = 0.0  # When a source last reported a discovered daemon.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonRuntime:
     """The process of a daemon and its properties."""
 
-    process: DaemonProcess | None = None
-    """None if no process exists, or if it is unknown."""
-    last_process: DaemonProcess | None = None
-    """The same, also after its end."""
-    unit: str | None = None
-    """The systemd unit that the process runs in."""
+    process: DaemonProcess | None = None  # None if no process exists, or if it is unknown.
+    last_process: DaemonProcess | None = None  # The same, also after its end.
+    unit: str | None = None  # The systemd unit that the process runs in.
     protocol: int | None = None
     version: str | None = None
-    foreground: bool = False
-    """Whether the daemon writes its log to stdout (`-f`)."""
+    foreground: bool = False  # Whether the daemon writes its log to stdout (`-f`).
     stdout_in_file: bool | None = None
     """Whether that stdout is the file stdout.log of the log directory; None if that is unknown."""
-    stdout_in_journal: bool | None = None
-    """Whether that stdout may be the journal; None if that is unknown."""
+    stdout_in_journal: bool | None = None  # Whether that stdout may be the journal; None if that is unknown.
     visible_devices: str | None = None
-    devices: Mapping[int, GpuUuid] = field(default_factory=dict)
-    """GPUs by ordinal, as the daemon last listed them."""
+    devices: Mapping[int, GpuUuid] = field(default_factory=dict)  # GPUs by ordinal, as the daemon last listed them.
     addresses: Mapping[GpuUuid, str] = field(default_factory=dict)
     """PCI addresses of these GPUs, and of the MLOPart devices into which servers divide them."""
-    lists_partitions: bool = False
-    """Whether the daemon last listed static SM partitions, with protocol 3."""
-    in_foreign_namespace: bool = False
-    """Whether log and replies contain PIDs of another PID namespace."""
+    lists_partitions: bool = False  # Whether the daemon last listed static SM partitions, with protocol 3.
+    in_foreign_namespace: bool = False  # Whether log and replies contain PIDs of another PID namespace.
     foreign_owner: int | None = None
     """UID that owns the pipe directory or the daemon there, if that user must not run this daemon."""
     same_as: DaemonName | None = None
@@ -230,28 +212,20 @@ class Lifecycle:
 
     state_since: float | None = None
     ever_ran: bool = False
-    quit_at: float | None = None
-    """When an operator stopped the daemon."""
-    quit_claimed_at: float | None = None
-    """When the log reported a `quit`; any user can write that line."""
-    killed: bool | None = None
-    """Whether a signal ended the last process; None if that is unknown."""
-    traces_expected: bool = False
-    """Whether the last process was known, so that the pid file shows how it ended."""
-    traces_read: bool = False
-    """Whether the pipe directory was examined after its end."""
-    pid_file_left: bool | None = None
-    """Whether a pid file exists although no daemon runs; None if that is unknown."""
-    quit_traces: bool = False
-    """Whether the pipe directory is in the state that a `quit` produces."""
+    quit_at: float | None = None  # When an operator stopped the daemon.
+    quit_claimed_at: float | None = None  # When the log reported a `quit`; any user can write that line.
+    killed: bool | None = None  # Whether a signal ended the last process; None if that is unknown.
+    traces_expected: bool = False  # Whether the last process was known, so that the pid file shows how it ended.
+    traces_read: bool = False  # Whether the pipe directory was examined after its end.
+    pid_file_left: bool | None = None  # Whether a pid file exists although no daemon runs; None if that is unknown.
+    quit_traces: bool = False  # Whether the pipe directory is in the state that a `quit` produces.
     unexplained_end_at: float | None = None
     """When the daemon ended, until the reason is decided. Another daemon may already run there."""
     clients_at_end: frozenset[int] | None = None
     """PIDs of the clients that were connected or waited when the daemon ended; None if not all were known."""
     loss_reason: LossReason = LossReason.DIED
     last_loss_at: float | None = None
-    not_found_at: float | None = None
-    """When a command last found no daemon."""
+    not_found_at: float | None = None  # When a command last found no daemon.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,29 +234,23 @@ class CommandState:
 
     asked_at: Mapping[str, float] = field(default_factory=dict)
     """When each query was last answered or refused, or timed out."""
-    unanswered: int = 0
-    """Consecutive commands without an answer."""
+    unanswered: int = 0  # Consecutive commands without an answer.
     unanswered_since: float | None = None
-    unanswered_at: float | None = None
-    """When the last of these was sent."""
+    unanswered_at: float | None = None  # When the last of these was sent.
     waits_for_server: int | None = None
     """The server that the first unanswered command queries, if another command was answered just before."""
-    refused_since: float | None = None
-    """Since when commands are refused because another session is open."""
-    session_holder: SessionHolder | None = None
-    """The process that has that session open."""
+    refused_since: float | None = None  # Since when commands are refused because another session is open.
+    session_holder: SessionHolder | None = None  # The process that has that session open.
     listening: bool | None = None
     """Whether a process listens on the control socket; collected while commands are unanswered."""
-    probes: SocketProbes | None = None
-    """The exporter's own connections since commands are unanswered."""
+    probes: SocketProbes | None = None  # The exporter's own connections since commands are unanswered.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultLimits(Limits):
     """Limits that the daemon gives to new servers."""
 
-    stale: frozenset[str] = frozenset()
-    """Limit queries whose answers another user's command may have changed."""
+    stale: frozenset[str] = frozenset()  # Limit queries whose answers another user's command may have changed.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,32 +260,23 @@ class LogState:
     problems: Mapping[str, Reason | None] = field(default_factory=dict)
     """Why each file cannot be followed; None if it is followed."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    unread: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of each file that were not read yet."""
-    stuck: Reason | None = None
-    """The problem of a read that does not end; `problems` has it, too."""
+    unread: Mapping[str, int] = field(default_factory=dict)  # Bytes of each file that were not read yet.
+    stuck: Reason | None = None  # The problem of a read that does not end; `problems` has it, too.
     own_commands: LoggedCommands = field(default_factory=LoggedCommands)
     """Whether the exporter's own commands appear in the log."""
-    claims: Mapping[str, Claim] = field(default_factory=dict)
-    """What the log states and no other source has confirmed."""
-    contradicted_at: float | None = None
-    """When another source last refuted a claim."""
-    last_command: str | None = None
-    """The command in the last line of the log, if that line has one."""
-    echoing: bool = False
-    """Whether the daemon is writing a reply into its log."""
+    claims: Mapping[str, Claim] = field(default_factory=dict)  # What the log states and no other source has confirmed.
+    contradicted_at: float | None = None  # When another source last refuted a claim.
+    last_command: str | None = None  # The command in the last line of the log, if that line has one.
+    echoing: bool = False  # Whether the daemon is writing a reply into its log.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
     """Clients and servers that start, wait or end. The mappings are by PID."""
 
-    listed_at: float | None = None
-    """When all servers were last known; None if they are not."""
-    queued: Mapping[int, int] = field(default_factory=dict)
-    """UIDs of the clients that wait for a server."""
-    waiting: frozenset[int] = frozenset()
-    """Queued clients that wait until another user's server ends."""
+    listed_at: float | None = None  # When all servers were last known; None if they are not.
+    queued: Mapping[int, int] = field(default_factory=dict)  # UIDs of the clients that wait for a server.
+    waiting: frozenset[int] = frozenset()  # Queued clients that wait until another user's server ends.
     disconnected_at: Mapping[int, float] = field(default_factory=dict)
     server_exited_at: Mapping[int, float] = field(default_factory=dict)
     disconnects: Mapping[int, Disconnect] = field(default_factory=dict)
@@ -337,8 +296,7 @@ class Daemon:
     name: DaemonName
     pipe_directory: str
     log_directory: str
-    state: DaemonState | None = None
-    """None until the first evidence."""
+    state: DaemonState | None = None  # None until the first evidence.
     servers: Mapping[int, Server] = field(default_factory=dict)
     clients: Mapping[int, Client] = field(default_factory=dict)
     declared: Declaration = Declaration()

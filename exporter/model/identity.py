@@ -36,8 +36,7 @@ class WorkloadRole(StrEnum):
     """A task of the job, or the first process of another container of the pod. It does not depend on the daemon."""
     CONTAINER = "container"
     """The first process of the daemon's own container. It also ends if only that container ends."""
-    SANDBOX = "sandbox"
-    """The process that holds the namespaces of the pod. It ends last."""
+    SANDBOX = "sandbox"  # The process that holds the namespaces of the pod. It ends last.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +71,10 @@ class Workload:
 class WorkloadCounts:
     """Counts of the clients of one workload."""
 
-    used_at: float
-    """When it last had a client."""
+    used_at: float  # When it last had a client.
     connected: int = 0
-    faults_affected: int = 0
-    """Faults that affected a client."""
-    faults_suspected: int = 0
-    """Faults that a client most likely caused."""
+    faults_affected: int = 0  # Faults that affected a client.
+    faults_suspected: int = 0  # Faults that a client most likely caused.
 
 
 # -- allocations by the kubelet ---------------------------------------------------------------------------------------

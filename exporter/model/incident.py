@@ -24,8 +24,7 @@ class XidCount:
     last_at: float = 0.0
 
 
-INSTRUCTIONS = "GCC"
-"""The GPU's cache of instructions and constants, which fetches the instructions of kernels."""
+INSTRUCTIONS = "GCC"  # The GPU's cache of instructions and constants, which fetches the instructions of kernels.
 
 
 class AccessKind(StrEnum):
@@ -55,18 +54,14 @@ class FailedAccess:
 class IncidentXid:
     """One Xid, with what all sources report about it."""
 
-    at: float
-    """When the first source reported it."""
+    at: float  # When the first source reported it.
     number: int
-    gpu: GpuUuid | None = None
-    """None if the GPU is unknown. It is a MIG instance if the source names one."""
+    gpu: GpuUuid | None = None  # None if the GPU is unknown. It is a MIG instance if the source names one.
     bus_id: str = ""
-    pid: int | None = None
-    """The process that the kernel log names. It did not always cause the Xid."""
+    pid: int | None = None  # The process that the kernel log names. It did not always cause the Xid.
     name: str | None = None
     access: FailedAccess | None = None
-    settled: bool = False
-    """Whether it belongs to a fault, or is too old to do so."""
+    settled: bool = False  # Whether it belongs to a fault, or is too old to do so.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +69,7 @@ class XidReport(IncidentXid):
     """One Xid as one source reports it."""
 
     source: XidSource
-    parent: GpuUuid | None = None
-    """The whole GPU, also if `gpu` is a MIG instance."""
+    parent: GpuUuid | None = None  # The whole GPU, also if `gpu` is a MIG instance.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +94,14 @@ class Xids:
 
     counts: Mapping[tuple[str, str], XidCount] = field(default_factory=dict)
     """By GPU and number. The GPU is its UUID, else its bus id (`PCI:0000:00:06`), else empty. Counts never decrease."""
-    addresses: Mapping[str, GpuUuid] = field(default_factory=dict)
-    """GPUs by bus id."""
+    addresses: Mapping[str, GpuUuid] = field(default_factory=dict)  # GPUs by bus id.
     unmatched: tuple[XidReport, ...] = ()
     """Reports that the other source has not confirmed yet. Those with a GPU are counted."""
     recent: tuple[IncidentXid, ...] = ()
     """Xids of the last seconds, the oldest first, which may still belong to a fault."""
     bursts: Mapping[tuple[str | None, int], XidBurst] = field(default_factory=dict)
     """Recent Xids of no fault, by GPU and number."""
-    addresses_unrecognized: int = 0
-    """Xids 31 whose text has no faulting address in a known form."""
+    addresses_unrecognized: int = 0  # Xids 31 whose text has no faulting address in a known form.
     recovery_actions: Mapping[GpuUuid, RecoveryAction] = field(default_factory=dict)
 
 
@@ -120,16 +112,13 @@ class Xids:
 class Death:
     """A process that has exited recently."""
 
-    at: float
-    """When the first sign of it was read."""
+    at: float  # When the first sign of it was read.
     pid: int
     start_ticks: int | None = None
     """Distinguishes it from other processes with its PID; None if only the kernel log reported it."""
     process: ProcessReading | None = None
-    wait_status: int | None = None
-    """As from waitpid(2); None if unknown."""
-    out_of_memory: bool = False
-    """Whether the kernel killed it for lack of memory."""
+    wait_status: int | None = None  # As from waitpid(2); None if unknown.
+    out_of_memory: bool = False  # Whether the kernel killed it for lack of memory.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +127,8 @@ class EarlyDisconnect:
 
     pid: int
     seconds_before: float
-    terminated: bool = False
-    """Whether an operator had the server end it."""
-    wait_status: int | None = None
-    """As from waitpid(2); None if unknown."""
+    terminated: bool = False  # Whether an operator had the server end it.
+    wait_status: int | None = None  # As from waitpid(2); None if unknown.
     out_of_memory: bool = False
 
     @property
@@ -161,12 +148,10 @@ class InFlightWork:
 
     pid: int
     in_flight: bool
-    seconds_since_launch: float | None = None
-    """Time from its last launch to the fault; None if there was no launch."""
+    seconds_since_launch: float | None = None  # Time from its last launch to the fault; None if there was no launch.
 
 
-NULL_BYTES = 1 << 16
-"""A smaller address is a null pointer with a small offset."""
+NULL_BYTES = 1 << 16  # A smaller address is a null pointer with a small offset.
 
 LOWEST_ADDRESS = 0x3_0200_0000
 """No client has memory below, but all have CUDA's own ranges (measured, R580). Such an address identifies nobody: it is
@@ -232,13 +217,10 @@ class AddressClue:
 class Clues:
     """All evidence of one fault, except its Xids."""
 
-    named: int | None = None
-    """The client that the server's log named with `encountered a fatal GPU error`."""
-    in_reset: tuple[int, ...] = ()
-    """Clients whose worker was in reset when they disconnected."""
+    named: int | None = None  # The client that the server's log named with `encountered a fatal GPU error`.
+    in_reset: tuple[int, ...] = ()  # Clients whose worker was in reset when they disconnected.
     early_disconnects: tuple[EarlyDisconnect, ...] = ()
-    in_flight_work: tuple[InFlightWork, ...] = ()
-    """Work of the affected clients for which it is known."""
+    in_flight_work: tuple[InFlightWork, ...] = ()  # Work of the affected clients for which it is known.
     address: AddressClue | None = None
     """None if no access of data failed, or if the kernel log did not report its address."""
     log_unreliable: bool = False
@@ -314,49 +296,36 @@ class Incident:
     id: str
     daemon: DaemonName
     server: int
-    server_start_ticks: int | None = None
-    """Distinguishes the server from a later process with its PID."""
+    server_start_ticks: int | None = None  # Distinguishes the server from a later process with its PID.
     block_timestamp: str | None = None
     """The log's timestamp of the fault block, None without one. A block that is read again is the same fault."""
-    started_at: float
-    """When the first evidence was read."""
-    detected_at: float
-    """When it was known to be a fault."""
+    started_at: float  # When the first evidence was read.
+    detected_at: float  # When it was known to be a fault.
     ended_at: float | None = None
-    log_seconds: float | None = None
-    """Duration by the log's timestamps, which are finer than the exporter's."""
-    ending: IncidentEnd | None = None
-    """None while the server is in FAULT."""
+    log_seconds: float | None = None  # Duration by the log's timestamps, which are finer than the exporter's.
+    ending: IncidentEnd | None = None  # None while the server is in FAULT.
     kind: FaultKind = FaultKind.UNKNOWN
     gpus: tuple[GpuUuid, ...] = ()
     xids: tuple[IncidentXid, ...] = ()
     affected: tuple[int, ...] = ()
     """Clients that got the sticky error: as logged, else inferred from the clients on the GPUs. Suspicion never alters
     it."""
-    affected_confirmed: bool = False
-    """Whether the log listed the affected clients."""
-    affected_counted: int = 0
-    """How many the daemon's total has counted: the least number that is certain."""
+    affected_confirmed: bool = False  # Whether the log listed the affected clients.
+    affected_counted: int = 0  # How many the daemon's total has counted: the least number that is certain.
     client_details: Mapping[int, ClientDetails] = field(default_factory=dict)
     """Details of the affected clients and the suspects, by PID."""
     clues: Clues = field(default_factory=Clues)
     suspects: tuple[Suspect, ...] = ()
-    refused: tuple[Refusal, ...] = ()
-    """The first of the refused clients."""
+    refused: tuple[Refusal, ...] = ()  # The first of the refused clients.
     refused_count: int = 0
     blocking: Mapping[int, RecoveryDelay] = field(default_factory=dict)
     """Affected clients that did not disconnect in time, by PID."""
-    disconnected: tuple[int, ...] = ()
-    """Affected clients that have disconnected."""
-    stuck: bool = False
-    """Whether all affected clients have disconnected and the server is still in FAULT."""
-    daemon_missing_since: float | None = None
-    """Since when its daemon is unknown."""
+    disconnected: tuple[int, ...] = ()  # Affected clients that have disconnected.
+    stuck: bool = False  # Whether all affected clients have disconnected and the server is still in FAULT.
+    daemon_missing_since: float | None = None  # Since when its daemon is unknown.
     opening_reported: bool = False
-    settled: bool = False
-    """Whether the time for late evidence has passed."""
-    end_reported: bool = False
-    """Whether the end was reported, after which nothing changes."""
+    settled: bool = False  # Whether the time for late evidence has passed.
+    end_reported: bool = False  # Whether the end was reported, after which nothing changes.
 
     @property
     def open(self) -> bool:

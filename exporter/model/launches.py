@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import add
 from typing import NamedTuple
 
-_TICK_NS = 10_000_000
-"""A clock tick of /proc: USER_HZ is 100 on x86-64 and arm64."""
+_TICK_NS = 10_000_000  # A clock tick of /proc: USER_HZ is 100 on x86-64 and arm64.
 
 
 def began_ns(start_ticks: int) -> int:

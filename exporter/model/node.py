@@ -52,31 +52,24 @@ class MonotonicCounter:
 
     last: int
     total: int
-    at: float = 0.0
-    """When it was last read."""
+    at: float = 0.0  # When it was last read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """A GPU as NVML last read it."""
 
-    reading: GpuReading
-    """The last reading; if it failed, this has only the problem."""
+    reading: GpuReading  # The last reading; if it failed, this has only the problem.
     mps_since: Mapping[int, float] = field(default_factory=dict)
     """Since when each PID is in NVML's MPS list, which also shows refused clients."""
-    mps_left: Mapping[int, float] = field(default_factory=dict)
-    """When each PID was first missing from that list."""
+    mps_left: Mapping[int, float] = field(default_factory=dict)  # When each PID was first missing from that list.
     bypassing_processes: Mapping[int, BypassingProcess] = field(default_factory=dict)
-    bypassing_known: bool = False
-    """Whether the last reading showed which processes bypass MPS."""
-    energy: MonotonicCounter | None = None
-    """In millijoules."""
+    bypassing_known: bool = False  # Whether the last reading showed which processes bypass MPS.
+    energy: MonotonicCounter | None = None  # In millijoules.
     rejected_energy: MonotonicCounter | None = None
     """The energy counter of the last reading, if that could not be true."""
-    discarded: int = 0
-    """How many values could not be true."""
-    has_gpm: bool | None = None
-    """Whether GPM measures its SM time; None: not known yet."""
+    discarded: int = 0  # How many values could not be true.
+    has_gpm: bool | None = None  # Whether GPM measures its SM time; None: not known yet.
 
     @property
     def bypassing(self) -> tuple[int, ...]:
@@ -125,8 +118,7 @@ class Node:
     """All that the reducer remembers. The mappings from `int` are by PID."""
 
     at: float = 0.0
-    began_at: float | None = None
-    """Time of the first observation."""
+    began_at: float | None = None  # Time of the first observation.
     daemons: Mapping[DaemonName, Daemon] = field(default_factory=dict)
     gpus: Mapping[GpuUuid, Gpu] = field(default_factory=dict)
     processes: Mapping[int, ProcessReading] = field(default_factory=dict)
@@ -136,12 +128,10 @@ class Node:
     pod_resources: PodResourcesReading | None = None
     """None if it is unknown: never read, or the last collection failed. An old reading is not current either."""
     accounts: Mapping[Workload, WorkloadCounts] = field(default_factory=dict)
-    unattributed: frozenset[int] = frozenset()
-    """Clients of unknown workloads, which have no account."""
+    unattributed: frozenset[int] = frozenset()  # Clients of unknown workloads, which have no account.
     incidents: Mapping[str, Incident] = field(default_factory=dict)
     """By id, in order of detection: open incidents and the most recent others."""
-    deaths: Mapping[int, Death] = field(default_factory=dict)
-    """Processes that exited in the last minute."""
+    deaths: Mapping[int, Death] = field(default_factory=dict)  # Processes that exited in the last minute.
     address_ranges: Mapping[int, tuple[AddressRanges, ...]] = field(default_factory=dict)
     """The last different readings of each client, the oldest first."""
     states: Mapping[int, ProcessState] = field(default_factory=dict)
@@ -154,8 +144,7 @@ class Node:
     splits: Mapping[GpuUuid, Split] = field(default_factory=dict)
     """SM time of the last minute, divided among the clients."""
     usage_totals: UsageTotals = field(default_factory=UsageTotals)
-    simulated: bool = False
-    """Whether this is the node of the demo, and not the machine."""
+    simulated: bool = False  # Whether this is the node of the demo, and not the machine.
 
 
 Item = TypeVar("Item")

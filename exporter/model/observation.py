@@ -98,16 +98,11 @@ class SocketProbes:
 class LoggedCommands:
     """The exporter's own commands in a daemon's log file."""
 
-    read_at: float | None = None
-    """When one of them was last read."""
-    writer: int | None = None
-    """PID of the daemon that wrote it."""
-    awaited: tuple[float, float] | None = None
-    """When a command was sent, and answered, whose line was not read yet."""
-    missing_since: float | None = None
-    """Since when a command is known to be missing in the log."""
-    blocked_since: float | None = None
-    """Since when a second consecutive command is missing."""
+    read_at: float | None = None  # When one of them was last read.
+    writer: int | None = None  # PID of the daemon that wrote it.
+    awaited: tuple[float, float] | None = None  # When a command was sent, and answered, whose line was not read yet.
+    missing_since: float | None = None  # Since when a command is known to be missing in the log.
+    blocked_since: float | None = None  # Since when a second consecutive command is missing.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,8 +377,7 @@ class AddressWant:
     fault_at: float = 0.0
 
 
-AddressRange = tuple[int, int]
-"""The first address of a range, and the one after its last."""
+AddressRange = tuple[int, int]  # The first address of a range, and the one after its last.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,8 +412,7 @@ class DaemonProcess:
     """PIDs of its child processes that are servers; None with protocol 2, where a query lists them."""
     options: tuple[str, ...] = ()
     """Its options that a new daemon needs too: static partitioning, several users, configuration file."""
-    foreground: bool | None = None
-    """Whether the daemon writes its log to stdout (`-f`)."""
+    foreground: bool | None = None  # Whether the daemon writes its log to stdout (`-f`).
     stdout_in_file: bool | None = None
     stdout_in_journal: bool | None = None
     """Whether that stdout is stdout.log of its log directory, or may be the journal (a socket). None: unknown."""
@@ -430,8 +423,7 @@ class DaemonProcess:
     pid_file_left: bool | None = None
     quit_traces: bool | None = None
     """Whether a pid file is left, as after SIGKILL, or only the sockets are, as after `quit` (both measured, R580)."""
-    same_as: DaemonName | None = None
-    """Another daemon with the same pipe directory, by device and inode."""
+    same_as: DaemonName | None = None  # Another daemon with the same pipe directory, by device and inode.
     foreign_owner: int | None = None
     """UID that owns the directory or the process there, if that user must not run this daemon."""
 

@@ -95,8 +95,7 @@ class Reason:
 
     code: ReasonCode
     parameters: Parameters
-    others: tuple["Reason", ...]
-    """These have no `others`."""
+    others: tuple["Reason", ...]  # These have no `others`.
 
     def __init__(
         self, code: ReasonCode, *, others: tuple["Reason", ...] = (), **parameters: Unpack[Parameters]

@@ -377,8 +377,7 @@ class ReasonCode(StrEnum):
         "[unexpected {text}|the exporter has a defect: {detail}. Report it with the exporter's log]",
         "subject",
     )
-    UNSPECIFIED = auto(), "[{text}|{detail}]", "subject"
-    """A code of a later version."""
+    UNSPECIFIED = auto(), "[{text}|{detail}]", "subject"  # A code of a later version.
 
 
 COLLECTOR_CODES = tuple(ReasonCode)[tuple(ReasonCode).index(ReasonCode.PAUSED) :]

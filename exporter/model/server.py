@@ -39,19 +39,13 @@ class Client:
     pid: int
     server: int
     connected_at: float
-    missing_since: float | None = None
-    """Since when lists of clients lack it."""
+    missing_since: float | None = None  # Since when lists of clients lack it.
     contexts: frozenset[int] = frozenset()
-    gpus: frozenset[GpuUuid] = frozenset()
-    """GPUs of its current or last contexts, as far as the log reports them."""
-    in_reset: bool = False
-    """Whether the server reported a worker of the client in reset."""
-    exit_requested_at: float | None = None
-    """When an operator requested the server to end the client."""
-    listed_at: float | None = None
-    """When the last query was sent that listed the client."""
-    namespace: str | None = None
-    """Its namespace of the server, with protocol 3."""
+    gpus: frozenset[GpuUuid] = frozenset()  # GPUs of its current or last contexts, as far as the log reports them.
+    in_reset: bool = False  # Whether the server reported a worker of the client in reset.
+    exit_requested_at: float | None = None  # When an operator requested the server to end the client.
+    listed_at: float | None = None  # When the last query was sent that listed the client.
+    namespace: str | None = None  # Its namespace of the server, with protocol 3.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +55,11 @@ class Disconnect:
     pid: int
     server: int
     at: float
-    stamp: str
-    """Time in the log of the end of the last context. It gives the order of the lines."""
+    stamp: str  # Time in the log of the end of the last context. It gives the order of the lines.
     gpus: frozenset[GpuUuid] = frozenset()
-    in_reset: bool = False
-    """Whether the server reported a worker of the client in reset."""
-    terminated: bool = False
-    """Whether an operator requested the server to end the client."""
-    contexts: frozenset[int] = frozenset()
-    """Contexts that the log reports as ended."""
+    in_reset: bool = False  # Whether the server reported a worker of the client in reset.
+    terminated: bool = False  # Whether an operator requested the server to end the client.
+    contexts: frozenset[int] = frozenset()  # Contexts that the log reports as ended.
     logged_twice: bool = False
     """Whether the end of a context was logged twice. A server writes each line once, so one may be forged."""
 
@@ -96,19 +86,14 @@ class FaultLogBlock:
     """What a server's log reported of its last fault so far."""
 
     at: float
-    stamp: str
-    """Time in the log of the first line."""
+    stamp: str  # Time in the log of the first line.
     named: int | None = None
     """The client that `encountered a fatal GPU error`. Only memory faults name one; it may not be the cause."""
-    torn_down: frozenset[int] = frozenset()
-    """Clients to be torn down."""
-    devices: frozenset[int] = frozenset()
-    """Ordinals of the devices to be reset."""
-    sticky_error: tuple[int, ...] = ()
-    """Clients with a sticky error."""
+    torn_down: frozenset[int] = frozenset()  # Clients to be torn down.
+    devices: frozenset[int] = frozenset()  # Ordinals of the devices to be reset.
+    sticky_error: tuple[int, ...] = ()  # Clients with a sticky error.
     section: BlockSection = BlockSection.NOTHING
-    confirmed: bool = False
-    """Whether another source than the log shows the fault."""
+    confirmed: bool = False  # Whether another source than the log shows the fault.
 
     @property
     def clients(self) -> frozenset[int]:
@@ -123,39 +108,28 @@ class Server:
     pid: int
     started_at: float
     uid: int | None = None
-    name: str | None = None
-    """Its name, with protocol 3."""
+    name: str | None = None  # Its name, with protocol 3.
     state: ServerState | None = None
     state_since: float | None = None
     clients_limit: int | None = None
-    fault_suspected_at: float | None = None
-    """When the daemon reported FAULT and no other source had confirmed it."""
-    fault_reported_at: float | None = None
-    """When the daemon last reported FAULT."""
+    fault_suspected_at: float | None = None  # When the daemon reported FAULT and no other source had confirmed it.
+    fault_reported_at: float | None = None  # When the daemon last reported FAULT.
     devices_to_reset: frozenset[int] | None = None
     fault_block: FaultLogBlock | None = None
     fatal_error: tuple[str, int] | None = None
     """Time in the log and client of the last `encountered a fatal GPU error`, until a fault log block begins."""
     pending_context: ContextCreation | None = None
-    reset_stamp: str | None = None
-    """Time in the log when the server's own context on a device was last destroyed."""
-    connecting: frozenset[int] = frozenset()
-    """Clients that are not accepted yet."""
-    listed: bool = False
-    """Whether the daemon has listed the server."""
+    reset_stamp: str | None = None  # Time in the log when the server's own context on a device was last destroyed.
+    connecting: frozenset[int] = frozenset()  # Clients that are not accepted yet.
+    listed: bool = False  # Whether the daemon has listed the server.
     clients_known: bool = False
     """Whether all its clients were known once: by a list, or because its start was observed."""
-    has_hidden_pids: bool = False
-    """Whether the daemon shows clients of the server with PID 0."""
-    refused_client: int | None = None
-    """The client that was last refused because of a teardown."""
-    missing_since: float | None = None
-    """Since when lists of servers lack it."""
-    shutdown_requested: bool = False
-    """Whether the daemon requested the server to shut down."""
+    has_hidden_pids: bool = False  # Whether the daemon shows clients of the server with PID 0.
+    refused_client: int | None = None  # The client that was last refused because of a teardown.
+    missing_since: float | None = None  # Since when lists of servers lack it.
+    shutdown_requested: bool = False  # Whether the daemon requested the server to shut down.
     limits: Limits = field(default_factory=Limits)
-    limits_logged_at: float | None = None
-    """When the server began to log its limits; the priority comes last."""
+    limits_logged_at: float | None = None  # When the server began to log its limits; the priority comes last.
     namespaces: Mapping[str, Limits] = field(default_factory=dict)
     """Limits of its namespaces, with protocol 3. Those of the default one are also its `limits`."""
 

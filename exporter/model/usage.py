@@ -370,11 +370,8 @@ class UsageTotals:
     last_used_at: Mapping[Workload, float] = field(default_factory=dict)
 
 
-SAMPLE_SECONDS = 30.0
-"""Interval of samples."""
-
-MAX_SAMPLES = 120
-"""So many samples are remembered: those of an hour."""
+SAMPLE_SECONDS = 30.0  # Interval of samples.
+MAX_SAMPLES = 120  # So many samples are remembered: those of an hour.
 
 
 def slot_of(at: float) -> int:

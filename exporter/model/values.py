@@ -45,8 +45,7 @@ def _slots(kind: type) -> tuple[tuple[tuple[Getter, Setter], ...], dict[str, Set
     return pairs, {name: slot.__set__ for name, slot in slots.items()}
 
 
-_MAX = 2**63
-"""The largest number. NaN is refused too."""
+_MAX = 2**63  # The largest number. NaN is refused too.
 
 Built = TypeVar("Built")
 

@@ -17,18 +17,12 @@ class Condition(StrEnum):
 
     WELL = "well"
     STARTING = "starting"
-    UNKNOWN = "unknown"
-    """The indications do not suffice: one alone proves nothing."""
-    DOWN = "down"
-    """The daemon does not run, and ended without a `quit`."""
-    STOPPED = "stopped"
-    """An operator stopped the daemon."""
-    NEVER_STARTED = "never_started"
-    """The daemon is expected, and nothing shows that it ever ran."""
-    UNRESPONSIVE = "unresponsive"
-    """The daemon runs and answers no command."""
-    SUSPENDED = "suspended"
-    """A signal (SIGSTOP) or a debugger stopped the daemon, and it answers no command."""
+    UNKNOWN = "unknown"  # The indications do not suffice: one alone proves nothing.
+    DOWN = "down"  # The daemon does not run, and ended without a `quit`.
+    STOPPED = "stopped"  # An operator stopped the daemon.
+    NEVER_STARTED = "never_started"  # The daemon is expected, and nothing shows that it ever ran.
+    UNRESPONSIVE = "unresponsive"  # The daemon runs and answers no command.
+    SUSPENDED = "suspended"  # A signal (SIGSTOP) or a debugger stopped the daemon, and it answers no command.
     STUCK_IN_DRIVER = "stuck_in_driver"
     """The daemon or one of its servers is in uninterruptible sleep and cannot be killed."""
     SERVER_SUSPENDED = "server_suspended"
@@ -37,16 +31,12 @@ class Condition(StrEnum):
     """The daemon answers no command because it waits for one of its servers."""
     PROGRAM_UNRESPONSIVE = "program_unresponsive"
     """The control program gets no answer, but the daemon answers the exporter's own connections."""
-    HELD = "held"
-    """The open session of another program blocks the daemon."""
-    FAULT = "fault"
-    """A server is in FAULT."""
-    CRASH_LOOP = "crash_loop"
-    """The servers exit before they are ready."""
+    HELD = "held"  # The open session of another program blocks the daemon.
+    FAULT = "fault"  # A server is in FAULT.
+    CRASH_LOOP = "crash_loop"  # The servers exit before they are ready.
 
 
-HARMLESS = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
-"""Conditions that need no action."""
+HARMLESS = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)  # Conditions that need no action.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +104,10 @@ class WatchdogPhase(StrEnum):
 class BlockReason(StrEnum):
     """Why the watchdog does not act for a daemon although the configuration permits it."""
 
-    ANOTHER_EXPORTER = "another_exporter"
-    """Another exporter on this machine acts for the daemon."""
-    NO_LOCK = "no_lock"
-    """The lock that prevents two exporters from acting for one daemon cannot be taken."""
-    STATE_LOST = "state_lost"
-    """The phase of the same name."""
-    FOREIGN_DIRECTORY = "foreign_directory"
-    """The pipe directory belongs to a user who must not run the daemon."""
+    ANOTHER_EXPORTER = "another_exporter"  # Another exporter on this machine acts for the daemon.
+    NO_LOCK = "no_lock"  # The lock that prevents two exporters from acting for one daemon cannot be taken.
+    STATE_LOST = "state_lost"  # The phase of the same name.
+    FOREIGN_DIRECTORY = "foreign_directory"  # The pipe directory belongs to a user who must not run the daemon.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,7 @@ NVML is read within 2 s of a connection or a disconnect that the log claims.
 OPEN_SECONDS = 30.0
 """A connection or a start that no source has confirmed after this time is accepted: no source can show it."""
 
-MAX_OF_A_KIND = 256
-"""How many claims of one kind are remembered for one daemon; the oldest are removed."""
+MAX_OF_A_KIND = 256  # How many claims of one kind are remembered for one daemon; the oldest are removed.
 
 REPORTED_SECONDS = 60.0
 """The least time between two events about contradictions of one daemon's log. All contradictions are counted."""
@@ -43,8 +42,7 @@ XID_EARLY_SECONDS, XID_LATE_SECONDS = 1.0, 0.35
 """How much earlier and later than a fault's log block its Xid may be read. On an idle node it was read 15 to 25 ms
 earlier (51 trials, H200, 580.159.04, 2026-11-22). A log that is flooded is read later."""
 
-SERVER_END_SECONDS = 0.5
-"""An Xid this close to the end of another server may be of that server."""
+SERVER_END_SECONDS = 0.5  # An Xid this close to the end of another server may be of that server.
 
 ENDED_BEFORE_SECONDS, ENDED_AFTER_SECONDS = 1.0, 10.0
 """How long before and after a fault's block its affected clients may exit. NVML is read every 10 s, or sooner."""

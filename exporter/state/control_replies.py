@@ -40,8 +40,7 @@ _STATES = {
 }
 """The guide's example has `Ready`. The other words are those of protocol 2."""
 
-MOST_NAMESPACES = 256
-"""Namespaces of one daemon that are stored."""
+MOST_NAMESPACES = 256  # Namespaces of one daemon that are stored.
 
 _ABOUT_A_SERVER = (SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY)
 

@@ -10,11 +10,8 @@ from exporter.parse.control_reply import DEVICE_QUERY
 from exporter.parse.kernel_log import parse_bus_id
 from exporter.parse.mps_variables import is_device_visible, visible_gpu_uuids
 
-VOLTA = 7
-"""The major compute capability of Volta."""
-
-MOST_DEVICES = 64
-"""No machine has more. Log lines and replies about further devices are ignored."""
+VOLTA = 7  # The major compute capability of Volta.
+MOST_DEVICES = 64  # No machine has more. Log lines and replies about further devices are ignored.
 
 
 def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
@@ -165,8 +162,7 @@ class FailureDomain:
 
     clients: frozenset[int]
     gpus: Gpus
-    upper_bound: bool = False
-    """Whether some of them may survive."""
+    upper_bound: bool = False  # Whether some of them may survive.
 
 
 def failure_domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[FailureDomain, ...]]:

@@ -12,8 +12,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.state.devices import instances_of, serving_daemon, serving_daemons
 
-LEFT_REMEMBERED_SECONDS = 60.0
-"""How long it is remembered that a process has left NVML's MPS list."""
+LEFT_REMEMBERED_SECONDS = 60.0  # How long it is remembered that a process has left NVML's MPS list.
 
 LOST = (ReasonCode.GPU_LOST, ReasonCode.GPU_NOT_REPORTED)
 """Problems of a GPU that NVML reports as a fact. With any other one, the GPU may be well."""
@@ -21,8 +20,7 @@ LOST = (ReasonCode.GPU_LOST, ReasonCode.GPU_NOT_REPORTED)
 STALE_SECONDS = 5.0
 """A reading that is older than this at the end of its collection, because another GPU's call hung, is not current."""
 
-CLOCK_SLACK_SECONDS = 0.05
-"""A collection is timed by another clock than its readings."""
+CLOCK_SLACK_SECONDS = 0.05  # A collection is timed by another clock than its readings.
 
 # -- readings ------------------------------------------------------------------------------------------------------
 
@@ -268,8 +266,7 @@ BYPASSING_AFTER_SECONDS = 1.0
 """A process that two readings, this far apart, show outside MPS bypasses it. (A starting client is in NVML's MPS list
 before it is in the compute list; measured.)"""
 
-_MPS_COMMAND = "nvidia-cuda-mps"
-"""Both MPS binaries have this name, cut to 15 characters."""
+_MPS_COMMAND = "nvidia-cuda-mps"  # Both MPS binaries have this name, cut to 15 characters.
 
 
 def with_bypassing_processes(node: Node, daemon: Daemon, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:

@@ -35,8 +35,7 @@ SECOND_PROBE_SECONDS = 1.0
 HELD_AFTER_SECONDS = 2.0
 """Refusals for this long, without an answer between them, are another open session. Shorter ones are collisions."""
 
-LOG_SECONDS = 1.0
-"""After the end of a daemon, its log may take this long to report a `quit`."""
+LOG_SECONDS = 1.0  # After the end of a daemon, its log may take this long to report a `quit`.
 
 SYSTEMD_SECONDS = 2.0
 """After the end of a daemon, systemd may take this long to report that an operator stopped the unit."""
@@ -44,8 +43,7 @@ SYSTEMD_SECONDS = 2.0
 UNIT_STOPPING_SECONDS = 5.0
 """The same, while systemd reports that the unit is stopping. It reports the result a moment later."""
 
-QUIT_REMEMBERED_SECONDS = 900.0
-"""A daemon that ends within this time after a `quit` ends because of it."""
+QUIT_REMEMBERED_SECONDS = 900.0  # A daemon that ends within this time after a `quit` ends because of it.
 
 _RESPONSIVE = (DaemonState.UP, DaemonState.HELD)
 
@@ -381,8 +379,7 @@ def _is_from_outside(death: Death) -> bool:
 # -- hangs -------------------------------------------------------------------------------------------------------------
 
 
-PROBES = 2
-"""Commands, and connections of the exporter itself, without an answer that indicate a hang."""
+PROBES = 2  # Commands, and connections of the exporter itself, without an answer that indicate a hang.
 
 PROBES_ALONE = 5
 ALONE_SECONDS = 30.0

@@ -27,8 +27,7 @@ BEFORE_VOLTA = 16
 FROM_VOLTA = ((13000, 48), (13040, 60))
 """Client contexts per device up to each version of MPS. The last version is that of release 615 of the guide."""
 
-STARTING_SECONDS = 2.0
-"""A server that the log showed starting logs its limits in this time (measured: 0.3 s)."""
+STARTING_SECONDS = 2.0  # A server that the log showed starting logs its limits in this time (measured: 0.3 s).
 
 
 # -- clients of a server -------------------------------------------------------------------------------------------

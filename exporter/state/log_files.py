@@ -28,8 +28,7 @@ LATE_SECONDS = 5.0
 FILES = frozenset(("control.log", "stdout.log"))
 """The files into which a daemon writes commands. The journal may be late, and may drop lines."""
 
-JOURNAL = "stdout"
-"""A foreground daemon's log that is not a file."""
+JOURNAL = "stdout"  # A foreground daemon's log that is not a file.
 
 _COMMAND = "] Cmd:"
 

@@ -21,17 +21,10 @@ from exporter.parse.control_reply import (
 from exporter.state import devices, known_daemons, lifecycle, limits, processes
 from exporter.state.control_replies import last_answer_at
 
-MOST_PROCESSES = 4096
-"""Processes that are monitored in all."""
-
-MOST_STATES = 1024
-"""Processes for which the scheduler state is collected."""
-
-RETURN_SECONDS = 60.0
-"""How long the unit of a daemon that answers again is still collected."""
-
-EXIT_SECONDS = 5.0
-"""How long the process of a disconnected client is monitored for its end."""
+MOST_PROCESSES = 4096  # Processes that are monitored in all.
+MOST_STATES = 1024  # Processes for which the scheduler state is collected.
+RETURN_SECONDS = 60.0  # How long the unit of a daemon that answers again is still collected.
+EXIT_SECONDS = 5.0  # How long the process of a disconnected client is monitored for its end.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,8 +287,7 @@ XID_SECONDS = 0.5
 """After an Xid, the log may take this long to report a fault. It takes 0.1 s at most (measured, R580), unless it is
 blocked or a user removes lines. Then the daemon is queried."""
 
-NVML_SECONDS = 3.0
-"""After a client connects, NVML may take this long to show it. Then the daemon is queried."""
+NVML_SECONDS = 3.0  # After a client connects, NVML may take this long to show it. Then the daemon is queried.
 
 
 def servers_stale_since(node: Node, daemon: Daemon) -> Iterable[float | None]:

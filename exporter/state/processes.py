@@ -30,14 +30,9 @@ from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
 REMEMBERED_SECONDS = 60.0
 MOST_DEATHS = 4096
 
-DYING_SECONDS = 10.0
-"""How long a process that the kernel has killed may take to exit: its memory is freed first."""
-
-FORGOTTEN_SECONDS = 3600.0
-"""How long a workload without clients and faults has counts."""
-
-MAX_WORKLOADS = 1024
-"""How many workloads have counts. Of more, those that had a client most recently."""
+DYING_SECONDS = 10.0  # How long a process that the kernel has killed may take to exit: its memory is freed first.
+FORGOTTEN_SECONDS = 3600.0  # How long a workload without clients and faults has counts.
+MAX_WORKLOADS = 1024  # How many workloads have counts. Of more, those that had a client most recently.
 
 _SHARED_UNIT = re.compile(r"session-.+\.scope|user@.+\.service|init\.scope|(?:.+_)?slurmstepd\.scope")
 """Units with any processes of a user, or of Slurm: the user's name says more."""
@@ -323,8 +318,7 @@ _RESTARTED_AFTER_TIMEOUT = ("always", "on-failure", "on-abnormal")
 _STOP_SECONDS = 1.0
 """A unit that systemd restarts, for example by RestartForceExitStatus=, stops in less time (measured, systemd 252)."""
 
-_ABOUT_TO_RESTART = "failed-before-auto-restart"
-"""Short state before a restart, from systemd 254 on."""
+_ABOUT_TO_RESTART = "failed-before-auto-restart"  # Short state before a restart, from systemd 254 on.
 
 
 def prune_units(node: Node) -> Node:

@@ -24,11 +24,8 @@ REMEMBERED_SECONDS = 5.0
 MOST_CLIENTS = 1024
 """How many clients of one daemon are known, and how many disconnected ones are remembered; no daemon has more."""
 
-MAX_CONTEXTS = 64
-"""How many contexts of one client are remembered; a whole server has fewer."""
-
-MAX_QUEUED = 1024
-"""How many queued clients of one daemon are remembered."""
+MAX_CONTEXTS = 64  # How many contexts of one client are remembered; a whole server has fewer.
+MAX_QUEUED = 1024  # How many queued clients of one daemon are remembered.
 
 HIDDEN = -(1 << 40)
 """Numbers below stand for queued clients with a hidden PID. PIDs of other namespaces are negative, but larger."""
@@ -178,14 +175,9 @@ LOOP_STARTS = 3
 LOOP_SECONDS = 60.0
 """This many consecutive failed starts within this time are a crash loop."""
 
-LOOP_END_SECONDS = 300.0
-"""After this long without a failed start, the next one begins another loop."""
-
-MOST_SERVERS = 64
-"""Servers that are stored for one daemon, which starts one for each user (R580)."""
-
-MOST_EXITED = 256
-"""Servers that exited and are stored for one daemon."""
+LOOP_END_SECONDS = 300.0  # After this long without a failed start, the next one begins another loop.
+MOST_SERVERS = 64  # Servers that are stored for one daemon, which starts one for each user (R580).
+MOST_EXITED = 256  # Servers that exited and are stored for one daemon.
 
 
 # -- start and end ---------------------------------------------------------------------------------------------------

@@ -13,20 +13,17 @@ from exporter.model.values import replace
 from exporter.parse import kernel_log
 from exporter.state import devices
 
-XID_EVENT_TYPE = 8
-"""NVML's nvmlEventTypeXidCriticalError (nvml.h)."""
+XID_EVENT_TYPE = 8  # NVML's nvmlEventTypeXidCriticalError (nvml.h).
 
 WELL_KNOWN = (13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 119)
 """Xids that are counted from 0 on each GPU: those that applications cause, and those that need a person."""
 
-PAIR_SECONDS = 2.0
-"""The longest time between two reports of one Xid."""
+PAIR_SECONDS = 2.0  # The longest time between two reports of one Xid.
 
 CLAIM_SECONDS = 2.0
 """The longest time between a fault and its Xid. All sources report both within 0.2 s (measured, R580)."""
 
-RECENT_SECONDS = 4.0
-"""How long Xids are remembered for faults."""
+RECENT_SECONDS = 4.0  # How long Xids are remembered for faults.
 
 BURST_SECONDS = 10.0
 MAX_REPORTED = 20

@@ -23,11 +23,8 @@ from exporter.state.processes import workload_of
 
 UNATTRIBUTED: UsageKey = (SharedAccount.UNATTRIBUTED, None)
 
-PRECISION = 1 << 40
-"""Fractions are rounded to multiples of 1 / PRECISION."""
-
-MAX_ACCOUNTS = 1024
-"""Most workloads that have accounts on a node."""
+PRECISION = 1 << 40  # Fractions are rounded to multiples of 1 / PRECISION.
+MAX_ACCOUNTS = 1024  # Most workloads that have accounts on a node.
 
 MAX_COMMANDS, MAX_COMMAND_LENGTH = 8, 64
 """Of so many commands of a workload, the last ones, the pace on a quiet GPU is remembered. A process chooses its own:
@@ -36,11 +33,8 @@ longer ones could fill the state file."""
 REPLACEABLE_SECONDS = 3600.0
 """If there are MAX_ACCOUNTS, a new workload replaces one that has used nothing for so long."""
 
-IDLE_SECONDS = 86400.0
-"""The account of a workload that has used nothing for so long is closed."""
-
-LAST_USED_RESOLUTION_SECONDS = 60.0
-"""`last_used_at` is updated so often: all of it is copied each time."""
+IDLE_SECONDS = 86400.0  # The account of a workload that has used nothing for so long is closed.
+LAST_USED_RESOLUTION_SECONDS = 60.0  # `last_used_at` is updated so often: all of it is copied each time.
 
 LONGEST_GAP_SECONDS = 600.0
 """Twice the longest interval that can be set between two readings. After a longer gap it is unknown what happened in

@@ -12,8 +12,7 @@ from exporter.parse.cgroup import cdi_claim_uid, gpu_device
 from exporter.state.devices import gpus_of_clients
 from exporter.state.processes import cgroup_of
 
-STALE_SECONDS = 60.0
-"""An older reading is not current. The kubelet is asked every 15 s."""
+STALE_SECONDS = 60.0  # An older reading is not current. The kubelet is asked every 15 s.
 
 
 class PodName(NamedTuple):
@@ -47,8 +46,7 @@ class AllocatedShares:
     unused_by: tuple[PodName, ...] | None = None
 
 
-Allocation = Mapping[GpuUuid, Mapping[str, AllocatedShares]]
-"""By GPU and by resource."""
+Allocation = Mapping[GpuUuid, Mapping[str, AllocatedShares]]  # By GPU and by resource.
 
 
 def allocation(node: Node) -> Allocation:

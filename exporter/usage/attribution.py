@@ -40,30 +40,18 @@ from exporter.usage.last_minute import Splits, may_belong_to, watched_fraction, 
 
 Pids = frozenset[int]
 
-LATE_SECONDS = 15.0
-"""A reading that is older than the last window, but less than this, is late or a repetition."""
-
-MAX_WINDOW_SECONDS = 120.0
-"""Longer windows are ignored: the clients in them are unknown."""
-
-GPM_SECONDS = 15.0
-"""For so long after GPM was read, a reading of the GPU without GPM has no new SM time."""
-
-FRESH_SECONDS = 2.0
-"""Launches explain a GPU's use if both were read within this time."""
+LATE_SECONDS = 15.0  # A reading that is older than the last window, but less than this, is late or a repetition.
+MAX_WINDOW_SECONDS = 120.0  # Longer windows are ignored: the clients in them are unknown.
+GPM_SECONDS = 15.0  # For so long after GPM was read, a reading of the GPU without GPM has no new SM time.
+FRESH_SECONDS = 2.0  # Launches explain a GPU's use if both were read within this time.
 
 WATCHED_FRACTION, LEAST_WATCHED_SECONDS = 0.8, 0.2
 """Estimates are updated by GPM if the probes were attached for this fraction of a window, as if the rest had been like
 it. If they were attached for less than these seconds, each client counts as in the last window with probes."""
 
-UNWATCHED_ERROR = 0.1
-"""Standard error of what a client did while the probes were detached, as a fraction of it."""
-
-MAX_ERROR = 0.25
-"""A share is withheld if its standard error exceeds this fraction of the clients' SM time."""
-
-MAX_SCALE = 1.25
-"""Estimates are scaled to the measured SM time by at most this factor; the rest is unattributed."""
+UNWATCHED_ERROR = 0.1  # Standard error of what a client did while the probes were detached, as a fraction of it.
+MAX_ERROR = 0.25  # A share is withheld if its standard error exceeds this fraction of the clients' SM time.
+MAX_SCALE = 1.25  # Estimates are scaled to the measured SM time by at most this factor; the rest is unattributed.
 
 LARGEST_ERROR = 0.6
 """Standard error of a share of which only its limits are known, 0 and the busy SMs, as a fraction of the geometric mean

@@ -22,17 +22,13 @@ from exporter.state.processes import cgroup_of
 from exporter.usage.contention import STARVED_RATIO, bandwidths, is_clearly_slowed, sharing_gain, slowdowns
 from exporter.usage.last_minute import MINUTE_SECONDS, current_reading, fresh_splits
 
-WHOLE = 100.0
-"""The active thread percentage without a limit."""
-
-IDLE_BELOW = 0.01
-"""A client that used less of the SMs is idle."""
+WHOLE = 100.0  # The active thread percentage without a limit.
+IDLE_BELOW = 0.01  # A client that used less of the SMs is idle.
 
 NEARLY_ALL = 0.8
 """From this fraction of its peak on, a memory's bandwidth is used up: no real access pattern reaches all of it."""
 
-LEAST_SLOWDOWN = 1.2
-"""A client that is less slowed down is not reported as such."""
+LEAST_SLOWDOWN = 1.2  # A client that is less slowed down is not reported as such.
 
 LARGE_CLIENT = 0.9
 """A new client is expected to need as much memory as this quantile of the clients: memory that runs out is an error.
@@ -41,11 +37,8 @@ It is expected to use the mean SM time: if SM time runs out, all clients only be
 CONTEXT_BYTES = 640 << 20
 """NVML's memory of a client includes its context (516 to 610 MiB, H200, R580), which no memory limit counts."""
 
-LEAST_SM = 1e-4
-"""If all clients used less of the SMs, nothing follows about a new one."""
-
-_DIGITS = 6
-"""A quotient is rounded, so that what fits exactly three times is not reported to fit twice."""
+LEAST_SM = 1e-4  # If all clients used less of the SMs, nothing follows about a new one.
+_DIGITS = 6  # A quotient is rounded, so that what fits exactly three times is not reported to fit twice.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,8 +42,7 @@ BUSY_OTHERS = 0.1
 most these fractions of the SMs and of the memory's bandwidth were used."""
 ROOM_SMS, ROOM_BANDWIDTH = 0.6, 0.35
 
-LEAST_SPANS = 3
-"""A window with fewer ended spans is too short to learn from."""
+LEAST_SPANS = 3  # A window with fewer ended spans is too short to learn from.
 
 SAME_WIDTH, SAME_SPAN = 0.15, 0.35
 """Work is the same if the logarithms of the mean width, and of the launches for each span, differ by less."""
@@ -56,20 +55,17 @@ FEW_WINDOWS = 2
 REFUTED = math.exp(-CONTRADICTION)
 """Neighbours make no client faster: BOUND_WINDOWS with a latency below this fraction of it refute a baseline."""
 
-EARLIER_WEIGHT = 0.98
-"""The weight of all earlier windows of a baseline when another one is added."""
+EARLIER_WEIGHT = 0.98  # The weight of all earlier windows of a baseline when another one is added.
 
 WINDOW_ERROR, MODEL_ERROR, NEIGHBOUR_ERROR = 0.06, 0.04, 0.1
 """Standard errors of the latency: of one window of a baseline, of the model, and if others used all SMs meanwhile."""
 
-FULL_SMS, FULL_BANDWIDTH = 0.85, 0.6
-"""Clients compete for a resource of which at least this fraction was used."""
+FULL_SMS, FULL_BANDWIDTH = 0.85, 0.6  # Clients compete for a resource of which at least this fraction was used.
 
 BOUND_WINDOWS = 10
 """A client that never had a quiet GPU is compared with its fastest so many windows: its slowdown is a lower bound."""
 
-LEAST_COMPARABLE = 0.5
-"""A slowdown is unknown if less of a client's time had the work of its baseline."""
+LEAST_COMPARABLE = 0.5  # A slowdown is unknown if less of a client's time had the work of its baseline.
 
 REMEMBERED_WINDOWS, REMEMBERED_AGAIN = 10, 100
 """A baseline is remembered for later processes of the workload when it has so many windows, and again after so many."""
@@ -78,10 +74,8 @@ REMEMBERED_ERROR = 0.25
 
 STARVED_RATIO, STARVED_SECONDS = 2.0, 600.0
 """A client is starved if it has clearly been slowed down by more than this factor for so long."""
-CLEAR_ERRORS = 2.0
-"""A slowdown clearly exceeds a factor if it does so by this many standard errors."""
-EXAMINED_SECONDS = 10.0
-"""How often it is examined which clients are slowed down so much."""
+CLEAR_ERRORS = 2.0  # A slowdown clearly exceeds a factor if it does so by this many standard errors.
+EXAMINED_SECONDS = 10.0  # How often it is examined which clients are slowed down so much.
 
 MOST_AHEAD_NS = 5e9
 """Windows in which a client seems faster than on a quiet GPU balance those in which it seems slower, up to so much."""

@@ -121,8 +121,7 @@ FULL_BUSY = 0.95                # of all SMs      | F |  0.00,  0.00 | +0.07, +0
 FULL_BUSY_ERROR = 0.15          # of all SMs      | F |  0.00,  0.00 |  0.00,  0.00
 # fmt: on
 
-Deltas = Mapping[int, WorkDelta]
-"""What each client did in a window, by PID."""
+Deltas = Mapping[int, WorkDelta]  # What each client did in a window, by PID.
 
 
 class _Time(NamedTuple):

@@ -13,8 +13,7 @@ MINUTE_SECONDS = 60.0
 MAX_WINDOWS = 120
 """The age and number of windows that are remembered."""
 
-MAX_UNKNOWN = 0.5
-"""A client has no share of the minute if its use is unknown for more than this fraction of it."""
+MAX_UNKNOWN = 0.5  # A client has no share of the minute if its use is unknown for more than this fraction of it.
 
 MAX_ERROR, MAX_RELATIVE_ERROR = 0.3, 0.5
 """A client has no share either if its standard error exceeds both these fractions, of all SMs and of the share."""
@@ -136,11 +135,8 @@ HISTORY_NS = 8_000_000_000
 MAX_READINGS = 16
 """The age and number of readings that are remembered: MPS reports a fault late."""
 
-STALE_SECONDS = 10.0
-"""An older reading is not current."""
-
-WATCHED_NS = 60_000_000_000
-"""The time over which the watched fraction is computed."""
+STALE_SECONDS = 10.0  # An older reading is not current.
+WATCHED_NS = 60_000_000_000  # The time over which the watched fraction is computed.
 
 
 def with_reading(node: Node, seen: WorkReading) -> Node:

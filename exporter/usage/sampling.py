@@ -14,8 +14,7 @@ from exporter.state.gpus import used_bytes
 from exporter.state.processes import workload_of
 from exporter.usage.last_minute import fresh_splits
 
-_DIGITS = 4
-"""A sample is stored as text, which rounding makes short."""
+_DIGITS = 4  # A sample is stored as text, which rounding makes short.
 
 
 def with_sample(samples: tuple[Sample, ...], node: Node) -> tuple[Sample, ...]:

@@ -74,8 +74,7 @@ def block_reasons(policy: Policy, daemon: Daemon, watch: WatchdogState) -> tuple
     return tuple(each for each in (policy.lock_problem(daemon), lost, foreign) if each is not None)
 
 
-Evaluated = tuple[WatchdogState, tuple[Event, ...]]
-"""The new state of a daemon, and the events of its changes."""
+Evaluated = tuple[WatchdogState, tuple[Event, ...]]  # The new state of a daemon, and the events of its changes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +146,7 @@ class Wait:
     until: float | None = None
 
 
-Decision = PlannedAction | Wait | None
-"""None: no action is needed."""
+Decision = PlannedAction | Wait | None  # None: no action is needed.
 
 
 def count_action(

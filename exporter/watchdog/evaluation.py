@@ -134,8 +134,7 @@ _NO_REMEDY = {
 
 # -- remedies of a fault ----------------------------------------------------------------------------------------------
 
-_Step = tuple[ActionKind, bool]
-"""An action, and whether it is forced."""
+_Step = tuple[ActionKind, bool]  # An action, and whether it is forced.
 
 _STEPS: dict[_Step, AllowedAction] = {
     (ActionKind.KILL_CLIENTS, False): AllowedAction.KILL_CLIENTS,

@@ -24,25 +24,15 @@ from exporter.watchdog.context import Evaluated
 LOG_SECONDS = 0.3
 """A server logs its limits within some milliseconds, the priority last. Older servers do not log the priority."""
 
-PERCENTAGE_ERROR = 0.05
-"""A daemon reports percentages with one decimal."""
-
-WHOLE_GPU = 100.0
-"""The percentage of a daemon for which none was set (R580)."""
-
-RETRY_SECONDS = 5.0
-"""How long the watchdog waits before it sends a command again that had no effect."""
-
-MAX_TRIES = 3
-"""After this many tries, the watchdog sends the command only once in `SLOW_RETRY_SECONDS`."""
+PERCENTAGE_ERROR = 0.05  # A daemon reports percentages with one decimal.
+WHOLE_GPU = 100.0  # The percentage of a daemon for which none was set (R580).
+RETRY_SECONDS = 5.0  # How long the watchdog waits before it sends a command again that had no effect.
+MAX_TRIES = 3  # After this many tries, the watchdog sends the command only once in `SLOW_RETRY_SECONDS`.
 
 SLOW_RETRY_SECONDS = 60.0
 
-_DEFAULT_PRIORITY = "set_default_client_priority "
-"""It also applies to running servers (R580)."""
-
-MAX_COMMANDS = 64
-"""How many limits one action sets. The next action sets the others."""
+_DEFAULT_PRIORITY = "set_default_client_priority "  # It also applies to running servers (R580).
+MAX_COMMANDS = 64  # How many limits one action sets. The next action sets the others.
 
 
 class LimitStatus(IntEnum):

@@ -39,16 +39,12 @@ from exporter.state import lifecycle, processes
 from exporter.watchdog import limit_enforcement
 from exporter.watchdog.context import Context, DaemonPolicy, Decision, Evaluated, PlannedAction, Wait, count_action
 
-FAILURES_IN_A_ROW = 3
-"""This many failed restarts open the circuit breaker, even if the budget permits more."""
-
-MAX_CHILDREN = 16
-"""How many servers of a daemon are remembered, the newest ones."""
+FAILURES_IN_A_ROW = 3  # This many failed restarts open the circuit breaker, even if the budget permits more.
+MAX_CHILDREN = 16  # How many servers of a daemon are remembered, the newest ones.
 
 _MAX_DOUBLINGS = 32
 
-_UNIT_SECONDS = 5.0
-"""How long it may take until a change of a unit is observed."""
+_UNIT_SECONDS = 5.0  # How long it may take until a change of a unit is observed.
 
 _RESTARTING = ("always", "on-failure", "on-abnormal", "on-abort")
 """Values of Restart= that apply if a signal ended the process (systemd.service(5))."""
