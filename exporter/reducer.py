@@ -59,7 +59,7 @@ from exporter.state import (
 )
 from exporter.state import processes as state_processes
 from exporter.usage import accounting, attribution, last_minute
-from exporter.watchdog import verification
+from exporter.watchdog import restart
 
 QUERY_SECONDS = 7200.0
 """How long the time of a query is stored: longer than the interval of any query."""
@@ -196,9 +196,9 @@ def _take(node: Node, observation: Observation) -> Reduced:
                 node = known_daemons.with_daemon(node, known)
             return _resolve_hangs((node, ()), observation.at)
         case ActionDone():
-            return verification.record_result(node, observation), ()
+            return restart.record_result(node, observation), ()
         case Resumed():
-            return verification.resume(node, observation)
+            return restart.resume(node, observation)
         case Paused(at=at, paused=paused):
             return node, (Event(at=at, event=EventName.EXPORTER_PAUSED if paused else EventName.EXPORTER_RESUMED),)
         case KernelRecord():

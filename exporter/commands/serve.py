@@ -24,7 +24,7 @@ from exporter.service import Service
 from exporter.store.database import StateFile
 from exporter.store.writer import Writer
 from exporter.watchdog.evaluation import mark_state_lost
-from exporter.watchdog.verification import end_all_interrupted
+from exporter.watchdog.restart import end_all_interrupted
 from exporter.web.web_config import WebSecurity
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8

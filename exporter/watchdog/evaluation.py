@@ -38,7 +38,7 @@ from exporter.parse.proc import mps_program
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL
 from exporter.state import devices
 from exporter.state.processes import client_id
-from exporter.watchdog import diagnosis, limit_enforcement, restart, verification
+from exporter.watchdog import diagnosis, limit_enforcement, restart
 from exporter.watchdog.context import Context, Decision, Evaluated, PlannedAction, Policy, Wait, count_action
 from exporter.watchdog.diagnosis import open_faults
 
@@ -267,7 +267,7 @@ _PREPARATION: tuple[Callable[[Context], Evaluated], ...] = (
     diagnosis.diagnose,
     restart.track_health,
     quarantine,
-    verification.verify,
+    restart.verify,
     restart.count_unit_restarts,
 )
 """The steps before a decision, in this order."""
@@ -411,9 +411,9 @@ def restore_state(node: Node, stored: Mapping[DaemonName, WatchdogState], at: fl
     watches = {**stored, **node.watches}
     for name, watch in watches.items():
         if name not in node.watches:
-            watches[name] = verification.end_interrupted(watch, at)
+            watches[name] = restart.end_interrupted(watch, at)
         elif watch.state_lost_at is not None and name in stored:
-            watches[name] = _merged(verification.end_interrupted(stored[name], at), watch)
+            watches[name] = _merged(restart.end_interrupted(stored[name], at), watch)
         elif watch.state_lost_at is not None and whole:
             watches[name] = replace(watch, state_lost_at=None)
     return replace(node, watches=watches)

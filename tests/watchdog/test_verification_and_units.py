@@ -15,9 +15,8 @@ from exporter.reducer import reduce
 from exporter.report.remedy import commands_to_restart, commands_to_start
 from exporter.state.processes import cgroup_of
 from exporter.watchdog import restart as watchdog_restart
-from exporter.watchdog import verification
 from exporter.watchdog.context import DaemonPolicy
-from exporter.watchdog.verification import POD_SECONDS
+from exporter.watchdog.restart import POD_SECONDS
 from tests.builders import AT, CONTROL, DAEMON, SERVER, daemon_process, exited, failure, no_daemon, servers
 from tests.watchdog.watched_daemon import (
     BY_COMMAND,
@@ -125,10 +124,10 @@ def test_an_action_without_a_result_fails() -> None:
 def test_verifies_an_interrupted_restart_by_observations() -> None:
     post = acting()
     post.restarted()
-    watch = verification.end_interrupted(post.watch, DEATH + 5)
+    watch = watchdog_restart.end_interrupted(post.watch, DEATH + 5)
     assert watch.acting is not None
     assert watch.acting.done_at == DEATH + 5
-    assert verification.end_interrupted(watch, DEATH + 9) == watch
+    assert watchdog_restart.end_interrupted(watch, DEATH + 9) == watch
     post.node = replace(post.node, watches={DAEMON: watch})
     post.observe(no_daemon(at=DEATH + 6), left(DEATH + 6))
     post.until(DEATH + 7.5)
@@ -140,7 +139,7 @@ def test_verifies_an_interrupted_restart_by_observations() -> None:
 def test_repeats_an_interrupted_restart_without_effect() -> None:
     post = acting()
     post.restarted()
-    post.node = replace(post.node, watches={DAEMON: verification.end_interrupted(post.watch, DEATH + 5)})
+    post.node = replace(post.node, watches={DAEMON: watchdog_restart.end_interrupted(post.watch, DEATH + 5)})
     post.observe(no_daemon(at=DEATH + 6), left(DEATH + 6), deaf(DEATH + 6))
     post.until(DEATH + 13)
     assert outcome(post) == [("failed", Reason(ReasonCode.DAEMON_MISSING))]
@@ -151,14 +150,14 @@ def test_an_interrupted_action_that_cannot_be_verified_fails() -> None:
     post = WatchedDaemon(allow=HUNG)
     post.observe(suspended(SERVER))
     post.until(DEATH + 91)
-    watch = verification.end_interrupted(post.watch, post.at)
+    watch = watchdog_restart.end_interrupted(post.watch, post.at)
     post.node = replace(post.node, watches={DAEMON: watch})
     post.evaluate(post.at + 1)
     assert outcome(post) == [("failed", Reason(ReasonCode.EXPORTER_RESTARTED))]
 
 
 def test_a_state_without_an_action_is_not_interrupted() -> None:
-    assert verification.end_interrupted(WatchdogState(), AT) == WatchdogState()
+    assert watchdog_restart.end_interrupted(WatchdogState(), AT) == WatchdogState()
 
 
 def test_a_restart_of_a_hung_daemon_succeeds() -> None:
