@@ -83,7 +83,6 @@ def _add_affected(node: Node, daemon: Daemon, incident: Incident, block: FaultLo
 
 
 def _limit_to_affected(incident: Incident) -> Incident:
-    """Remove what is known of clients that were taken for affected by mistake."""
     return replace(
         incident,
         blocking={pid: delay for pid, delay in incident.blocking.items() if pid in incident.affected},
@@ -158,7 +157,6 @@ def _gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock |
 
 
 def _sorted(node: Node, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
-    """Return GPUs by index, then by UUID."""
     indices = {uuid: gpu.reading.index or 0 for uuid, gpu in node.gpus.items()}
     return tuple(sorted(gpus, key=lambda uuid: (indices.get(uuid, 0), uuid)))
 

@@ -81,9 +81,6 @@ def were_clients_queried(daemon: Daemon, incident: Incident) -> bool:
     return list_clients(daemon.runtime.protocol, incident.server) in daemon.commands.asked_at
 
 
-# -- new incidents -------------------------------------------------------------------------------------------------
-
-
 def _follow_renamed_daemons(before: Node, node: Node) -> Node:
     """Assign incidents to the daemons that have their servers: a daemon may have another name after a restart."""
     if node.daemons is before.daemons:
@@ -134,9 +131,6 @@ def _open(node: Node, daemon: Daemon, server: Server) -> Node:
     daemon = with_totals(daemon, faults=daemon.totals.faults + 1)
     daemon = with_connections(daemon, last_fault_at=incident.detected_at)
     return _with_incident(replace(node, daemons={**node.daemons, daemon.name: daemon}), incident)
-
-
-# -- updates -------------------------------------------------------------------------------------------------------
 
 
 def _may_have_changed(before: Node, node: Node, incident: Incident) -> bool:
@@ -203,7 +197,6 @@ def _add_refusals(incident: Incident, events: Iterable[Event]) -> Incident:
 
 
 def _update_blocking(node: Node, incident: Incident) -> Incident:
-    """Update which affected clients have disconnected, and which of them delay recovery."""
     daemon = node.daemons.get(incident.daemon)
     if daemon is None or not incident.open:
         return incident
@@ -225,7 +218,6 @@ def _update_blocking(node: Node, incident: Incident) -> Incident:
 
 
 def _end_if_over(node: Node, incident: Incident) -> Incident:
-    """End the incident if the server has recovered or no longer exists."""
     if not incident.open:
         return incident
     daemon, ending, seconds = node.daemons.get(incident.daemon), None, None
@@ -254,9 +246,6 @@ def _end_if_over(node: Node, incident: Incident) -> Incident:
         for pid, delay in incident.blocking.items()
     }
     return replace(incident, ending=ending, ended_at=node.at, blocking=blocking, stuck=False, log_seconds=seconds)
-
-
-# -- reports and counters ------------------------------------------------------------------------------------------
 
 
 def _report(at: float, was: Incident, incident: Incident, *, force: bool) -> tuple[Incident, tuple[Event, ...]]:
@@ -294,7 +283,6 @@ def _event(at: float, name: EventName, incident: Incident, reason: str | None = 
 
 
 def _count(node: Node, was: Incident, incident: Incident) -> Node:
-    """Count what is new in the daemon's totals and in the accounts of the workloads."""
     daemon, affected = node.daemons.get(incident.daemon), incident.affected_counted - was.affected_counted
     if daemon is not None and (affected or incident.end_reported):
         totals = replace(daemon.totals, fault_affected=daemon.totals.fault_affected + affected)

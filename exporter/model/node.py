@@ -79,9 +79,6 @@ class Gpu:
         return tuple(pid for pid, each in self.bypassing_processes.items() if each.confirmed)
 
 
-# -- the node -------------------------------------------------------------------------------------------------------
-
-
 class CollectorName(StrEnum):
     """Collectors, as in the label `source` and in recordings."""
 

@@ -257,7 +257,6 @@ class KernelTimeEstimates:
         return vector
 
     def _gains(self, vector: list[float]) -> list[float]:
-        """The covariance of each estimate with the weighted sum."""
         return [sum(map(mul, row, vector)) for row in self.covariances]
 
 

@@ -106,9 +106,6 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     raise ValueError(f"{name!r} is {reprlib.repr(value)}")
 
 
-# -- copies of mappings ----------------------------------------------------------------------------------------------
-
-
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 

@@ -128,7 +128,6 @@ def _pids(reply: ControlReply) -> tuple[int, ...] | None:
 
 
 def _protocol3_answer_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None) -> None:
-    """Apply an answer of a daemon with protocol 3 (R615): servers, clients, limits, devices."""
     if control_reply.parse_refusal(reply.stdout) is CommandRefusal.UNKNOWN_COMMAND:
         # Only a daemon with protocol 2 answers so. Any user can write the log line from which protocol 3 was known.
         step.daemon = with_runtime(step.daemon, protocol=2)

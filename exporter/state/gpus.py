@@ -22,8 +22,6 @@ STALE_SECONDS = 5.0
 
 CLOCK_SLACK_SECONDS = 0.05  # A collection is timed by another clock than its readings.
 
-# -- readings ------------------------------------------------------------------------------------------------------
-
 
 def apply_reading(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, ...]]:
     """Apply a reading of a GPU. If it failed, what is known of the GPU's processes stays for the next one."""
@@ -85,7 +83,6 @@ def _unread(node: Node, last: GpuReading, collected: SourceReading) -> Reason:
 
 
 def _lost(before: Gpu | None, reading: GpuReading) -> tuple[Event, ...]:
-    """Report that a GPU is lost, once."""
     if not is_lost(reading) or reading.problem is None or (before is not None and is_lost(before.reading)):
         return ()
     return (Event(at=reading.at, event=EventName.GPU_LOST, gpu=reading.gpu, reason=reading.problem.code.value),)

@@ -30,9 +30,6 @@ FROM_VOLTA = ((13000, 48), (13040, 60))
 STARTING_SECONDS = 2.0  # A server that the log showed starting logs its limits in this time (measured: 0.3 s).
 
 
-# -- clients of a server -------------------------------------------------------------------------------------------
-
-
 def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
     """Return how many clients a server accepts.
 
@@ -64,9 +61,6 @@ def _documented(daemon: Daemon, gpu: GpuReading) -> int | None:
     if version is None and major is not None and minor is not None:
         version = 1000 * major + 10 * minor
     return None if version is None else next((limit for newest, limit in FROM_VOLTA if version <= newest), None)
-
-
-# -- queries -------------------------------------------------------------------------------------------------------
 
 
 def wanted_limits(node: Node, daemon: Daemon) -> Limits:
@@ -103,9 +97,6 @@ def _default_queries(devices: int) -> Iterable[str]:
 def _server_queries(pid: int, devices: int) -> Iterable[str]:
     yield f"{control_reply.THREADS} {pid}"
     yield from (f"{control_reply.PINNED_MEMORY} {pid} {device}" for device in range(devices))
-
-
-# -- replies -------------------------------------------------------------------------------------------------------
 
 
 def mark_stale(daemon: Daemon, query: str) -> Daemon:

@@ -38,9 +38,6 @@ _SHARED_UNIT = re.compile(r"session-.+\.scope|user@.+\.service|init\.scope|(?:.+
 """Units with any processes of a user, or of Slurm: the user's name says more."""
 
 
-# -- exits ---------------------------------------------------------------------------------------------------------
-
-
 def process_exited(node: Node, ended: ProcessExit) -> Node:
     """Remember that a watched process has exited, and remove its state."""
     state = node.states.get(ended.pid)
@@ -139,9 +136,6 @@ def unnamed_pods(node: Node) -> frozenset[str]:
 def pod_of_daemon(node: Node, daemon: Daemon) -> PodFound | None:
     """Return that pod; None if its name is unknown, or if no pod ran the daemon."""
     return node.pods.get(pod_uid_of_daemon(daemon, node.watches.get(daemon.name)) or "")
-
-
-# -- counts of workloads -------------------------------------------------------------------------------------------
 
 
 def count_events(before: Node, node: Node, events: Collection[Event]) -> Node:

@@ -168,9 +168,6 @@ def _with_client(daemon: Daemon, client: Client) -> Daemon:
     return replace(daemon, clients={**daemon.clients, client.pid: client})
 
 
-# -- start and end of servers ------------------------------------------------------------------------------------------
-
-
 LOOP_STARTS = 3
 LOOP_SECONDS = 60.0
 """This many consecutive failed starts within this time are a crash loop."""
@@ -278,9 +275,6 @@ def report_crash_loop(step: Step) -> None:
     step.report(failed.last_exit_at, EventName.SERVER_CRASH_LOOP, reason=reason)
 
 
-# -- state -----------------------------------------------------------------------------------------------------------
-
-
 def enter_state(step: Step, at: float, pid: int, state: ServerState) -> None:
     """Change the state of a server. A new state is an event."""
     server = step.daemon.servers.get(pid)
@@ -345,9 +339,6 @@ def confirm_fault(step: Step, at: float, pid: int) -> None:
     server = step.daemon.servers.get(pid)
     if server is not None and server.fault_suspected_at is not None:
         enter_state(step, at, pid, ServerState.FAULT)
-
-
-# -- lists -----------------------------------------------------------------------------------------------------------
 
 
 def listed(step: Step, at: float, asked_at: float, pids: tuple[int, ...]) -> None:

@@ -132,9 +132,6 @@ def _with_recovery_action(xids: Xids, gpu: GpuUuid, at: float, action: str | Non
     return replace(xids, recovery_actions=actions)
 
 
-# -- reports and counts --------------------------------------------------------------------------------------------
-
-
 def _add_report(xids: Xids, report: XidReport) -> Xids:
     """Count an Xid, unless the other source has reported it. Without its GPU, it is not counted yet."""
     match = _match(xids, report)
@@ -173,7 +170,6 @@ def _may_be_same_gpu(xids: Xids, *reports: XidReport) -> bool:
 
 
 def _complete(xids: Xids, first: XidReport, second: XidReport) -> Xids:
-    """Add what the second report knows to the Xid of the first one."""
     key = (first.at, first.number, first.gpu, first.bus_id)
     for index, each in enumerate(xids.recent):
         if (each.at, each.number, each.gpu, each.bus_id) == key:
@@ -196,7 +192,6 @@ def count_unmatched(node: Node, *, force: bool = False) -> Node:
 
 
 def _remove_unmatched(xids: Xids, reports: Collection[XidReport]) -> Xids:
-    """Remove reports, and count them unless they are counted already."""
     for each in reports:
         xids = xids if each.gpu is not None else _count(xids, each)
     removed = {id(each) for each in reports}
@@ -217,7 +212,6 @@ def _limited(name: str, known: Collection[str], most: int) -> str:
 
 
 def _gpu_label(xids: Xids, xid: IncidentXid) -> str | None:
-    """Return the GPU's UUID, else its bus id; None if both are unknown."""
     return xid.gpu or xids.addresses.get(xid.bus_id) or (f"PCI:{xid.bus_id}" if xid.bus_id else None)
 
 

@@ -159,7 +159,6 @@ def _weights(fractions: Mapping[UsageKey, float]) -> dict[UsageKey, int]:
 
 
 def _sums(before: Mapping[Key, Amount], amounts: Iterable[tuple[Key, Amount]]) -> dict[Key, Amount]:
-    """Add amounts to the sums before; a key may occur several times."""
     sums = dict(before)
     for key, amount in amounts:
         sums[key] = sums[key] + amount if key in sums else amount
@@ -167,7 +166,6 @@ def _sums(before: Mapping[Key, Amount], amounts: Iterable[tuple[Key, Amount]]) -
 
 
 def _with_use(totals: UsageTotals, gpu: GpuUuid, posted: Mapping[UsageKey, Usage]) -> GpuUsage:
-    """Return a GPU's usage with this use added to each account, and so to the total."""
     usage = totals.gpus.get(gpu, GpuUsage())
     return replace(usage, by_account=_sums(usage.by_account, posted.items()), total=sum(posted.values(), usage.total))
 
@@ -222,7 +220,6 @@ def _closed(totals: UsageTotals, idle: Collection[Workload]) -> UsageTotals:
 
 
 def _left(before: Node, seen: Observation | None, events: Iterable[Event]) -> Iterator[int]:
-    """Return the processes that, by an observation, have released their memory."""
     process = before.processes.get(seen.pid) if isinstance(seen, ProcessReading | ProcessExit) else None
     match seen:
         case ProcessExit() if process is None or process.start_ticks == seen.start_ticks:

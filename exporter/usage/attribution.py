@@ -262,7 +262,6 @@ def _launches(
     *,
     measured: bool,
 ) -> _Launches:
-    """Return the launch rates of the clients on a GPU, between the readings before and at the end of a window."""
     state = _state(node, uuid)
     if work is None or before is None or work.boot_ns <= before.boot_ns:
         return _Launches(rates=state.rates)
@@ -316,7 +315,6 @@ def _clients_on(node: Node, gpu: Gpu) -> Pids:
 
 
 def _logged_on(node: Node, daemon: Daemon, gpu: Gpu, clients: Mapping[int, Client]) -> Collection[int]:
-    """Return those of a daemon's clients that the log places on a GPU."""
     if len(usable_gpus(node)) == 1:
         return clients.keys()
     return [pid for pid, client in clients.items() if gpu.reading.gpu in physical_gpus(node, daemon, client.gpus)]

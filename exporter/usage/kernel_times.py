@@ -225,7 +225,6 @@ def _longest(delta: WorkDelta, capacity: float) -> float:
 
 
 def _is_copying(delta: WorkDelta) -> bool:
-    """Return whether most bursts also copy to the GPU."""
     return 2 * delta.uploads > delta.spans
 
 
@@ -277,7 +276,6 @@ def _observed(
 def _with_first_estimates(
     estimates: KernelTimeEstimates, launched: Deltas, observed: Mapping[int, _Time], capacity: float
 ) -> KernelTimeEstimates:
-    """Add the estimates of new clients, replace impossible ones, and those for which this window has better ones."""
     for pid, delta in launched.items():
         longest = _longest(delta, capacity)
         known = estimates.mean(pid)

@@ -91,7 +91,6 @@ def _sm_ratio(node: Node) -> float | None:
 
 
 def _busy(gpu: Gpu, split: Split | None) -> float | None:
-    """Return the used fraction of the SMs; None if it is unknown."""
     if gpu.reading.problem is not None:
         return None
     if split is not None:

@@ -96,7 +96,6 @@ def _exit_diagnosis(context: Context) -> Diagnosis:
 
 
 def _stop_indication(context: Context, *, ever_ran: bool) -> Reason | None:
-    """Return what indicates that an operator stopped the daemon; None if nothing does."""
     daemon, unit = context.daemon, _unit_since_exit(context)
     if unit is not None and processes.is_unit_stopped(unit):
         ended = unit.result == "success"

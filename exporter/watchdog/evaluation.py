@@ -326,7 +326,6 @@ def _evaluate_daemon(context: Context) -> _DaemonEvaluation:
 
 
 def _apply(context: Context, decided: Decision) -> _DaemonEvaluation:
-    """Return the state and the events of a decision; in `act` mode, also the action."""
     match decided:
         case PlannedAction():
             return _plan(context, decided)
@@ -420,7 +419,6 @@ def restore_state(node: Node, stored: Mapping[DaemonName, WatchdogState], at: fl
 
 
 def _merged(stored: WatchdogState, now: WatchdogState) -> WatchdogState:
-    """Return the stored state with what was observed and counted since the start."""
     merged = replace(
         stored,
         process=now.process or stored.process,

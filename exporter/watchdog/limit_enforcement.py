@@ -197,9 +197,6 @@ def _track_daemon(daemon: Daemon, watch: WatchdogState) -> WatchdogState:
     return updated(watch, limits=limits or None, enforcement=enforcement)
 
 
-# -- Enforcement -------------------------------------------------------------------------------------------------------
-
-
 def enforce(
     node: Node, daemon: Daemon, watch: WatchdogState, configured: Limits, mode: Mode, at: float
 ) -> tuple[WatchdogState, tuple[Event, ...], Action | None]:
@@ -281,7 +278,6 @@ def _count_clients_before_limits(
 
 
 def _track_in_force(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitCheck], at: float) -> Evaluated:
-    """Remember whether all limits are in force, and report once that they are."""
     before, worst = watch.enforcement, max((each.status for each in found), default=None)
     if worst is LimitStatus.UNKNOWN:
         return watch, ()

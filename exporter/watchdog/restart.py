@@ -64,9 +64,6 @@ _ENDS_HEALTH = frozenset(
 )
 
 
-# -- Budget and circuit breaker ----------------------------------------------------------------------------------------
-
-
 def restarts_in_window(watch: WatchdogState, thresholds: Thresholds, at: float) -> int:
     """Return the number of restarts within the window, including those by systemd."""
     return sum(at - each < thresholds.window for each in watch.restarts)
@@ -195,7 +192,6 @@ def _unit_obstacle(context: Context, since: float) -> Wait | None:
 
 
 def _unusable(unit: UnitState) -> Reason | None:
-    """Return why the unit cannot be restarted at all; None if it can."""
     if unit.problem is not None:
         why = unit.problem.parameters.get("detail") or None
         return Reason(ReasonCode.UNIT_UNREADABLE, unit=unit.unit, state=unit.problem.code, text=why)
