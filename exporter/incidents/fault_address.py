@@ -23,7 +23,7 @@ from exporter.model.incident import (
 )
 from exporter.model.node import Node
 from exporter.model.observation import AddressRange, AddressRanges, AddressWant, GpuUuid
-from exporter.model.values import replace
+from exporter.model.values import replace, updated
 from exporter.state.devices import is_same_or_parent
 from exporter.state.gpus import used_bytes
 
@@ -288,6 +288,4 @@ def ranges_read(node: Node, reading: AddressRanges) -> Node:
 def prune(node: Node) -> Node:
     """Remove the ranges of processes that nothing refers to."""
     known = node.processes.keys() | node.deaths.keys()
-    if node.address_ranges.keys() <= known:
-        return node
-    return replace(node, address_ranges={pid: each for pid, each in node.address_ranges.items() if pid in known})
+    return updated(node, address_ranges={pid: each for pid, each in node.address_ranges.items() if pid in known})

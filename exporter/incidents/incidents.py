@@ -241,10 +241,8 @@ def _end_if_over(node: Node, incident: Incident) -> Incident:
                 seconds = logged if agrees and logged >= 0 else None
     if ending is None:
         return incident
-    blocking = {
-        pid: replace(delay, until=node.at if delay.until is None else delay.until)
-        for pid, delay in incident.blocking.items()
-    }
+    ended = {pid: replace(delay, until=node.at) for pid, delay in incident.blockers.items()}
+    blocking = {**incident.blocking, **ended}
     return replace(incident, ending=ending, ended_at=node.at, blocking=blocking, stuck=False, log_seconds=seconds)
 
 

@@ -104,9 +104,8 @@ def _count(work: ProcessWork, name: str) -> int:
 
 def work_delta(before: ProcessWork | None, now: ProcessWork, at_ns: int) -> WorkDelta:
     """Return what a process did after the reading `before`; all of it if it is new or its counts began anew."""
-    if before is not None and before.first_ns != now.first_ns:
-        before = None
-    growth = {name: _count(now, name) - (0 if before is None else _count(before, name)) for name in _COUNTS}
+    same = before is not None and before.first_ns == now.first_ns
+    growth = {name: _count(now, name) - (_count(before, name) if before and same else 0) for name in _COUNTS}
     growth = {name: min(MAX_DELTA, max(0, count)) for name, count in growth.items()}
     if now.spans and not now.busy_ns:
         growth |= {"busy_ns": growth["flight_ns"], "gap_ns": -1}

@@ -1,6 +1,7 @@
 """Claims: statements of log lines, until a source that no workload can write confirms or refutes them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from exporter.model.daemon import Claim, ClaimKind, Daemon, Verdict, key, with_log, with_totals
 from exporter.model.event import EventName, Step
@@ -95,7 +96,7 @@ def resolve_pending(step: Step, node: Node, *, before: Daemon | None = None, for
     claims = step.daemon.log.claims.items()
     for claim in [claim for name, claim in claims if name not in known or claim.kind is ClaimKind.FAULT]:
         verdict = _VERDICTS[claim.kind](node, step.daemon, claim)
-        if verdict is Verdict.OPEN and force and claim.kind in _ACCEPTED_AT_END:
+        if verdict is Verdict.OPEN and force and claim.kind not in _OPEN_AT_END:
             verdict = Verdict.CONFIRMED
         if verdict is not Verdict.OPEN:
             step.daemon = remove(step.daemon, claim.kind, claim.pid)
@@ -258,11 +259,9 @@ def fault_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     if server is None or block is None or block.confirmed:
         return Verdict.SETTLED
     # What other faults of the daemon explain confirms no further fault, which a workload may have forged.
-    others = [
-        each
-        for each in node.incidents.values()
-        if each.daemon == daemon.name and (each.server, each.block_timestamp) != (server.pid, block.stamp)
-    ]
+    of_block = (server.pid, block.stamp)
+    incidents = [each for each in node.incidents.values() if each.daemon == daemon.name]
+    others = [each for each in incidents if (each.server, each.block_timestamp) != of_block]
     confirmed = (
         _is_reported_by_daemon(server, block, others)
         or _is_shown_by_xid(node, daemon, server, block, others)
@@ -317,14 +316,12 @@ def _one_of_each_fault(xids: Iterable[IncidentXid]) -> list[IncidentXid]:
 
     Xids that name different processes are of different faults.
     """
-    groups: list[IncidentXid] = []
-    last: IncidentXid | None = None
-    for each in sorted(xids, key=lambda each: each.at):
-        same = last is not None and (each.pid is None or last.pid is None or each.pid == last.pid)
-        if last is None or not same or each.at - last.at > ONE_FAULT_SECONDS:
-            groups.append(each)
-        last = each
-    return groups
+    ordered = sorted(xids, key=lambda each: each.at)
+    return ordered[:1] + [
+        each
+        for last, each in pairwise(ordered)
+        if each.at - last.at > ONE_FAULT_SECONDS or (None not in (each.pid, last.pid) and each.pid != last.pid)
+    ]
 
 
 def _may_be_of_server(node: Node, daemon: Daemon, server: Server, xid: IncidentXid) -> bool:
@@ -388,15 +385,7 @@ def shown_at(node: Node, pid: int) -> float | None:
     return max(times, default=None)
 
 
-_ACCEPTED_AT_END = frozenset(
-    {
-        ClaimKind.SERVER_EXIT,
-        ClaimKind.CLIENT_DISCONNECT,
-        ClaimKind.RECOVERY,
-        ClaimKind.CONTAINED_FAULT,
-        ClaimKind.CRASH_LOOP,
-    }
-)
+_OPEN_AT_END = (ClaimKind.DAEMON_EXIT, ClaimKind.SERVER_START, ClaimKind.CLIENT_CONNECT, ClaimKind.FAULT)
 
 _VERDICTS: Mapping[ClaimKind, Callable[[Node, Daemon, Claim], Verdict]] = {
     ClaimKind.DAEMON_EXIT: _daemon_exit,

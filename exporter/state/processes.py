@@ -22,7 +22,7 @@ from exporter.model.observation import (
     UnitState,
 )
 from exporter.model.server import Client
-from exporter.model.values import replace, with_latest
+from exporter.model.values import replace, updated, with_latest
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.cgroup import CGROUP_CACHE_SIZE, CgroupMembership, parse_cgroup
 from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
@@ -60,7 +60,7 @@ def add_oom_kill(node: Node, record: KernelRecord) -> Node:
 def prune_exits(node: Node) -> Node:
     """Remove exits that are older than `REMEMBERED_SECONDS`."""
     recent = {pid: death for pid, death in node.deaths.items() if node.at - death.at <= REMEMBERED_SECONDS}
-    return node if len(recent) == len(node.deaths) else replace(node, deaths=recent)
+    return updated(node, deaths=recent)
 
 
 def _add_death(node: Node, death: Death) -> Node:
@@ -146,16 +146,14 @@ def count_events(before: Node, node: Node, events: Collection[Event]) -> Node:
     for event in events:
         if event.event is EventName.CLIENT_CONNECTED and event.pid is not None:
             unattributed.add(event.pid)
-        if event.event is EventName.CLIENT_DISCONNECTED and event.pid is not None:
+        elif event.event is EventName.CLIENT_DISCONNECTED and event.pid is not None:
             if event.pid not in unattributed:
                 node = _count(node, workload_of(before.processes.get(event.pid)))
             unattributed.discard(event.pid)
     for pid in unattributed & node.processes.keys():
         unattributed.discard(pid)
         node = _count(node, workload_of(node.processes[pid]), connected=1)
-    if unattributed == node.unattributed:
-        return node
-    return replace(node, unattributed=frozenset(unattributed))
+    return updated(node, unattributed=frozenset(unattributed))
 
 
 def count_fault(node: Node, affected: Iterable[ClientDetails], suspect: ClientDetails | None) -> Node:
@@ -270,9 +268,7 @@ def state_read(node: Node, state: ProcessState) -> Node:
 
 def prune_states(node: Node, wanted: frozenset[int] | set[int]) -> Node:
     """Return the node with the states of these processes only."""
-    if node.states.keys() <= wanted:
-        return node
-    return replace(node, states={pid: state for pid, state in node.states.items() if pid in wanted})
+    return updated(node, states={pid: state for pid, state in node.states.items() if pid in wanted})
 
 
 def state_of_daemon(node: Node, daemon: Daemon) -> ProcessState | None:
@@ -318,9 +314,7 @@ _ABOUT_TO_RESTART = "failed-before-auto-restart"  # Short state before a restart
 def prune_units(node: Node) -> Node:
     """Return the node without units that belong to no daemon."""
     named = {daemon.declared.unit for daemon in node.daemons.values()}
-    if node.units.keys() <= named:
-        return node
-    return replace(node, units={unit: state for unit, state in node.units.items() if unit in named})
+    return updated(node, units={unit: state for unit, state in node.units.items() if unit in named})
 
 
 def unit_of(node: Node, daemon: Daemon) -> UnitState | None:
