@@ -98,11 +98,8 @@ def _add_xids(node: Node, daemon: Daemon, incident: Incident) -> Incident:
     """Add the recent Xids of the incident's GPUs and time that belong to no other process or fault."""
     recent = {(each.number, each.at) for each in node.xids.recent}
     known = [each for each in incident.xids if (each.number, each.at) not in recent]
-    others = [
-        each
-        for each in node.incidents.values()
-        if each.id != incident.id and abs(each.detected_at - incident.detected_at) <= 2 * CLAIM_SECONDS
-    ]
+    others = [each for each in node.incidents.values() if each.id != incident.id]
+    others = [each for each in others if abs(each.detected_at - incident.detected_at) <= 2 * CLAIM_SECONDS]
     found = [
         each
         for each in node.xids.recent
@@ -238,13 +235,8 @@ LOG_UNRELIABLE_SECONDS = 600.0
 def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock | None) -> Clues:
     """Return the clues that are known now. Only `named` and `in_reset` still change after the incident has settled."""
     clues = incident.clues
-    disconnects = [
-        disconnect
-        for disconnect in daemon.connections.disconnects.values()
-        if disconnect.server == incident.server
-        and not disconnect.logged_twice
-        and _existed(node, daemon, disconnect.pid)
-    ]
+    of_server = (each for each in daemon.connections.disconnects.values() if each.server == incident.server)
+    disconnects = [each for each in of_server if not each.logged_twice and _existed(node, daemon, each.pid)]
     in_reset = [client.pid for client in disconnects if client.in_reset and client.at >= incident.detected_at]
     clues = replace(
         clues,
@@ -385,9 +377,8 @@ def _counts(readings: Sequence[WorkReading], fault_ns: int) -> _Counts | None:
     after = readings[number : number + 1]
     enough = [index for index in range(number) if readings[index].boot_ns <= fault_ns - MIN_PROBED_NS]
     before = readings[enough[-1] : number] if enough else ()
-    if not before or any(
-        new.seconds * SECOND_NS < MIN_COVERAGE * (new.boot_ns - old.boot_ns) for old, new in pairwise((*before, *after))
-    ):
+    pairs = pairwise((*before, *after))
+    if not before or any(new.seconds * SECOND_NS < MIN_COVERAGE * (new.boot_ns - old.boot_ns) for old, new in pairs):
         return None
     return _Counts(
         fault_ns=fault_ns,

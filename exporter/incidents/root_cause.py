@@ -114,12 +114,9 @@ def rank_suspects(incident: Incident) -> Incident:
         return replace(incident, kind=FaultKind.HARDWARE, suspects=())
     ranked = rankings(incident)
     if incident.clues.log_unreliable:
-        ranked = {
-            pid: Ranking(MAX_IF_LOG_UNRELIABLE, (*each.indications, LOG_UNRELIABLE))
-            if each.confidence > MAX_IF_LOG_UNRELIABLE
-            else each
-            for pid, each in ranked.items()
-        }
+        limited = {pid: each for pid, each in ranked.items() if each.confidence > MAX_IF_LOG_UNRELIABLE}
+        for pid, each in limited.items():
+            ranked = {**ranked, pid: Ranking(MAX_IF_LOG_UNRELIABLE, (*each.indications, LOG_UNRELIABLE))}
     order = sorted(ranked, key=lambda pid: (-ranked[pid].confidence, -len(ranked[pid].indications), pid))
     suspects = tuple(
         Suspect(
@@ -151,11 +148,8 @@ def _is_fetch_failure(incident: Incident) -> bool:
 def _mid_kernel_exits(incident: Incident) -> Mapping[int, EarlyDisconnect]:
     """Return the clients that disconnected when a client does whose kernel is in flight."""
     earliest, latest = MID_KERNEL_SECONDS
-    return {
-        each.pid: each
-        for each in incident.clues.early_disconnects
-        if earliest <= each.seconds_before <= latest and not each.terminated
-    }
+    early = (each for each in incident.clues.early_disconnects if earliest <= each.seconds_before <= latest)
+    return {each.pid: each for each in early if not each.terminated}
 
 
 def rankings(incident: Incident) -> Mapping[int, Ranking]:

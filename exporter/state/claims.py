@@ -218,9 +218,8 @@ def _client_disconnect(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
         return Verdict.REFUTED if last_shown > claim.at + REFUTED_SECONDS else Verdict.OPEN
     # NVML's lists show all clients, except those of a GPU in MIG mode.
     readings = [reading for reading in devices.usable_gpus(node).values() if devices.serves_gpu(node, daemon, reading)]
-    if readings and all(
-        each.at > claim.at and each.mps_processes is not None and not each.mig_mode for each in readings
-    ):
+    complete = (each.at > claim.at and each.mps_processes is not None and not each.mig_mode for each in readings)
+    if readings and all(complete):
         return Verdict.CONFIRMED
     if client.listed_at is not None and client.listed_at > claim.at + FRESH_SECONDS:
         return Verdict.REFUTED

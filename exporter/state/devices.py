@@ -222,6 +222,5 @@ def _domains(clients: Mapping[int, Gpus], *, upper_bound: bool) -> Iterable[Fail
     group_of = {gpu: group for group in groups for gpu in group}
     for pid, gpus in clients.items():
         members[group_of[next(iter(gpus))]].add(pid)
-    return (
-        FailureDomain(clients=frozenset(pids), gpus=gpus, upper_bound=upper_bound) for gpus, pids in members.items()
-    )
+    for gpus, pids in members.items():
+        yield FailureDomain(clients=frozenset(pids), gpus=gpus, upper_bound=upper_bound)

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from exporter.model.daemon import (
     ClaimKind,
+    CommandState,
     Daemon,
     DaemonState,
     DefaultLimits,
@@ -56,15 +57,9 @@ def answered(step: Step, at: float) -> None:
 
 
 def _responsive(daemon: Daemon) -> Daemon:
-    return with_commands(
-        daemon,
-        unanswered_since=None,
-        unanswered_at=None,
-        unanswered=0,
-        refused_since=None,
-        session_holder=None,
-        listening=None,
-    )
+    now = daemon.commands
+    commands = CommandState(asked_at=now.asked_at, waits_for_server=now.waits_for_server, probes=now.probes)
+    return replace(daemon, commands=commands)
 
 
 def _new_if_ended(daemon: Daemon) -> Daemon:
@@ -441,10 +436,8 @@ def _is_confirmed(node: Node, daemon: Daemon) -> bool:
     if known is not None and known.unanswered >= PROBES:
         return True
     answered_at = known.answered_at if known is not None and known.answered else None
-    states = (
-        processes.state_of_daemon(node, daemon),
-        *(processes.state_of_server(node, pid) for pid in daemon.servers),
-    )
+    of_servers = (processes.state_of_server(node, pid) for pid in daemon.servers)
+    states = (processes.state_of_daemon(node, daemon), *of_servers)
     return any(
         (processes.is_suspended(state) or processes.is_stuck(state))
         and state.at <= asked_at

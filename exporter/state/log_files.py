@@ -173,11 +173,8 @@ def without_reused_pids(node: Node) -> Node:
     """Return the node without queued clients whose PIDs belong to no process now, or to another user's."""
     daemons = {}
     for name, daemon in node.daemons.items():
-        queued = {
-            pid: uid
-            for pid, uid in daemon.connections.queued.items()
-            if pid < 0 or (pid in node.processes and node.processes[pid].uid == uid)
-        }
+        queued, known = daemon.connections.queued, node.processes
+        queued = {pid: uid for pid, uid in queued.items() if pid < 0 or (pid in known and known[pid].uid == uid)}
         waiting = daemon.connections.waiting.intersection(queued)
         daemons[name] = with_connections(daemon, queued=queued, waiting=waiting)
     return replace(node, daemons=daemons)

@@ -30,7 +30,6 @@ from exporter.parse.log_line import LogEntry, Pids, parse_log_line, seconds_betw
 from exporter.parse.log_message import ContextExited, ContextExiting, Message
 from exporter.state import claims, lifecycle, limits, servers
 from exporter.state.devices import MOST_DEVICES
-from exporter.state.servers import MOST_CLIENTS
 
 _OTHERS_FILE = {"control.log": False, "server.log": True}
 """Senders that do not write to a file: a line of a server in control.log, or of the daemon in server.log, is forged."""
@@ -327,14 +326,12 @@ def _record_disconnect(daemon: Daemon, at: float, entry: LogEntry, pid: int) -> 
 
 def prune_disconnects(daemon: Daemon, at: float) -> Daemon:
     """Remove disconnects that are older than `REMEMBERED_SECONDS`."""
-    connections = daemon.connections
-    if not connections.disconnects and not connections.recently_disconnected:
+    disconnects, clients = daemon.connections.disconnects, daemon.connections.recently_disconnected
+    if not disconnects and not clients:
         return daemon
-    recent = {pid: each for pid, each in connections.disconnects.items() if at - each.at <= REMEMBERED_SECONDS}
-    servers = {
-        pid: each for pid, each in connections.recently_disconnected.items() if pid in connections.disconnected_at
-    }
-    return with_connections(daemon, disconnects=recent, recently_disconnected=servers)
+    recent = {pid: each for pid, each in disconnects.items() if at - each.at <= REMEMBERED_SECONDS}
+    clients = {pid: each for pid, each in clients.items() if pid in daemon.connections.disconnected_at}
+    return with_connections(daemon, disconnects=recent, recently_disconnected=clients)
 
 
 def _remove_context(daemon: Daemon, at: float, entry: LogEntry, message: ContextExiting) -> Daemon:
@@ -478,7 +475,7 @@ def _named_before(server: Server, stamp: str) -> int | None:
 
 def _extend(block: FaultLogBlock, message: Message, pids: Pids) -> FaultLogBlock:
     match message:
-        case log_message.ClientToBeTornDown(pid) if pid != 0 and len(block.torn_down) < MOST_CLIENTS:
+        case log_message.ClientToBeTornDown(pid) if pid != 0 and len(block.torn_down) < servers.MOST_CLIENTS:
             return replace(block, torn_down=block.torn_down | {pid}, section=BlockSection.NOTHING)
         case log_message.ResetDevicesFollow():
             return replace(block, section=BlockSection.DEVICES)
@@ -488,7 +485,7 @@ def _extend(block: FaultLogBlock, message: Message, pids: Pids) -> FaultLogBlock
             return replace(block, devices=block.devices | {device})
         case log_message.BareNumber(number) if block.section is BlockSection.STICKY_ERROR:
             pid = translate_pid(number, pids)
-            if pid == 0 or pid in block.sticky_error or len(block.sticky_error) >= MOST_CLIENTS:
+            if pid == 0 or pid in block.sticky_error or len(block.sticky_error) >= servers.MOST_CLIENTS:
                 return block
             return replace(block, sticky_error=(*block.sticky_error, pid))
         case log_message.BareNumber() | log_message.Noise():

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState
+from exporter.model.identity import identity_of
 from exporter.model.node import CollectorName, Gpu, Node
 from exporter.model.observation import DaemonName, Wanted
 from exporter.model.server import Server, ServerState
@@ -198,12 +199,8 @@ def unexplained_ends(node: Node) -> frozenset[DaemonName]:
 
 def start_ticks(node: Node) -> Mapping[int, int]:
     """Return the start times of the daemons' processes, which were read with their PIDs, in clock ticks."""
-    processes = (daemon.runtime.process for daemon in node.daemons.values())
-    return {
-        process.pid: process.start_ticks
-        for process in processes
-        if process is not None and process.pid is not None and process.start_ticks is not None
-    }
+    identities = (identity_of(daemon.runtime.process) for daemon in node.daemons.values())
+    return {each.pid: each.start_ticks for each in identities if each is not None}
 
 
 def processes_wanted(node: Node) -> frozenset[int]:
@@ -262,17 +259,13 @@ def readings_wanted(node: Node) -> Wanted:
 
 def units_wanted(node: Node) -> frozenset[str]:
     """Return the units of expected daemons that do not answer, answer again, or were not collected yet."""
-    return frozenset(
-        daemon.declared.unit
-        for daemon in node.daemons.values()
-        if daemon.declared.expected
-        and daemon.declared.unit is not None
-        and (
-            daemon.declared.unit not in node.units
-            or not daemon.answers
-            or (daemon.state is DaemonState.UP and node.at - (daemon.lifecycle.state_since or 0.0) <= RETURN_SECONDS)
-        )
-    )
+    found: set[str] = set()
+    for daemon in node.daemons.values():
+        unit, since = daemon.declared.unit, daemon.lifecycle.state_since or 0.0
+        returned = daemon.state is DaemonState.UP and node.at - since <= RETURN_SECONDS
+        if daemon.declared.expected and unit is not None and (unit not in node.units or not daemon.answers or returned):
+            found.add(unit)
+    return frozenset(found)
 
 
 def units_urgent(node: Node) -> frozenset[str]:

@@ -96,11 +96,9 @@ def apply_list(step: Step, at: float, asked_at: float, server: int, pids: tuple[
     if complete and server in daemon.servers:
         known = replace(daemon.servers[server], clients_known=True)
         step.daemon = replace(daemon, servers={**daemon.servers, server: known})
-    missing = [
-        pid
-        for pid, client in daemon.clients.items()
-        if complete and client.server == server and pid not in listed and client.connected_at < asked_at - FRESH_SECONDS
-    ]
+    clients = daemon.clients.items() if complete else ()
+    older = (pid for pid, each in clients if each.server == server and each.connected_at < asked_at - FRESH_SECONDS)
+    missing = [pid for pid in older if pid not in listed]
     for pid in pids:
         if daemon.connections.disconnected_at.get(pid, asked_at - 1) < asked_at:
             connect(step, at, server, pid)
@@ -344,11 +342,8 @@ def confirm_fault(step: Step, at: float, pid: int) -> None:
 def listed(step: Step, at: float, asked_at: float, pids: tuple[int, ...]) -> None:
     """Add the servers that the daemon lists, and remove those that it does not list."""
     here, exited_at = frozenset(pids), step.daemon.connections.server_exited_at
-    missing = [
-        server.pid
-        for server in step.daemon.servers.values()
-        if server.pid not in here and server.started_at < asked_at - FRESH_SECONDS
-    ]
+    older = (each.pid for each in step.daemon.servers.values() if each.started_at < asked_at - FRESH_SECONDS)
+    missing = [pid for pid in older if pid not in here]
     for pid in pids:
         if exited_at.get(pid, asked_at - 1) < asked_at:
             start(step, at, pid)
@@ -381,12 +376,8 @@ def server_with_hidden_pids(node: Node, reading: GpuReading) -> tuple[Daemon, Se
     """Return the only server on a GPU whose clients have hidden PIDs; None if there are several, or no list."""
     if reading.problem is not None or reading.mig_mode or reading.mps_processes is None:
         return None
-    found = [
-        (daemon, server)
-        for daemon in node.daemons.values()
-        for server in daemon.servers.values()
-        if server.has_hidden_pids and serves_gpu(node, daemon, reading)
-    ]
+    every = ((daemon, server) for daemon in node.daemons.values() for server in daemon.servers.values())
+    found = [each for each in every if each[1].has_hidden_pids and serves_gpu(node, each[0], reading)]
     return found[0] if len(found) == 1 else None
 
 
@@ -394,14 +385,9 @@ def hidden_pids_shown(step: Step, node: Node, pid: int, reading: GpuReading) -> 
     """Connect the clients of a server that only NVML shows. Without one on any GPU, it disconnected."""
     step.daemon = with_server(step.daemon, replace(step.daemon.servers[pid], clients_known=True))
     known = {pid for each in node.daemons.values() for pid in (*each.clients, *each.connections.disconnected_at)}
-    left = [
-        client.pid
-        for client in step.daemon.clients.values()
-        if client.server == pid
-        and not client.contexts
-        and client.listed_at is None
-        and not any(client.pid in gpu.mps_since for gpu in node.gpus.values())
-    ]
+    shown = {client for gpu in node.gpus.values() for client in gpu.mps_since}
+    unlisted = (each for each in step.daemon.clients.values() if not each.contexts and each.listed_at is None)
+    left = [each.pid for each in unlisted if each.server == pid and each.pid not in shown]
     for process in reading.mps_processes or ():
         if process.pid not in known:
             connect(step, reading.at, pid, process.pid)

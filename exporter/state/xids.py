@@ -112,13 +112,9 @@ def _instance(node: Node, gpu: GpuUuid | None, gpu_instance: int | None, number:
     """Return the MIG instance that a source names; the GPU if it names none, or none that is known."""
     if gpu is None or gpu_instance is None:
         return gpu
-    instances = [
-        uuid
-        for uuid in devices.instances_of(node, gpu)
-        if (mig := node.gpus[uuid].reading.mig) is not None
-        and mig.gpu_instance == gpu_instance
-        and number in (None, mig.compute_instance)
-    ]
+    all_of_gpu = ((uuid, node.gpus[uuid].reading.mig) for uuid in devices.instances_of(node, gpu))
+    of_instance = [(uuid, mig) for uuid, mig in all_of_gpu if mig is not None and mig.gpu_instance == gpu_instance]
+    instances = [uuid for uuid, mig in of_instance if number in (None, mig.compute_instance)]
     return instances[0] if len(instances) == 1 else gpu
 
 

@@ -174,10 +174,8 @@ class GpuSharing:
         return [
             client
             for client in self.clients
-            if client.memory
-            and client.share
-            and client.share.sm + client.share.error < IDLE_BELOW
-            and not client.is_slowed
+            if client.memory and client.share and not client.is_slowed
+            if client.share.sm + client.share.error < IDLE_BELOW
         ]
 
     @property

@@ -103,11 +103,9 @@ def contended(
     if rate is not None:
         state = with_window(state, rate, splits[-1], present, _remembered(node, uuid, state, present))
         state, lost, caused = _with_lost_time(node, state, splits[-1])
-        totals = (
-            accounting.post_contention(node.usage_totals, uuid, lost, caused, at=splits[-1].at)
-            if lost
-            else node.usage_totals
-        )
+        totals = node.usage_totals
+        if lost:
+            totals = accounting.post_contention(totals, uuid, lost, caused, at=splits[-1].at)
         for pid, baseline in state.baselines.items():
             process = node.processes.get(pid)
             is_due = baseline.windows % REMEMBERED_AGAIN == REMEMBERED_WINDOWS and not baseline.is_bound
@@ -185,9 +183,8 @@ def _with_lost_time(
     weights[accounting.UNATTRIBUTED] += each * hidden
     for pid, part in parts.items():
         weights[keys[pid]] += each * part
-    caused = accounting.apportioned(
-        lost.total(), {key: round(accounting.PRECISION * weight) for key, weight in weights.items()}
-    )
+    parts_of_all = {key: round(accounting.PRECISION * weight) for key, weight in weights.items()}
+    caused = accounting.apportioned(lost.total(), parts_of_all)
     return replace(state, ahead_ns=ahead_ns), +lost, caused
 
 
@@ -247,19 +244,16 @@ def with_window(
             neighbours = max(0.0, split.sm - _used(split, pid))
             found, count = _learned(known, pace, neighbours, state.contradictions.get(pid, 0))
             baselines[pid], contradictions[pid] = found, count
-        elif (
-            known is None
-            or known.is_bound
-            or (pace.latency < REFUTED * known.pace.latency and _is_same(known.pace, pace))
-        ):
+            continue
+        refuted = known is not None and pace.latency < REFUTED * known.pace.latency and _is_same(known.pace, pace)
+        if known is None or known.is_bound or refuted:
             own = [each.paces[pid] for each in windows[-BOUND_WINDOWS:] if pid in each.paces]
             some = _sum(own)
             most = math.inf if known is None else known.pace.latency * (1.0 if known.is_bound else REFUTED)
             if len(own) == BOUND_WINDOWS and some.latency < most:
                 baselines[pid] = Baseline(pace=some, windows=BOUND_WINDOWS, is_bound=True)
-    return replace(
-        state, windows=windows, baselines=baselines, traffic=traffic, quiet=quiet, contradictions=contradictions
-    )
+    state = replace(state, windows=windows, baselines=baselines, traffic=traffic)
+    return replace(state, quiet=quiet, contradictions=contradictions)
 
 
 def slowdowns(state: GpuContention, splits: Sequence[Split]) -> dict[int, Slowdown]:

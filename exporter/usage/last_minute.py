@@ -144,11 +144,8 @@ def with_reading(node: Node, seen: WorkReading) -> Node:
     if node.work is not None and seen.boot_ns <= node.work.boot_ns:
         return node
     history = node.launch_history
-    living = {
-        pid: launches
-        for pid, launches in history.counts.items()
-        if pid in node.processes and may_belong_to(launches.started_ns, node.processes[pid])
-    }
+    running = ((pid, counts) for pid, counts in history.counts.items() if pid in node.processes)
+    living = {pid: counts for pid, counts in running if may_belong_to(counts.started_ns, node.processes[pid])}
     # A lower count than before means that the probes were attached anew.
     lost_before = 0 if node.work is None or seen.lost < node.work.lost else node.work.lost
     readings = (reading for reading in history.readings if seen.boot_ns - reading.boot_ns <= HISTORY_NS)

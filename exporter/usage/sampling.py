@@ -51,12 +51,8 @@ def sample_of(node: Node) -> Sample:
 
 def workloads(node: Node) -> Mapping[int, Workload]:
     """Return the known workloads of the connected clients, by PID."""
-    by_pid = (
-        (pid, workload_of(node.processes.get(pid)))
-        for daemon in node.daemons.values()
-        if daemon.is_reported(node.at)
-        for pid in daemon.clients
-    )
+    reported = (daemon for daemon in node.daemons.values() if daemon.is_reported(node.at))
+    by_pid = ((pid, workload_of(node.processes.get(pid))) for daemon in reported for pid in daemon.clients)
     return {pid: workload for pid, workload in by_pid if workload is not None}
 
 

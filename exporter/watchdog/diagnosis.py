@@ -22,7 +22,7 @@ _STOPPED_SECONDS = 1.0
 
 _HUNG = frozenset({Condition.UNRESPONSIVE, Condition.SUSPENDED})
 _WAITING = frozenset({Condition.SERVER_SUSPENDED, Condition.SERVER_UNRESPONSIVE, Condition.STUCK_IN_DRIVER})
-_NOT_REPORTED = frozenset({None, *HARMLESS})
+_NOT_REPORTED = (None, *HARMLESS)
 
 
 def diagnose(context: Context) -> Evaluated:
@@ -65,11 +65,8 @@ def _diagnosis(context: Context) -> Diagnosis:
         found = check(context)
         if found is not None:
             return found
-    condition = Condition.UNKNOWN
-    if context.works:
-        condition = Condition.WELL
-    elif context.daemon.state is DaemonState.STARTING:
-        condition = Condition.STARTING
+    starting = context.daemon.state is DaemonState.STARTING
+    condition = Condition.WELL if context.works else Condition.STARTING if starting else Condition.UNKNOWN
     return Diagnosis(condition=condition, since=context.daemon.lifecycle.state_since or context.at)
 
 

@@ -52,16 +52,8 @@ _RESTARTING = ("always", "on-failure", "on-abnormal", "on-abort")
 
 _IN_TRANSITION = ("activating", "deactivating", "reloading")
 
-_ENDS_HEALTH = frozenset(
-    {
-        Condition.DOWN,
-        Condition.STOPPED,
-        Condition.NEVER_STARTED,
-        Condition.UNRESPONSIVE,
-        Condition.SUSPENDED,
-        Condition.STUCK_IN_DRIVER,
-    }
-)
+_NOT_RUNNING = (Condition.DOWN, Condition.STOPPED, Condition.NEVER_STARTED)
+_HANGING = (Condition.UNRESPONSIVE, Condition.SUSPENDED, Condition.STUCK_IN_DRIVER)
 
 
 def restarts_in_window(watch: WatchdogState, thresholds: Thresholds, at: float) -> int:
@@ -105,7 +97,7 @@ def track_health(context: Context) -> Evaluated:
     watch, at, window = context.watch, context.at, context.thresholds.window
     watch = updated(watch, restarts=tuple(each for each in watch.restarts if at - each < window))
     if context.condition is not Condition.WELL:
-        return updated(watch, healthy_since=None) if context.condition in _ENDS_HEALTH else watch, ()
+        return updated(watch, healthy_since=None) if context.condition in _NOT_RUNNING + _HANGING else watch, ()
     since = at if watch.healthy_since is None else watch.healthy_since
     watch = updated(watch, healthy_since=since)
     if at - since < window:
