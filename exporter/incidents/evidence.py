@@ -83,11 +83,9 @@ def _add_affected(node: Node, daemon: Daemon, incident: Incident, block: FaultLo
 
 
 def _limit_to_affected(incident: Incident) -> Incident:
-    return replace(
-        incident,
-        blocking={pid: delay for pid, delay in incident.blocking.items() if pid in incident.affected},
-        disconnected=tuple(pid for pid in incident.disconnected if pid in incident.affected),
-    )
+    blocking = {pid: delay for pid, delay in incident.blocking.items() if pid in incident.affected}
+    disconnected = tuple(pid for pid in incident.disconnected if pid in incident.affected)
+    return replace(incident, blocking=blocking, disconnected=disconnected)
 
 
 def _gpus_of_xids(incident: Incident) -> set[GpuUuid]:

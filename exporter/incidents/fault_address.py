@@ -92,11 +92,8 @@ def find_owner(
     if known is not None and same and len(clue.unread) >= len(known.unread):
         return known
     # Ranges at addresses of CUDA's choice that all clients have, if there are several, distinguish none.
-    ranges = [
-        {each for reading in readings[pid] for each in reading.gpu if each[1] <= CHOSEN_BELOW}
-        for pid in pids
-        if pid in readings
-    ]
+    read = [readings[pid] for pid in pids if pid in readings]
+    ranges = [{each for reading in of_one for each in reading.gpu if each[1] <= CHOSEN_BELOW} for of_one in read]
     ignored = set.intersection(*ranges) if len(ranges) > 1 else set()
     if access.address < LOWEST_ADDRESS or any(start <= access.address < end for start, end in ignored):
         return clue

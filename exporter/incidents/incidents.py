@@ -183,13 +183,9 @@ def _update(
 
 
 def _add_refusals(incident: Incident, events: Iterable[Event]) -> Incident:
-    refusals = [
-        Refusal(at=each.at, pid=each.pid)
-        for each in events
-        if each.event is EventName.CLIENT_REFUSED
-        and each.reason == RefusalReason.FAULT
-        and (each.daemon, each.server) == (incident.daemon, incident.server)
-    ]
+    of_server = (each for each in events if (each.daemon, each.server) == (incident.daemon, incident.server))
+    new = (each for each in of_server if each.event is EventName.CLIENT_REFUSED and each.reason == RefusalReason.FAULT)
+    refusals = [Refusal(at=each.at, pid=each.pid) for each in new]
     if not refusals or not incident.open:
         return incident
     refused = (*incident.refused, *refusals)[:MAX_REFUSALS]
@@ -205,10 +201,8 @@ def _update_blocking(node: Node, incident: Incident) -> Incident:
         return incident  # After a restart of the exporter, the clients are not known at first.
     connected = clients.difference(daemon.connections.disconnects)
     disconnected = tuple(pid for pid in incident.affected if pid in incident.disconnected or pid not in connected)
-    blocking = {
-        pid: replace(delay, until=node.at) if delay.until is None and pid in disconnected else delay
-        for pid, delay in incident.blocking.items()
-    }
+    over = {pid: replace(delay, until=node.at) for pid, delay in incident.blockers.items() if pid in disconnected}
+    blocking = {**incident.blocking, **over}
     if node.at - incident.detected_at >= BLOCKING_SECONDS:
         remaining = (pid for pid in incident.affected if pid not in disconnected and pid not in blocking)
         blocking.update((pid, RecoveryDelay(since=incident.detected_at)) for pid in remaining)

@@ -203,10 +203,8 @@ class KernelTimeEstimates:
 
     def predicted(self, seconds: float) -> "KernelTimeEstimates":
         """Prediction step after `seconds`: a random walk with PROCESS_NOISE."""
-        noise = PROCESS_NOISE**2 * seconds
-        rows = (
-            (*row[:i], row[i] + noise * self.means[i] ** 2, *row[i + 1 :]) for i, row in enumerate(self.covariances)
-        )
+        noise, old = PROCESS_NOISE**2 * seconds, self.covariances
+        rows = ((*row[:i], row[i] + noise * self.means[i] ** 2, *row[i + 1 :]) for i, row in enumerate(old))
         return replace(self, covariances=tuple(rows))
 
     def with_least_deviation(self, pid: int, deviation: float) -> "KernelTimeEstimates":

@@ -285,13 +285,9 @@ def _is_reported_by_daemon(server: Server, block: FaultLogBlock, others: Sequenc
     reported_at = server.fault_reported_at
     if reported_at is None or abs(reported_at - block.at) > UNCONFIRMED_SECONDS:
         return False
-    return not any(
-        each.server == server.pid
-        and each.block_timestamp is not None
-        and each.detected_at <= reported_at + FRESH_SECONDS
-        and (each.ended_at is None or reported_at <= each.ended_at + FRESH_SECONDS)
-        for each in others
-    )
+    logged = (each for each in others if each.server == server.pid and each.block_timestamp is not None)
+    earlier = (each for each in logged if each.detected_at <= reported_at + FRESH_SECONDS)
+    return not any(each.ended_at is None or reported_at <= each.ended_at + FRESH_SECONDS for each in earlier)
 
 
 def _is_shown_by_xid(

@@ -146,11 +146,9 @@ def _apply_process_lists(node: Node, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
     at, pids = reading.at, [process.pid for process in reading.mps_processes]
     left = {pid: left_at for pid, left_at in gpu.mps_left.items() if at - left_at < LEFT_REMEMBERED_SECONDS}
     left.update(dict.fromkeys(gpu.mps_since, at))
-    gpu = replace(
-        gpu,
-        mps_since={pid: gpu.mps_since.get(pid, at) for pid in pids},
-        mps_left={pid: left_at for pid, left_at in left.items() if pid not in pids},
-    )
+    since = {pid: gpu.mps_since.get(pid, at) for pid in pids}
+    left = {pid: left_at for pid, left_at in left.items() if pid not in pids}
+    gpu = replace(gpu, mps_since=since, mps_left=left)
     if reading.compute_processes is None:
         return gpu, ()
     daemons = tuple(serving_daemons(node, reading))
@@ -206,11 +204,8 @@ def checked(before: Gpu | None, reading: GpuReading) -> GpuReading:
         values: dict[str, Any] = dict.fromkeys(wrong)
         reading = replace(reading, failed={**reading.failed, **wrong}, **values)
     total = reading.memory_total_bytes
-    return replace(
-        reading,
-        compute_processes=_with_possible_memory(reading.compute_processes, total),
-        mps_processes=_with_possible_memory(reading.mps_processes, total),
-    )
+    compute, mps = (_with_possible_memory(each, total) for each in (reading.compute_processes, reading.mps_processes))
+    return replace(reading, compute_processes=compute, mps_processes=mps)
 
 
 def is_possible(use: GpuUse) -> bool:

@@ -82,11 +82,9 @@ def _in_directory(node: Node, found: DaemonFound) -> Daemon | None:
     if _in_container(found.daemon, found.pipe_directory, _source(found)):
         return node.daemons.get(found.daemon)
     directory = _normal(found.pipe_directory)
+    found_there = (each for each in node.daemons.values() if _normal(each.pipe_directory) == directory)
     there = {
-        daemon.name: daemon
-        for daemon in node.daemons.values()
-        if _normal(daemon.pipe_directory) == directory
-        and not _in_container(daemon.name, daemon.pipe_directory, daemon.declared.by)
+        each.name: each for each in found_there if not _in_container(each.name, each.pipe_directory, each.declared.by)
     }
     return there.get(found.daemon) or next(iter(there.values()), None)
 

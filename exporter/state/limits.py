@@ -101,10 +101,8 @@ def _server_queries(pid: int, devices: int) -> Iterable[str]:
 
 def mark_stale(daemon: Daemon, query: str) -> Daemon:
     """Send a query for limits again soon."""
-    every = {
-        *_default_queries(MOST_DEVICES),
-        *(each for pid in daemon.servers for each in _server_queries(pid, MOST_DEVICES)),
-    }
+    of_servers = (each for pid in daemon.servers for each in _server_queries(pid, MOST_DEVICES))
+    every = {*_default_queries(MOST_DEVICES), *of_servers}
     stale = (daemon.default_limits.stale | {query}) & every
     return replace(daemon, default_limits=replace(daemon.default_limits, stale=stale))
 

@@ -45,11 +45,8 @@ def connect(step: Step, at: float, server: int, pid: int) -> None:
     if len(daemon.clients) >= MOST_CLIENTS:
         return
     daemon = _with_client(daemon, Client(pid=pid, server=server, connected_at=at))
-    daemon = with_connections(
-        daemon,
-        disconnected_at=without(daemon.connections.disconnected_at, pid),
-        recently_disconnected=without(daemon.connections.recently_disconnected, pid),
-    )
+    gone, recent = daemon.connections.disconnected_at, daemon.connections.recently_disconnected
+    daemon = with_connections(daemon, disconnected_at=without(gone, pid), recently_disconnected=without(recent, pid))
     step.daemon = dequeue(with_totals(daemon, connected=daemon.totals.connected + 1), pid)
     step.report(at, EventName.CLIENT_CONNECTED, server=server, pid=pid)
 

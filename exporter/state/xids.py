@@ -145,14 +145,9 @@ def _add_report(xids: Xids, report: XidReport) -> Xids:
 
 def _match(xids: Xids, report: XidReport) -> XidReport | None:
     """Return the other source's report of the same Xid: on the same GPU, else on one that may be the same."""
-    matches = (
-        each
-        for each in xids.unmatched
-        if each.source is not report.source
-        and each.number == report.number
-        and abs(each.at - report.at) <= PAIR_SECONDS
-        and (each.gpu == report.gpu or _may_be_same_gpu(xids, each, report))
-    )
+    others = (each for each in xids.unmatched if each.source is not report.source and each.number == report.number)
+    near = (each for each in others if abs(each.at - report.at) <= PAIR_SECONDS)
+    matches = (each for each in near if each.gpu == report.gpu or _may_be_same_gpu(xids, each, report))
     return min(matches, key=lambda each: each.gpu != report.gpu, default=None)
 
 

@@ -200,11 +200,8 @@ def _recent(node: Node) -> Mapping[GpuUuid, GpuContention]:
     """Return the contention of the GPUs that the probes have watched in the last minute, if they are read now."""
     if current_reading(node) is None:
         return {}
-    return {
-        uuid: state
-        for uuid, state in node.contention.items()
-        if uuid in node.gpus and state.windows and 0 <= node.at - state.windows[-1].at < MINUTE_SECONDS
-    }
+    known = ((uuid, state) for uuid, state in node.contention.items() if uuid in node.gpus and state.windows)
+    return {uuid: state for uuid, state in known if 0 <= node.at - state.windows[-1].at < MINUTE_SECONDS}
 
 
 def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: Mapping[int, Slowdown]) -> GpuSharing:
