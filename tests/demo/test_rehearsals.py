@@ -190,21 +190,8 @@ def is_same(alert: tuple[str, str, str], finding: Finding) -> bool:
     return (page, finding.severity) == (name, severity) and (not daemon or finding.daemon in (None, daemon))
 
 
-DIFFERENT = {
-    "daemon-dies": "until CudaMpsDaemonDown fires, the critical CudaMpsProcessBypassing is pending",
-    "daemon-keeps-dying": "CudaMpsDaemonDied also counts clients of an earlier death within 6 minutes",
-}
-"""Scenes in which an alert and its problem still have different severities for some scrapes."""
-
-
 @pytest.mark.systems
-@pytest.mark.parametrize(
-    "failure",
-    [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=DIFFERENT[name])] if name in DIFFERENT else [])
-        for name in FAILURES
-    ],
-)
+@pytest.mark.parametrize("failure", FAILURES)
 def test_problems_are_those_that_alert(failure: str, tmp_path: Path) -> None:
     """At each scrape, or at the one before or after it."""
     series, problems = scraped(failure)
