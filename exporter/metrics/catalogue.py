@@ -33,16 +33,16 @@ EXPORTER = Group(
         "cuda_mps_exporter_build_info", ("version", "python"), lambda _: [((__version__, platform.python_version()), 1)]
     ).help("Versions of the exporter and of Python, always 1."),
     NODE.time("cuda_mps_exporter_snapshot_timestamp_seconds", lambda view: view.node.at or None).help(
-        "Unix time of this snapshot's latest observation."
+        "Unix time of the latest observation."
     ),
     NODE.value("cuda_mps_exporter_simulated", lambda view: view.node.simulated or None).help(
-        "1 for the simulated node of the demo. Absent for a real node."
+        "1 in the demo, else absent."
     ),
     NODE.value("cuda_mps_exporter_paused", lambda view: view.paused).help(
-        "Whether `pause` released the NVIDIA driver, so that GPUs are not read until `resume`."
+        "Whether `pause` released the NVIDIA driver: GPUs are not read until `resume`."
     ),
     _SOURCE.value("cuda_mps_exporter_source_up", lambda each: each.last.problem is None).help(
-        "Whether the most recent collection succeeded (1) or not (0)."
+        "Whether the last collection succeeded (1) or not (0)."
     ),
     info(
         "cuda_mps_exporter_source_problem_info",
@@ -53,15 +53,15 @@ EXPORTER = Group(
             for problem in source.problems.values()
             for each in problem.each
         ),
-    ).help("Why the source could not be collected, always 1. Absent if the most recent collection succeeded."),
+    ).help("Why the last collection failed, always 1. Absent if it succeeded."),
     _SOURCE.value("cuda_mps_exporter_source_duration_seconds", lambda each: each.last.seconds).help(
-        "Duration of the most recent collection. If it hangs, its duration so far."
+        "Duration of the last collection, so far if it hangs."
     ),
     _SOURCE.time("cuda_mps_exporter_source_last_success_timestamp_seconds", lambda each: each.last_success).help(
         "Unix time of the last successful collection."
     ),
     _SOURCE.value("cuda_mps_exporter_source_failures_total", lambda each: each.failures).help(
-        "Collections that failed or were incomplete."
+        "Failed or incomplete collections."
     ),
     DAEMON.values(
         "cuda_mps_exporter_log_followed",
@@ -70,46 +70,45 @@ EXPORTER = Group(
             file: problem is None and each.log.own_commands.blocked_since is None
             for file, problem in each.log.problems.items()
         },
-    ).help("Whether the daemon's log file exists, can be read, and is not blocked."),
+    ).help("Whether the log file exists, can be read, and is not blocked."),
     # Unknown before a command was found in the log, or missed.
     DAEMON.of(lambda _, each: each.log.own_commands)
     .value(
         "cuda_mps_daemon_log_blocked",
         lambda each: None if each.blocked_since is None and each.read_at is None else each.blocked_since is not None,
     )
-    .help("Whether commands of the exporter that the daemon answered no longer appear in its log. Absent if unknown."),
+    .help("Whether answered commands of the exporter no longer appear in the log. Absent if unknown."),
     DAEMON.values("cuda_mps_daemon_log_size_bytes", "file", lambda each: each.log.sizes).help(
-        "Size of the daemon's log file, or of a renamed one that is still written, rounded to MiB."
+        "Size of the log file, or of a renamed one that is still written, rounded to MiB."
     ),
     DAEMON.values(
         "cuda_mps_daemon_log_unread_bytes", "file", lambda each: each.log.unread if each.log.stuck is None else {}
-    ).help("Bytes of the daemon's log file that the exporter has not read yet. Absent if a read hangs."),
+    ).help("Bytes of the log file not read yet. Absent if a read hangs."),
     DAEMON.values("cuda_mps_exporter_log_lines_total", "file", lambda each: each.totals.log_lines).help(
-        "Lines of the daemon's log that the exporter read or counted."
+        "Lines of the log that were read or counted."
     ),
     DAEMON.values(
         "cuda_mps_exporter_log_lines_unrecognized_total", "file", lambda each: each.totals.log_lines_unrecognized
-    ).help("Lines of the daemon's log that no parser rule matches."),
+    ).help("Lines of the log that no parser rule matches."),
     DAEMON.values("cuda_mps_exporter_log_lines_lost_total", "file", lambda each: each.totals.log_lines_lost).help(
-        "Lines of the daemon's log that were not read: the file was truncated, or a flood exceeded the budget. An "
-        "unknown number counts as 1."
+        "Lines of the log that were not read, after a truncation or in a flood. An unknown number counts as 1."
     ),
     NODE.values(
         "cuda_mps_exporter_accept_failures_total",
         Choice("listener", ("service_socket", "web")),
         lambda view: view.accept_failures,
-    ).help("Failures of accept() on the exporter's web server or its service socket."),
+    ).help("Failures of accept() on the listener."),
     _HISTORY.value("cuda_mps_exporter_history_writable", lambda each: each.writable).help(
         "Whether incidents and events are stored on disk. If not, a restart loses them."
     ),
     _HISTORY.value("cuda_mps_exporter_history_events_dropped_total", lambda each: each.events_dropped).help(
-        "Events that were not stored: the disk could not be written for too long, or a defect made them invalid."
+        "Events not stored, because the disk could not be written for too long or they were invalid."
     ),
     NODE.value("cuda_mps_exporter_log_records_dropped_total", lambda view: view.log_records_dropped).help(
-        "Records of the exporter's own log that were dropped because the reader of its standard error blocks."
+        "Records of the exporter's own log dropped because the reader of standard error blocks."
     ),
     NODE.value("cuda_mps_exporter_config_last_reload_successful", lambda view: view.config_valid).help(
-        "Whether the configuration was valid when it was last read. If not, the previous one is in effect."
+        "Whether the configuration last read was valid. If not, the previous one is in effect."
     ),
 )
 

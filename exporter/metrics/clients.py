@@ -77,16 +77,16 @@ CLIENTS = Group(
             *("client_pod_uid", "client_pod", "client_namespace", "slurm_job_id", "slurm_job_sluid", "task"),
         ),
         _identities,
-    ).help("Identity of a connected client, always 1. It appears when the client has the age --client-min-age."),
+    ).help("Identity of a connected client, always 1. Present from the age --client-min-age."),
     Series("cuda_mps_client_memory_used_bytes", ("daemon", "client", "gpu"), _client_memory).help(
-        "GPU memory that the client uses, including its context, from NVML."
+        "GPU memory of the client, including its context, from NVML."
     ),
     Series("cuda_mps_client_failure_domain_clients", ("daemon", "client"), _failure_domain).help(
-        "Other clients that a fatal fault of this client would end, because they share GPUs with it, directly or "
-        "through others. Absent if unknown."
+        "Other clients that a fatal fault of this client would end: they share GPUs with it, also indirectly. Absent "
+        "if unknown."
     ),
     NODE.value("cuda_mps_exporter_clients_omitted", lambda view: view.omitted()).help(
-        "Clients without their own series because there are too many. The workload families count them."
+        "Clients without series, because there are too many. Workload families count them."
     ),
 )
 
@@ -105,21 +105,21 @@ LAUNCHES = Group(
         "cuda_mps_client_kernel_launches_total",
         Choice("kind", ("graph", "kernel")),
         lambda each: {"graph": each.graphs, "kernel": each.kernels},
-    ).help("Kernels and graphs (many kernels each) that the client launched. Absent if its libcuda is not watched."),
+    ).help("Kernels and graphs (of many kernels) that the client launched. Absent if its libcuda is not watched."),
     _PROBED.value("cuda_mps_client_in_flight_seconds_total", lambda each: each.flight_ns / 1e9).help(
-        "Seconds with work in flight, summed over streams: from a launch on an idle stream until a "
-        "synchronization returns. Absent if libcuda is not watched."
+        "Seconds with work in flight, summed over streams: from a launch on an idle stream to the end of a "
+        "synchronization. Absent if libcuda is not watched."
     ),
     CLIENT.of(lambda view, each: watched_ratio(view.node, each[1].pid))
     .value("cuda_mps_client_watched_ratio", float)
     .help(
-        "Fraction of the last minute, or of the client's life, in which its launches were counted. Less than 1 if the "
-        "probes were detached to limit their cost, 0 if its libcuda is not watched. Absent without working probes."
+        "Fraction of the last minute, or of the client's life, with counted launches. Below 1 if probes were "
+        "detached to limit their cost, 0 if its libcuda is not watched. Absent without working probes."
     ),
     NODE.value(
         "cuda_mps_exporter_launches_lost_total",
         lambda view: None if view.node.work is None else view.node.launch_history.lost,
-    ).help("Kernel launches that were not counted because a BPF map was full. Absent if no libcuda is watched."),
+    ).help("Launches not counted because a BPF map was full. Absent if no libcuda is watched."),
 )
 
 
@@ -146,8 +146,8 @@ WORKLOADS = Group(
             if (owner := workload_of(view.node.processes.get(client.pid))) is not None
         ),
     ).help(
-        "Connected clients of the workload: a Slurm job, pod (by UID), task (Amazon ECS, Nomad), container, unit or "
-        "user, the first that is known."
+        "Connected clients of the workload: the first known of Slurm job, pod (UID), task (Amazon ECS, Nomad), "
+        "container, unit, user."
     ),
     Series(
         "cuda_mps_workload_memory_used_bytes",
@@ -157,15 +157,15 @@ WORKLOADS = Group(
             for gpu, held in memory_by_workload(view.node).items()
             for workload, amount in held.items()
         ),
-    ).help("GPU memory that the workload's clients use, including their contexts, from NVML."),
+    ).help("GPU memory of the workload's clients, including their contexts, from NVML."),
     _account("cuda_mps_workload_clients_connected_total", lambda each: each.connected).help(
-        "Clients of the workload that connected. The series ends one hour after the workload's last client."
+        "Clients of the workload that connected. Ends one hour after its last client."
     ),
     _account("cuda_mps_workload_faults_affected_total", lambda each: each.faults_affected).help(
-        "Faults that affected clients of the workload."
+        "Faults that affected the workload's clients."
     ),
     _account("cuda_mps_workload_faults_suspected_total", lambda each: each.faults_suspected).help(
-        "Faults that a client of the workload most likely caused, with a confidence of at least 0.5."
+        "Faults whose main suspect, with a confidence of 0.5 or more, is the workload's client."
     ),
 )
 
@@ -240,41 +240,41 @@ FAULTS = Group(
     "faults of each daemon in the last day",
     "increase(cuda_mps_faults_total[1d]) > 0",
     _with_exemplars("cuda_mps_faults_total", lambda each: each.totals.faults).help(
-        "Times that a server of the daemon entered FAULT after a fatal GPU error, however briefly."
+        "Times that a server entered FAULT after a fatal GPU error, however briefly."
     ),
     DAEMON.time("cuda_mps_fault_last_timestamp_seconds", lambda each: each.connections.last_fault_at).help(
-        "Unix time at which a server of the daemon last entered FAULT."
+        "Unix time at which a server last entered FAULT."
     ),
     _with_exemplars("cuda_mps_fault_affected_clients_total", lambda each: each.totals.fault_affected).help(
-        "Clients affected by faults: those that share a GPU with the cause, directly or through other clients."
+        "Clients affected by faults, because they share a GPU with the cause, also indirectly."
     ),
     info(
         "cuda_mps_fault_info",
         ("daemon", "incident", Choice("kind", FaultKind), "suspect_workload", "confidence"),
         _fault_infos,
     ).help(
-        "Last fault of the daemon, until one hour after its end. suspect_workload is kind/name or pid/N, with a "
-        "confidence from 0 to 1. Both are empty without a suspect."
+        "The daemon's last fault, until one hour after its end. suspect_workload is kind/name or pid/N, confidence 0 "
+        "to 1; both are empty without a suspect."
     ),
     _LAST.value("cuda_mps_fault_last_affected_clients", lambda each: len(each.affected)).help(
-        "Clients affected by the daemon's last fault, until one hour after its end."
+        "Clients affected by the last fault, until one hour after its end."
     ),
     Series("cuda_mps_fault_last_affected_workload_clients", ("daemon", *_WORKLOAD), _affected_workloads).help(
-        "Clients of the workload affected by the daemon's last fault, until one hour after its end."
+        "Clients of the workload affected by the last fault, until one hour after its end."
     ),
     Series("cuda_mps_fault_blocking_clients", ("daemon", "server"), _blocking).help(
-        "Clients that a fault affected and that still run. Until they exit, the server refuses all new clients."
+        "Affected clients that still run. Until they exit, the server refuses new clients."
     ),
     Series("cuda_mps_fault_recovery_seconds", ("daemon",), _recoveries, histogram=True).help(
-        "Histogram of the duration of faults: from the first sign until all contexts were destroyed."
+        "Histogram of the duration of faults, until all contexts were destroyed."
     ),
     DAEMON.value("cuda_mps_client_faults_contained_total", lambda each: each.totals.faults_contained).help(
-        "Faults that affected only the client that caused them, such as a device-side assert."
+        "Faults that affected only their cause, such as a device-side assert."
     ),
     DAEMON.value("cuda_mps_server_crash_loops_total", lambda each: each.totals.crash_loops).help(
-        "Times that servers of the daemon began to exit repeatedly before they were ready."
+        "Times that servers began to exit repeatedly before they were ready."
     ),
     DAEMON.of(lambda view, each: in_crash_loop(each, view.node.at))
     .value("cuda_mps_server_crash_loop", bool)
-    .help("Whether servers of the daemon exit repeatedly before they are ready."),
+    .help("Whether servers exit repeatedly before they are ready."),
 )

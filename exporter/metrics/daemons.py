@@ -55,7 +55,7 @@ DAEMONS = Group(
     "expected daemons that do not respond",
     'cuda_mps_daemon_up == 0 and on (job, instance, daemon) cuda_mps_daemon_info{expected="true"}',
     DAEMON.value("cuda_mps_daemon_up", lambda each: None if each.state is None else each.answers).help(
-        "Whether the control daemon responds. A refusal because another control session is open is a response."
+        "Whether the control daemon responds, also by a refusal because of another control session."
     ),
     DAEMON.state("cuda_mps_daemon_state", Choice("state", DaemonState), lambda each: each.state).help(
         "State of the control daemon; exactly one state is 1."
@@ -69,21 +69,21 @@ DAEMONS = Group(
         ),
         _daemon_infos,
     ).help(
-        "The control daemon, always 1. version is that of its program, such as 13000 for CUDA 13.0. User, job and pod "
-        "are those of its process, or of its last one."
+        "The control daemon, always 1. version is its program's, such as 13000 for CUDA 13.0. User, job and pod are "
+        "those of its last process."
     ),
     DAEMON.value("cuda_mps_daemon_supported", lambda each: each.supported).help(
-        "Whether the exporter supports the daemon's protocol (2, or 3 of R615). If not, it uses only NVML and /proc."
+        "Whether the exporter supports the daemon's protocol (2 or 3). If not, only NVML and /proc are used."
     ),
     DAEMON.value(
         "cuda_mps_daemon_start_time_seconds",
         lambda each: None if each.runtime.process is None else each.runtime.process.started,
-    ).help("Unix time at which the control daemon's process started."),
+    ).help("Unix time at which the daemon's process started."),
     DAEMON.time("cuda_mps_daemon_last_loss_timestamp_seconds", lambda each: each.lifecycle.last_loss_at).help(
-        "Unix time of the last loss of the control daemon. It remains after a restart."
+        "Unix time of the daemon's last loss, also after a restart."
     ),
     DAEMON.values("cuda_mps_daemon_losses_total", Choice("reason", LossReason), lambda each: each.totals.losses).help(
-        "Ends of the control daemon that no operator requested: it died, or another daemon replaced it."
+        "Ends of the daemon that no operator requested."
     ),
     DAEMON.values(
         "cuda_mps_daemon_log_contradictions_total",
@@ -91,19 +91,19 @@ DAEMONS = Group(
         lambda each: each.totals.log_contradictions,
     ).help("Claims in the daemon's logs that another source refuted or none confirmed."),
     DAEMON.value("cuda_mps_clients_connected_total", lambda each: each.totals.connected).help(
-        "Clients that connected, including those that were connected when the exporter started."
+        "Clients that connected, or were connected when the exporter started."
     ),
     DAEMON.values(
         "cuda_mps_clients_disconnected_total", Choice("reason", DisconnectReason), lambda each: each.totals.disconnected
-    ).help("Clients that disconnected: they exited, or their server or daemon ended."),
+    ).help("Clients that disconnected."),
     DAEMON.values(
         "cuda_mps_clients_refused_total", Choice("reason", RefusalReason), lambda each: each.totals.refused
     ).help("New clients that the daemon or its servers refused."),
     DAEMON.value("cuda_mps_daemon_clients", lambda each: len(each.clients) if each.clients_known else None).help(
-        "Clients connected to the daemon's servers; 0 if it has no server. Absent until all clients were known once."
+        "Clients of the daemon's servers. Absent until all were known once."
     ),
     DAEMON.value("cuda_mps_clients_waiting", lambda each: len(each.connections.waiting)).help(
-        "Clients that wait for another user's clients to disconnect."
+        "Clients that wait until another user's clients disconnect."
     ),
 )
 
@@ -126,10 +126,10 @@ SERVERS = Group(
     "servers that use more than 90 % of their client slots",
     "cuda_mps_server_clients / cuda_mps_server_clients_limit > 0.9",
     _SERVER.state("cuda_mps_server_state", Choice("state", ServerState), lambda each: each[1].state).help(
-        "State of the MPS server; exactly one state is 1. In fault, it refuses all new clients."
+        "State of the MPS server; exactly one state is 1. In fault, it refuses new clients."
     ),
     info("cuda_mps_server_info", ("daemon", "server", "uid", "user"), _server_infos).help(
-        "The MPS server, always 1. uid and user are those of its clients, or root's if it serves all users."
+        "The MPS server, always 1. uid and user are its clients', or root's if it serves all users."
     ),
     _SERVER.value("cuda_mps_server_clients", _server_clients).help(
         "Clients connected to the server. Absent if unknown."
@@ -137,8 +137,8 @@ SERVERS = Group(
     _SERVER.of(lambda view, each: clients_limit(view.node, *each))
     .value("cuda_mps_server_clients_limit", float)
     .help(
-        "Maximum number of clients: from the server's log, else as NVIDIA documents it, unless a client sets "
-        "CUDA_DEVICE_MAX_CONNECTIONS to more than 2. Absent if unknown."
+        "Maximum number of clients: from the server's log, else as documented for a CUDA_DEVICE_MAX_CONNECTIONS of "
+        "at most 2. Absent if unknown."
     ),
 )
 
@@ -168,24 +168,24 @@ LIMITS = Group(
         "cuda_mps_server_active_thread_ratio",
         lambda each: None if each[0].has_static_partitions else _as_ratio(each[1].limits.active_thread_percentage),
     ).help(
-        "Fraction of a GPU's threads that each client of the server may use. A client may have requested less. Absent "
-        "with static SM partitions."
+        "Fraction of a GPU's threads that each client may use, if it did not request less. Absent with static SM "
+        "partitions."
     ),
     _SERVER.of(lambda view, each: memory_limits_by_gpu(view.node, each[0], each[1].limits.pinned_memory))
     .values("cuda_mps_server_pinned_memory_limit_bytes", "gpu", dict)
-    .help("GPU memory that each client of the server may allocate. Absent without a limit."),
+    .help("GPU memory that each client may allocate. Absent without a limit."),
     DAEMON.value(
         "cuda_mps_daemon_default_active_thread_ratio",
         lambda each: None if each.has_static_partitions else _as_ratio(each.default_limits.active_thread_percentage),
-    ).help("Fraction of a GPU's threads that each client of the next server may use."),
+    ).help("Fraction of a GPU's threads for each client of the next server."),
     DAEMON.of(lambda view, each: memory_limits_by_gpu(view.node, each, each.default_limits.pinned_memory))
     .values("cuda_mps_daemon_default_pinned_memory_limit_bytes", "gpu", dict)
-    .help("GPU memory that each client of the next server may allocate. Absent without a limit."),
+    .help("GPU memory for each client of the next server. Absent without a limit."),
     Series("cuda_mps_server_limits_drifted", ("daemon", "server"), _drifted).help(
-        "Whether a limit of the server differs from the configured or remembered one. Without server: the next one's."
+        "Whether a limit differs from the configured or remembered one. Without server: of the next server."
     ),
     _WATCH.value("cuda_mps_clients_before_limits_total", lambda each: each.bypassed).help(
-        "Clients that connected before the limits of their server were in force. The limits do not apply to them."
+        "Clients that connected before their server had its limits, which do not apply to them."
     ),
 )
 
@@ -206,7 +206,7 @@ PROTOCOL3 = Group(
         "cuda_mps_exporter_replies_unrecognized_total",
         Choice("part", ("column", "row")),
         lambda each: each.totals.replies_unrecognized if each.runtime.protocol == protocol3.PROTOCOL else {},
-    ).help("Columns and rows of the daemon's tables that the exporter does not know. Counted in each reply."),
+    ).help("Unknown columns and rows of the daemon's tables, counted in each reply."),
 )
 
 
@@ -285,14 +285,14 @@ WATCHDOG = Group(
     "daemons with suspended restarts",
     'cuda_mps_watchdog_state{state=~"circuit_open|quarantined|state_lost"} == 1',
     _WATCHED.state("cuda_mps_watchdog_mode", Choice("mode", Mode), lambda each: each.policy.mode_of(each.daemon)).help(
-        "Watchdog mode of the daemon; exactly one mode is 1. In observe, it only reports what it would do."
+        "Watchdog mode of the daemon; exactly one mode is 1. In observe, it only reports."
     ),
     _WATCHED.values("cuda_mps_watchdog_blocked", Choice("reason", BlockReason), _blocked).help(
-        "Whether this reason prevents the watchdog from acting, although the configured mode is act."
+        "Whether this reason prevents actions in the configured mode act."
     ),
     _WATCHED_STATE.state("cuda_mps_watchdog_state", Choice("state", WatchdogPhase), lambda each: each.phase).help(
         "Watchdog state of the daemon; exactly one state is 1. An operator's resume ends quarantined, state_lost and "
-        "circuit_open, which also ends if the daemon is healthy for long."
+        "circuit_open. The last also ends after a healthy period."
     ),
     _WATCHED_STATE.state(
         "cuda_mps_watchdog_diagnosis",
@@ -300,38 +300,35 @@ WATCHDOG = Group(
         lambda each: Condition.UNKNOWN if each.diagnosis is None else each.diagnosis.condition,
     ).help("Diagnosis of the daemon from several sources; exactly one diagnosis is 1."),
     info("cuda_mps_watchdog_process_info", ("daemon", Choice("diagnosis", Condition), "pid"), _processes).help(
-        "Process that the diagnosis names, always 1: it has the control session open, is suspended, or hangs."
+        "Process that holds the control session, is suspended, or hangs, by the diagnosis, always 1."
     ),
     Series(
         "cuda_mps_watchdog_restarts_total",
         ("daemon", *_OUTCOME),
         _actions(lambda kind: () if kind is ActionKind.RESTART else None),
-    ).help("Restarts of the daemon: by the watchdog, by systemd, or observed (the watchdog would have restarted it)."),
+    ).help("Restarts of the daemon by the watchdog or systemd, or observed: the watchdog would have restarted it."),
     Series(
         "cuda_mps_watchdog_actions_total",
         ("daemon", Choice("action", (*AGAINST_FAULTS, ActionKind.END_SERVER, ActionKind.SET_LIMITS)), *_OUTCOME),
         _actions(lambda kind: None if kind is ActionKind.RESTART else (kind,)),
-    ).help("Other actions of the watchdog for the daemon, or observed ones (the watchdog would have acted)."),
+    ).help("Other actions of the watchdog, taken or observed."),
     _WATCHED.value(
         "cuda_mps_watchdog_restarts_left",
         lambda each: restart.restarts_left(each.watch, each.policy.thresholds, each.at),
-    ).help("Restarts of the daemon that the budget still allows; 0 while the circuit is open."),
+    ).help("Restarts that the budget still allows; 0 while the circuit is open."),
     _WATCHED_STATE.time(
         "cuda_mps_watchdog_next_restart_timestamp_seconds",
         lambda each: each.not_before if each.phase is WatchdogPhase.BACKOFF else None,
-    ).help("Earliest Unix time of the next restart. Present only during a backoff."),
+    ).help("Earliest Unix time of the next restart. Only during a backoff."),
     _WATCHED_STATE.time("cuda_mps_watchdog_last_restart_timestamp_seconds", lambda each: each.last_restart_at).help(
         "Unix time of the daemon's last restart."
     ),
     _WATCHED_STATE.time("cuda_mps_watchdog_circuit_opened_timestamp_seconds", lambda each: each.circuit_opened_at).help(
-        "Unix time at which the circuit breaker opened. Present only while it is open."
+        "Unix time at which the circuit breaker opened. Absent while it is closed."
     ),
     Series(
         "cuda_mps_watchdog_quarantined_timestamp_seconds",
         ("daemon", "gpu", "xid", Choice("action", (RESET, REBOOT))),
         _quarantined,
-    ).help(
-        "Unix time at which the quarantine began, with the action that NVIDIA advises. Present only during a "
-        "quarantine."
-    ),
+    ).help("Unix time at which the quarantine began, with the action that NVIDIA advises. Absent otherwise."),
 )

@@ -93,7 +93,7 @@ GPUS = Group(
         lambda view: (((gpu.reading.gpu,), gpu.reading.problem is None) for gpu in view.node.gpus.values()),
     ).help("Whether NVML could read the GPU."),
     info("cuda_mps_gpu_info", ("gpu", "index", "name", "pci_bus_id"), _infos).help(
-        "The GPU or MIG instance, always 1. index is NVML's; that of an instance is GPU/GPU instance/compute instance."
+        "The GPU or MIG instance, always 1. index is NVML's; an instance has GPU/GPU instance/compute instance."
     ),
     info("cuda_mps_gpu_mig_info", ("gpu", "parent", "gpu_instance", "compute_instance", "profile"), _instances).help(
         "The MIG instance gpu of the GPU parent, always 1."
@@ -102,26 +102,26 @@ GPUS = Group(
         "SMs of the MIG instance."
     ),
     info("cuda_mps_driver_info", ("driver", "cuda"), _driver).help(
-        "Version of the NVIDIA driver, and of the newest CUDA that it supports; always 1."
+        "Version of the NVIDIA driver, and its newest supported CUDA; always 1."
     ),
     _GPU.value("cuda_mps_gpu_discarded_values_total", lambda each: each.discarded).help(
-        "Values of NVML that could not be true, such as 4 MW, and were ignored."
+        "Impossible values of NVML, such as 4 MW, that were ignored."
     ),
     _GPU.of(lambda view, gpu: sharing_mode(view.node, gpu))
     .state("cuda_mps_gpu_sharing_mode", Choice("mode", SharingMode), str)
     .help("How processes share the GPU; exactly one mode is 1. Absent if unknown."),
     _READING.state("cuda_mps_gpu_compute_mode", Choice("mode", COMPUTE_MODES), lambda each: each.compute_mode).help(
-        "NVML's compute mode of the GPU; exactly one mode is 1."
+        "NVML's compute mode; exactly one mode is 1."
     ),
     _READING.value(
         "cuda_mps_gpu_memory_used_bytes", lambda each: None if each.instances else each.memory_used_bytes
     ).help(
-        "GPU memory in use. It exceeds the sum over the processes. With MIG, each instance has its own, and the GPU "
-        "none. If several compute instances share a GPU instance, the first one has its memory."
+        "GPU memory in use, more than the sum over processes. With MIG, only instances have it: of several compute "
+        "instances in a GPU instance, the first."
     ),
     _READING.value(
         "cuda_mps_gpu_memory_total_bytes", lambda each: None if each.instances else each.memory_total_bytes
-    ).help("GPU memory. For MIG as in cuda_mps_gpu_memory_used_bytes."),
+    ).help("GPU memory. With MIG, as in cuda_mps_gpu_memory_used_bytes."),
     _READING.value("cuda_mps_gpu_sm_utilization_ratio", lambda each: each.sm_utilization).help(
         "Fraction of SM capacity used between the last two readings, from GPM."
     ),
@@ -137,7 +137,7 @@ GPUS = Group(
         lambda each: (
             None if each.reading.energy_millijoules is None or each.energy is None else each.energy.total / 1000
         ),
-    ).help("Energy that the GPU has used at least since the driver was loaded."),
+    ).help("Energy of the GPU since the driver was loaded, at least."),
     Series("cuda_mps_bypassing_processes", ("daemon", "gpu"), _bypassing_counts).help(
         "CUDA processes that bypass MPS on a GPU that the daemon (the first of several) serves or should serve."
     ),
@@ -145,7 +145,7 @@ GPUS = Group(
         "cuda_mps_bypassing_process_info",
         ("gpu", "pid", "user", "command", Choice("workload_kind", ("", *WorkloadKind)), "workload"),
         _bypassing,
-    ).help("Identity of a CUDA process that bypasses MPS, always 1. At most 128 processes, the first that were seen."),
+    ).help("CUDA process that bypasses MPS, always 1. Only the first 128."),
 )
 
 
@@ -169,15 +169,15 @@ XIDS = Group(
     "Xids of the last hour",
     "increase(cuda_mps_xid_errors_total[1h]) > 0",
     Series("cuda_mps_xid_errors_total", ("gpu", "xid"), _xids).help(
-        "Xids from the kernel log or NVML, each counted once. gpu is the PCI address if the UUID is unknown."
+        "Xids from the kernel log or NVML, each counted once. gpu is the PCI address if no UUID is known."
     ),
     _XID.time("cuda_mps_xid_last_timestamp_seconds", lambda count: count.last_at).help(
-        "Unix time at which the Xid was last reported."
+        "Unix time of the last such Xid."
     ),
     NODE.value(
         "cuda_mps_exporter_fault_addresses_unrecognized_total",
         lambda view: view.node.xids.addresses_unrecognized if _can_be_read(view.node) else None,
-    ).help("Xids 31 whose text has no faulting address in a known form, so that the address names no client."),
+    ).help("Xids 31 without a faulting address in a known form."),
 )
 
 
@@ -278,19 +278,19 @@ USAGE = Group(
     "SM time of each workload in the last day, in hours of a whole GPU",
     "sum by (workload_kind, workload) (increase(cuda_mps_workload_sm_seconds_total[1d])) / 3600",
     _used("cuda_mps_workload_sm_seconds_total", lambda used: used.sm_us, SM_PARTS, _SM_USAGE).help(
-        "SM time of the workload, in seconds of the whole GPU. The series ends a day after the last use."
+        "SM time of the workload, in seconds of the whole GPU. Ends a day after the last use."
     ),
     _used("cuda_mps_workload_energy_joules_total", lambda used: used.energy_mj, ENERGY_PARTS, _USAGE).help(
-        "Energy of the GPU, divided among workloads in proportion to SM time. Unattributed if that is unknown."
+        "Energy of the GPU, divided in proportion to SM time. Unattributed if that is unknown."
     ),
     Series("cuda_mps_workload_memory_byte_seconds_total", ("gpu", *_WORKLOAD), _memory).help(
-        "GPU memory of the workload's processes, multiplied by time: 3.6e12 is a gigabyte for an hour."
+        "GPU memory of the workload multiplied by time: 3.6e12 is a gigabyte for an hour."
     ),
     _SM_USAGE.value("cuda_mps_gpu_sm_seconds_total", lambda each: each.total.sm_us / SM_PARTS).help(
-        "SM time of the GPU: the sum over workloads and ended series. Without GPM, that of the estimates by launches."
+        "SM time of the GPU, the sum over workloads and ended series. Without GPM, estimated by launches."
     ),
     _USAGE.value("cuda_mps_gpu_accounted_energy_joules_total", lambda each: each.total.energy_mj / ENERGY_PARTS).help(
-        "Energy of the GPU while the exporter ran: the sum over workloads and ended series."
+        "Energy of the GPU while the exporter ran, the sum over workloads and ended series."
     ),
     _SM_USAGE.value("cuda_mps_gpu_closed_sm_seconds_total", _closed(lambda used: used.sm_us, SM_PARTS)).help(
         "SM time of workloads with ended series."
@@ -302,15 +302,13 @@ USAGE = Group(
         "cuda_mps_client_sm_utilization_ratio", Choice("method", Method), lambda each: {each.method: each.sm}
     ).help("Fraction of the GPU's SM capacity that the client used in the last minute. Absent if unknown."),
     _SHARE.value("cuda_mps_client_sm_utilization_error_ratio", lambda each: each.error).help(
-        "Standard error of the client's SM utilization, including the time for which it is unknown."
+        "Standard error of the client's SM utilization, including time for which it is unknown."
     ),
     Series(
         "cuda_mps_gpu_sm_unattributed_ratio",
         ("gpu",),
         lambda view: (((gpu,), split.unattributed) for gpu, split in fresh_splits(view.node).items() if split.measured),
-    ).help(
-        "Fraction of SM capacity used in the last minute that could not be attributed to a process. Absent without GPM."
-    ),
+    ).help("Fraction of SM capacity used in the last minute, but attributed to no process. Absent without GPM."),
 )
 
 _CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.sharing.items()))
@@ -321,31 +319,29 @@ CONTENTION = Group(
     "clients that take more than twice as long as alone",
     "cuda_mps_client_slowdown_ratio - 2 * cuda_mps_client_slowdown_error_ratio > 2",
     _SLOWDOWN.value("cuda_mps_client_slowdown_ratio", lambda each: None if each.is_bound else each.ratio).help(
-        "Time that the client's work took in the last minute, divided by the time that it takes on a quiet GPU; 1: "
-        "undisturbed. Absent if that time is unknown."
+        "Time that the client's work took in the last minute, divided by its time on a quiet GPU. Absent if unknown."
     ),
     _SLOWDOWN.value("cuda_mps_client_slowdown_error_ratio", lambda each: each.error).help(
-        "Standard error of the client's slowdown, or of its lower bound."
+        "Standard error of the slowdown, or of its lower bound."
     ),
     _SLOWDOWN.value("cuda_mps_client_slowdown_least_ratio", lambda each: each.ratio if each.is_bound else None).help(
-        "Lower bound of the slowdown of a client that never had a quiet GPU, compared with its fastest ten seconds."
+        "Lower bound of the slowdown, compared with the client's fastest ten seconds, if it never had a quiet GPU."
     ),
     _BANDWIDTH.value("cuda_mps_client_dram_bandwidth_ratio", lambda each: each.part).help(
-        "Fraction of the GPU memory's bandwidth that the client used in the last minute, estimated. Needs GPM."
+        "Estimated fraction of memory bandwidth that the client used in the last minute. Needs GPM."
     ),
     _BANDWIDTH.value("cuda_mps_client_dram_bandwidth_error_ratio", lambda each: each.error).help(
-        "Standard error of the client's part of the bandwidth."
+        "Standard error of the client's fraction of memory bandwidth."
     ),
     _CAPACITY.value("cuda_mps_gpu_sharing_gain_ratio", lambda each: each.gain).help(
-        "How many clients' worth of work the GPU did in the last minute. Clearly below 1, the same work may take less "
-        "time if the clients run one after another. Absent if unknown for half of the minute."
+        "Clients' worth of work that the GPU did in the last minute. Clearly below 1, clients may finish earlier one "
+        "after another. Absent if unknown for half of the minute."
     ),
     _contention("cuda_mps_workload_contention_seconds_total", lambda used: used.lost_us).help(
-        "Time by which slowdown delayed the work of the workload's processes, at least."
+        "Time by which slowdown delayed the workload, at least."
     ),
     _contention("cuda_mps_workload_contention_caused_seconds_total", lambda used: used.caused_us).help(
-        "Time by which the workload's processes delayed those of others, in proportion to their use of the resource "
-        "for which these waited."
+        "Time by which the workload delayed others, by its part in the use of the resource that they waited for."
     ),
 )
 
@@ -355,25 +351,23 @@ CAPACITY = Group(
     "min by (job, instance, gpu) (cuda_mps_gpu_clients_fit)"
     ' and on (job, instance, gpu) cuda_mps_gpu_clients_fit{bound="memory"}',
     _CAPACITY.values("cuda_mps_gpu_clients_fit", Choice("bound", Bound), lambda each: each.headroom.by_bound).help(
-        "Number of further clients, similar to those on the GPU, that fit by this bound. Absent if unknown."
+        "Further clients, similar to those on the GPU, that fit by this bound. Absent if unknown."
     ),
     _CAPACITY.value("cuda_mps_gpu_thread_percentage_committed_ratio", lambda each: each.threads_committed).help(
-        "Sum of the fractions of the GPU's threads that its clients may use. Absent if the limit of a client is "
-        "unknown."
+        "Sum of the fractions of threads that the GPU's clients may use. Absent if one is unknown."
     ),
     _CAPACITY.value("cuda_mps_gpu_pinned_memory_committed_ratio", lambda each: each.memory_committed).help(
-        "Sum of the memory limits of the GPU's clients, divided by its memory. Absent if a client's limit is unknown "
-        "or not set."
+        "Sum of the clients' memory limits, divided by the GPU's memory. Absent if one is unknown or not set."
     ),
     CLIENT.of(lambda view, each: thread_ratio(view.node, *each))
     .value("cuda_mps_client_active_thread_ratio", float)
     .help(
-        "Fraction of a GPU's threads that the client may use: the smaller limit of its server and of its own "
-        "environment. Absent if unknown."
+        "Fraction of a GPU's threads that the client may use: the smaller limit of its server and its environment. "
+        "Absent if unknown."
     ),
     _CLIENT_USAGE.value("cuda_mps_client_pinned_memory_limit_bytes", lambda each: each.memory_limit).help(
-        "GPU memory that the client may allocate: the smallest limit of its server and of its own environment. Absent "
-        "if unknown or not set."
+        "GPU memory that the client may allocate: the smaller limit of its server and its environment. Absent if "
+        "unknown or not set."
     ),
 )
 
@@ -413,23 +407,20 @@ ALLOCATION = Group(
     "fraction of each GPU's allocated shares that belong to pods without a CUDA context",
     "cuda_mps_gpu_unused_shares\n  / on (job, instance, gpu, resource) cuda_mps_gpu_allocated_shares",
     _ALLOCATED.value("cuda_mps_gpu_allocatable_shares", lambda each: each.allocatable).help(
-        "Shares of the GPU that the kubelet can allocate: healthy devices of the resource, allocated or not. Absent "
-        "if the kubelet did not report them in the last minute."
+        "Healthy shares of the GPU, allocated or not. Absent if the kubelet did not report them in the last minute."
     ),
     _ALLOCATED.value("cuda_mps_gpu_allocated_shares", lambda each: each.allocated).help(
-        "Shares of the GPU that the kubelet has allocated to containers."
+        "Shares of the GPU that the kubelet has allocated."
     ),
     _ALLOCATED.value("cuda_mps_gpu_unused_shares", lambda each: each.unused).help(
-        "Allocated shares of pods that have no CUDA context on the GPU. Absent if the pod of a process with a context "
-        "is unknown."
+        "Allocated shares of pods without a CUDA context on the GPU. Absent if the pod of a context is unknown."
     ),
     Series(
         "cuda_mps_container_allocated_shares",
         ("gpu", "resource", "client_namespace", "client_pod", "client_container_name"),
         _by_container,
-    ).help(f"Shares of the GPU that the kubelet has allocated to the container. At most {MOST_SERIES} series."),
+    ).help(f"Allocated shares of the container. At most {MOST_SERIES} series."),
     info("cuda_mps_daemon_claim_info", ("daemon", "claim_uid", "claim_namespace", "claim_name"), _claims).help(
-        "Resource claim that the daemon runs for (NVIDIA's DRA driver), always 1. The names are empty if they are "
-        "unknown."
+        "Resource claim of the daemon (NVIDIA's DRA driver), always 1. Unknown names are empty."
     ),
 )

@@ -27,13 +27,16 @@ def reference() -> str:
 
 def _section(group: Group) -> Iterator[str]:
     yield f"## {group.title}\n"
-    yield "| family | labels | meaning |"
+    common = [label for label in group.families[0].labels if all(label in each.labels for each in group.families)]
+    if common:
+        yield f"All have the label{'s' * (len(common) > 1)} {_code(common)}.\n"
+    yield f"| family | {'other ' * bool(common)}labels | meaning |"
     yield "|---|---|---|"
     for family in group.families:
         meaning = _IN_INTRODUCTION.sub("", family.help)
-        yield f"| `{family.name}` | {_code(family.labels)} | {meaning} |"
+        yield f"| `{family.name}` | {_code(label for label in family.labels if label not in common)} | {meaning} |"
     yield from ("", *_choices(group.families))
-    yield f"Example: {group.purpose}.\n\n```promql\n{group.query}\n```\n"
+    yield f"{group.purpose[0].upper()}{group.purpose[1:]}:\n\n```promql\n{group.query}\n```\n"
 
 
 def _choices(families: Iterable[Family]) -> Iterator[str]:
