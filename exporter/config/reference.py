@@ -16,10 +16,9 @@ _PAGE = """\
 <!-- Written by `python -m exporter.config.reference > docs/configuration.md`. Edit exporter/config/ instead. -->
 # Configuration
 
-Every option has a flag, an environment variable, a key in a [TOML](https://toml.io) file, and a default. **A flag
-outweighs the variable, the variable outweighs the file, and the file outweighs the default.** The exporter ends with
-exit code 2 if it does not know a name or cannot use a value. The message names the place. An empty variable sets
-nothing.
+Every option has a flag, an environment variable, a key in a [TOML](https://toml.io) file, and a default. **The first
+that is set counts.** If the exporter does not know a name or cannot use a value, it names the place and ends with exit
+code 2. An empty variable sets nothing.
 
 The file is `--config.file`, else `${file_variable}`, else `{default_file}` if it exists.
 `--config.file=` reads no file. `serve --config.check` prints the configuration in effect as a file, and exits.
@@ -34,9 +33,9 @@ of a command.
 
 ## Daemons
 
-The exporter finds all control daemons of the node. It *expects* those that are declared: by the configuration, by an
-enabled systemd unit, or by [Kubernetes](kubernetes.md) on the node. If an expected daemon is down, an alert fires.
-The configuration declares daemons in one of these ways; the first that applies counts:
+The exporter finds all control daemons of the node. It *expects* those that the configuration, an enabled systemd unit,
+or [Kubernetes](kubernetes.md) declares. If an expected daemon is down, an alert fires. The configuration declares
+daemons in one of these ways; the first that applies counts:
 
 1. `--pipe-directory` and `--log-directory` name one daemon. If the file has a daemon with that pipe directory, its keys
    apply.
@@ -49,9 +48,8 @@ Two daemons cannot have the same name, pipe directory or, without a `unit`, log 
 
 ## Reload
 
-On SIGHUP the exporter reads the file again. If the file cannot be used, the old configuration stays in effect, the log
-names the problem, and `cuda_mps_exporter_config_last_reload_successful` is 0. A change of these options takes effect at
-the next start, and the log names them:
+On SIGHUP the exporter reads the file again. If it cannot be used, the old configuration stays in effect, the log names
+the problem, and `cuda_mps_exporter_config_last_reload_successful` is 0. These options change at the next start:
 
 {fixed}
 """

@@ -42,7 +42,7 @@ EXPORTER = Group(
         "Whether `pause` released the NVIDIA driver: GPUs are not read until `resume`."
     ),
     _SOURCE.value("cuda_mps_exporter_source_up", lambda each: each.last.problem is None).help(
-        "Whether the last collection succeeded (1) or not (0)."
+        "Whether the last collection succeeded."
     ),
     info(
         "cuda_mps_exporter_source_problem_info",
@@ -102,10 +102,10 @@ EXPORTER = Group(
         "Whether incidents and events are stored on disk. If not, a restart loses them."
     ),
     _HISTORY.value("cuda_mps_exporter_history_events_dropped_total", lambda each: each.events_dropped).help(
-        "Events not stored, because the disk could not be written for too long or they were invalid."
+        "Events not stored, because they were invalid or the disk could not be written for too long."
     ),
     NODE.value("cuda_mps_exporter_log_records_dropped_total", lambda view: view.log_records_dropped).help(
-        "Records of the exporter's own log dropped because the reader of standard error blocks."
+        "Records of the exporter's own log dropped because standard error blocks."
     ),
     NODE.value("cuda_mps_exporter_config_last_reload_successful", lambda view: view.config_valid).help(
         "Whether the configuration last read was valid. If not, the previous one is in effect."

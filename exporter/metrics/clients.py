@@ -107,13 +107,13 @@ LAUNCHES = Group(
         lambda each: {"graph": each.graphs, "kernel": each.kernels},
     ).help("Kernels and graphs (of many kernels) that the client launched. Absent if its libcuda is not watched."),
     _PROBED.value("cuda_mps_client_in_flight_seconds_total", lambda each: each.flight_ns / 1e9).help(
-        "Seconds with work in flight, summed over streams: from a launch on an idle stream to the end of a "
-        "synchronization. Absent if libcuda is not watched."
+        "Seconds with work in flight, summed over streams: from a launch on an idle stream to a synchronization. "
+        "Absent if its libcuda is not watched."
     ),
     CLIENT.of(lambda view, each: watched_ratio(view.node, each[1].pid))
     .value("cuda_mps_client_watched_ratio", float)
     .help(
-        "Fraction of the last minute, or of the client's life, with counted launches. Below 1 if probes were "
+        "Fraction of the last minute, or of the client's life, with counted launches: below 1 if probes were "
         "detached to limit their cost, 0 if its libcuda is not watched. Absent without working probes."
     ),
     NODE.value(
@@ -145,10 +145,7 @@ WORKLOADS = Group(
             for daemon, client in view.connected()
             if (owner := workload_of(view.node.processes.get(client.pid))) is not None
         ),
-    ).help(
-        "Connected clients of the workload: the first known of Slurm job, pod (UID), task (Amazon ECS, Nomad), "
-        "container, unit, user."
-    ),
+    ).help("Connected clients of the workload: the first known of Slurm job, pod (UID), task, container, unit, user."),
     Series(
         "cuda_mps_workload_memory_used_bytes",
         (*_WORKLOAD, "gpu"),

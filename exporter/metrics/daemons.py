@@ -55,7 +55,7 @@ DAEMONS = Group(
     "expected daemons that do not respond",
     'cuda_mps_daemon_up == 0 and on (job, instance, daemon) cuda_mps_daemon_info{expected="true"}',
     DAEMON.value("cuda_mps_daemon_up", lambda each: None if each.state is None else each.answers).help(
-        "Whether the control daemon responds, also by a refusal because of another control session."
+        "Whether the control daemon responds, also by a refusal because another control session is open."
     ),
     DAEMON.state("cuda_mps_daemon_state", Choice("state", DaemonState), lambda each: each.state).help(
         "State of the control daemon; exactly one state is 1."
@@ -137,8 +137,8 @@ SERVERS = Group(
     _SERVER.of(lambda view, each: clients_limit(view.node, *each))
     .value("cuda_mps_server_clients_limit", float)
     .help(
-        "Maximum number of clients: from the server's log, else as documented for a CUDA_DEVICE_MAX_CONNECTIONS of "
-        "at most 2. Absent if unknown."
+        "Maximum number of clients: from the server's log, else as documented for CUDA_DEVICE_MAX_CONNECTIONS up to "
+        "2. Absent if unknown."
     ),
 )
 
@@ -201,7 +201,7 @@ PROTOCOL3 = Group(
         lambda view: (
             (daemon.name, str(server.pid), server.name) for daemon, server in view.servers() if server.name is not None
         ),
-    ).help("The name of the server (protocol 3), always 1."),
+    ).help("The server's name, always 1."),
     DAEMON.values(
         "cuda_mps_exporter_replies_unrecognized_total",
         Choice("part", ("column", "row")),
@@ -292,7 +292,7 @@ WATCHDOG = Group(
     ),
     _WATCHED_STATE.state("cuda_mps_watchdog_state", Choice("state", WatchdogPhase), lambda each: each.phase).help(
         "Watchdog state of the daemon; exactly one state is 1. An operator's resume ends quarantined, state_lost and "
-        "circuit_open. The last also ends after a healthy period."
+        "circuit_open."
     ),
     _WATCHED_STATE.state(
         "cuda_mps_watchdog_diagnosis",
@@ -306,7 +306,7 @@ WATCHDOG = Group(
         "cuda_mps_watchdog_restarts_total",
         ("daemon", *_OUTCOME),
         _actions(lambda kind: () if kind is ActionKind.RESTART else None),
-    ).help("Restarts of the daemon by the watchdog or systemd, or observed: the watchdog would have restarted it."),
+    ).help("Restarts of the daemon by the watchdog or systemd, or only observed."),
     Series(
         "cuda_mps_watchdog_actions_total",
         ("daemon", Choice("action", (*AGAINST_FAULTS, ActionKind.END_SERVER, ActionKind.SET_LIMITS)), *_OUTCOME),
@@ -330,5 +330,5 @@ WATCHDOG = Group(
         "cuda_mps_watchdog_quarantined_timestamp_seconds",
         ("daemon", "gpu", "xid", Choice("action", (RESET, REBOOT))),
         _quarantined,
-    ).help("Unix time at which the quarantine began, with the action that NVIDIA advises. Absent otherwise."),
+    ).help("Unix time at which the quarantine began, with NVIDIA's advised action. Absent otherwise."),
 )

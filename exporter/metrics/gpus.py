@@ -287,7 +287,7 @@ USAGE = Group(
         "GPU memory of the workload multiplied by time: 3.6e12 is a gigabyte for an hour."
     ),
     _SM_USAGE.value("cuda_mps_gpu_sm_seconds_total", lambda each: each.total.sm_us / SM_PARTS).help(
-        "SM time of the GPU, the sum over workloads and ended series. Without GPM, estimated by launches."
+        "SM time of the GPU: the sum over workloads and ended series. Without GPM, estimated."
     ),
     _USAGE.value("cuda_mps_gpu_accounted_energy_joules_total", lambda each: each.total.energy_mj / ENERGY_PARTS).help(
         "Energy of the GPU while the exporter ran, the sum over workloads and ended series."
@@ -334,14 +334,14 @@ CONTENTION = Group(
         "Standard error of the client's fraction of memory bandwidth."
     ),
     _CAPACITY.value("cuda_mps_gpu_sharing_gain_ratio", lambda each: each.gain).help(
-        "Clients' worth of work that the GPU did in the last minute. Clearly below 1, clients may finish earlier one "
+        "Clients' worth of work that the GPU did in the last minute. Clearly below 1, they may finish earlier one "
         "after another. Absent if unknown for half of the minute."
     ),
     _contention("cuda_mps_workload_contention_seconds_total", lambda used: used.lost_us).help(
         "Time by which slowdown delayed the workload, at least."
     ),
     _contention("cuda_mps_workload_contention_caused_seconds_total", lambda used: used.caused_us).help(
-        "Time by which the workload delayed others, by its part in the use of the resource that they waited for."
+        "Time by which the workload delayed others, by its part in the use of the resource."
     ),
 )
 

@@ -12,9 +12,9 @@ _INTRODUCTION = """\
 <!-- Written by `python -m exporter.metrics.reference > docs/METRICS.md`. Edit the families' help instead. -->
 # Metrics
 
-This page lists all families except the `process_…` families of the exporter's own process. Names of counters end in
-`_total`. The others are gauges, except one histogram. Values that are unknown or could not be read are absent, never 0.
-Families whose names end in `_info` are always 1. Of the values of `state`, `mode` or `diagnosis`, exactly one is 1.
+This page lists all families except `process_…` of the exporter itself. Names of counters end in `_total`. The others
+are gauges, except one histogram. Values that are unknown or could not be read are absent, never 0. Families whose names
+end in `_info` are always 1. Of the values of `state`, `mode` or `diagnosis`, exactly one is 1.
 """
 
 _IN_INTRODUCTION = re.compile(r" Absent if unknown\.|[,;] always 1|; exactly one (state|mode|diagnosis) is 1")
