@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from exporter.metrics.exposition import Exposition
-from exporter.web.handler import Answer
-from exporter.web.pages import Site
+from exporter.web.pages import Answer, Site
 from tests import program
 
 Respond = Callable[..., Answer]

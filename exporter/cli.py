@@ -28,10 +28,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "list the last faults: affected clients, suspects, and what blocks recovery",
     ),
     "once": ("client.once", "print the metrics of the service, or write them to a file for node_exporter"),
-    "record": ("record.record", "write observations to a file until interrupted"),
-    "replay": ("replay.replay", "print the events of a recording, or the metrics at its end"),
-    "doctor": ("doctor.doctor", "check for common mistakes with MPS and this exporter, and show how to fix them"),
-    "demo": ("demo.demo", "serve a simulated node without a GPU"),
+    "record": ("serve.record", "write observations to a file until interrupted"),
+    "replay": ("local.replay", "print the events of a recording, or the metrics at its end"),
+    "doctor": ("local.doctor", "check for common mistakes with MPS and this exporter, and show how to fix them"),
+    "demo": ("serve.demo", "serve a simulated node without a GPU"),
     "pause": ("client.pause", "make the service close the GPU driver, so that GPUs can be reset"),
     "resume": ("client.resume", "make the service open the driver again after pause, or restart DAEMON again"),
 }
@@ -80,7 +80,7 @@ def _suggestion(word: str, command: str) -> str:
     """Return a known flag of the command that resembles an unknown word."""
     import difflib
 
-    from exporter.commands.arguments import add_arguments
+    from exporter.commands import add_arguments
 
     parser = argparse.ArgumentParser(prog=PROGRAM)
     add_arguments(parser, command)
@@ -103,7 +103,7 @@ def build_parser(commands: Container[str] = COMMANDS) -> argparse.ArgumentParser
         description = f"{meaning[0].upper()}{meaning[1:]}."
         of_command = subparsers.add_parser(name, help=meaning, description=description, allow_abbrev=False)
         if name in commands:
-            from exporter.commands.arguments import add_arguments
+            from exporter.commands import add_arguments
 
             add_arguments(of_command, name)
     return parser

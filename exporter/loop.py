@@ -14,7 +14,6 @@ from exporter.clock import Clock
 from exporter.collectors.pool import CollectorPool, ControlPoller
 from exporter.collectors.thread import Inbox
 from exporter.config.settings import LEVELS, Config
-from exporter.history import Store
 from exporter.model.action import Action
 from exporter.model.event import Event
 from exporter.model.launches import GpuUse, WorkReading
@@ -26,6 +25,7 @@ from exporter.policy import policy_of
 from exporter.reducer import reduce
 from exporter.report.reasons import reason_text
 from exporter.state import poll_schedule
+from exporter.view import Store
 from exporter.watchdog import evaluation
 from exporter.watchdog.context import Policy
 

@@ -14,7 +14,6 @@ import structlog
 from prometheus_client import ProcessCollector
 
 from exporter import log
-from exporter.accept_failures import AcceptFailures
 from exporter.actions.locks import ActLocks
 from exporter.clock import Clock
 from exporter.collectors.child import keep_capabilities_from_children
@@ -24,7 +23,6 @@ from exporter.collectors.processes import affordable_connections
 from exporter.collectors.thread import Inbox
 from exporter.config.load import Reloader
 from exporter.config.settings import Config
-from exporter.history import History, Store
 from exporter.loop import Loop, Runner, Watchdog
 from exporter.metrics.catalogue import NAMESPACE, Made, NodeCollector
 from exporter.metrics.exposition import Exposition
@@ -42,11 +40,10 @@ from exporter.report.incident_document import IncidentFilter, IncidentStatus
 from exporter.report.incident_status import MOST_LISTED, incident_status
 from exporter.report.node_status import StatusInput, status_document, summary_line
 from exporter.report.remedy import address_of
-from exporter.service_socket import Commands, ServiceSocket
-from exporter.view import View
+from exporter.view import History, Store, View
 from exporter.web.api import Api, encode_within
 from exporter.web.pages import Site
-from exporter.web.server import WebServer, activated_listeners
+from exporter.web.server import AcceptFailures, Commands, ServiceSocket, WebServer, activated_listeners
 from exporter.web.web_config import WebSecurity
 
 HEALTHY_SECONDS = 30.0

@@ -52,12 +52,10 @@ PACKAGES: Mapping[str, str] = {
     "incidents": "model parse state usage",
     "watchdog": "incidents model parse state",
     "reducer": "incidents model state usage watchdog",
-    "dry_run": "model reducer watchdog",
     "view": "model state usage watchdog",
     "metrics": "__version__ clock incidents model parse state usage view watchdog",
     "report": "model parse state usage view watchdog",
     "page": "__version__ model parse report usage view",
-    "history": "model usage view",
     "store": "clock errors model view",
     "collectors": "clock model parse",
     "libcuda_probes": "clock collectors model parse",
@@ -65,26 +63,21 @@ PACKAGES: Mapping[str, str] = {
     "config": "collectors errors model parse",
     "recording": "config errors model",
     "log": "config parse report",
-    "accept_failures": "",
     "status_client": "errors model parse report",
     "remote_client": "collectors errors parse report status_client",
-    "service_socket": "accept_failures status_client",
     "terminal": "parse report",
-    "web": "__version__ accept_failures errors history metrics model page parse report",
-    "loop": "actions clock collectors config history model policy reducer report state watchdog",
-    "service": "accept_failures actions clock collectors config history log loop metrics model parse report"
-    " service_socket view web",
-    "app": "actions clock collectors config incidents libcuda_probes model parse report state usage",
-    "one_shot": "app clock collectors config model parse recording reducer state",
+    "web": "__version__ errors metrics model page parse report status_client view",
+    "loop": "actions clock collectors config model policy reducer report state view watchdog",
+    "service": "actions clock collectors config log loop metrics model parse report view web",
+    "app": "actions clock collectors config incidents libcuda_probes model parse recording reducer report state usage",
     "doctor": "__version__ clock collectors config errors libcuda_probes model parse policy report state"
     " status_client view web",
-    "demo": "clock collectors config dry_run errors model recording reducer report watchdog",
-    "commands": "actions app clock collectors config demo doctor dry_run errors history log loop metrics"
-    " model one_shot parse policy recording reducer remote_client report service status_client store"
-    " terminal view watchdog web",
+    "demo": "clock collectors config errors model policy recording reducer report watchdog",
+    "commands": "actions app clock collectors config demo doctor errors log loop metrics model parse policy recording"
+    " reducer remote_client report service status_client store terminal view watchdog web",
     "cli": "__version__ commands config errors",
     "__main__": "cli",
-    "policy": "config watchdog",
+    "policy": "config model reducer watchdog",
 }
 """Each package and top module, with those that it may import."""
 
@@ -109,7 +102,7 @@ def test_packages_have_no_circle() -> None:
 
 PURE = (
     *("model/", "parse/", "state/", "incidents/", "watchdog/", "usage/", "report/", "page/", "doctor/checks/"),
-    *("reducer.py", "dry_run.py", "history.py", "view.py", "doctor/facts.py", "doctor/check.py"),
+    *("reducer.py", "policy.py", "view.py", "doctor/facts.py"),
 )
 NOT_PURE = ("report/text.py",)
 """It shows local time."""
@@ -145,7 +138,7 @@ HOMES = {
     "psutil": ("collectors/proc.py",),
     "grpc": ("collectors/pod_resources.py",),
     "google": ("collectors/pod_resources_pb2.py",),
-    "prometheus_client": ("metrics/", "commands/replay.py", "service.py"),
+    "prometheus_client": ("metrics/", "commands/local.py", "service.py"),
     "http": ("web/", "actions/steps.py", "remote_client.py"),
     "sqlite3": ("store/",),
     "jinja2": ("page/page.py",),

@@ -60,7 +60,7 @@ def status(arguments: Namespace, config: Config) -> int:
 
 def _collected(config: Config) -> "StatusDocument":
     from exporter import log
-    from exporter.one_shot import collect_once
+    from exporter.app import collect_once
     from exporter.report.node_status import document_of
 
     log.configure(config.log_level, config.log_format, sys.stderr)

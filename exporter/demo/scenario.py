@@ -19,7 +19,6 @@ from exporter.demo.gpus import (
     gpu_reading,
     sm_utilization,
 )
-from exporter.dry_run import START
 from exporter.model.daemon import with_declaration
 from exporter.model.identity import ContainerDevices, PodResourcesReading
 from exporter.model.node import Node
@@ -35,6 +34,7 @@ from exporter.model.observation import (
     SessionHolder,
 )
 from exporter.model.settings import VISIBLE_DEVICES
+from exporter.policy import START
 from exporter.recording import header_of
 from exporter.report.text import utc_time
 

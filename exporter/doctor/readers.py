@@ -1,4 +1,4 @@
-"""Readers of processes, directories, programs, units and rights. They never raise, but return the problem."""
+"""Read the facts once, with time limits, and record what could not be examined."""
 
 import contextlib
 import grp
@@ -9,7 +9,9 @@ import shutil
 import socket
 import stat
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,26 +20,34 @@ from exporter.collectors.control_client import ControlClient
 from exporter.collectors.daemon_processes import ControlDaemons
 from exporter.collectors.kernel_log import KernelLog
 from exporter.collectors.pipe_dir import FIFO, PID_FILE, Directory, Root, on_host
-from exporter.collectors.proc import Proc
+from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
 from exporter.collectors.systemd import Systemctl
 from exporter.collectors.thread import BoundedCalls
-from exporter.config.settings import Config
+from exporter.config.settings import Attribution, Config
+from exporter.doctor.checks.daemons import EXPORTER
 from exporter.doctor.facts import (
+    AS_ROOT,
+    ATTRIBUTION_AS_ROOT,
     Area,
     DaemonFacts,
     DirectoryFacts,
     ExporterProcess,
+    Facts,
     Identity,
     LibcudaProbesFacts,
+    NotExamined,
     ProcessFacts,
     Programs,
+    cuda_processes,
+    unread_logs,
 )
+from exporter.errors import ConfigError
 from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import PROBE_POINTS, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.daemon import Daemon
-from exporter.model.node import CollectorName
+from exporter.model.node import CollectorName, Node
 from exporter.model.observation import ProcessReading
 from exporter.model.reason import Reason
 from exporter.model.settings import (
@@ -52,8 +62,11 @@ from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.control_reply import VERSION_FLAG
 from exporter.parse.printable import is_service_name
 from exporter.parse.proc import Capability, effective_capabilities, effective_user, group_ids, max_open_files
-from exporter.report.reasons import reason_text
+from exporter.report.findings import lost_gpus
+from exporter.report.reasons import reason_text, source_text
+from exporter.state.devices import serving_daemon
 from exporter.status_client import NAME
+from exporter.web.web_config import WebSecurity
 
 Value = TypeVar("Value")
 
@@ -65,16 +78,12 @@ HUNG = "it did not answer in time: a process is stuck in the driver, or a file s
 NOT_TRIED = "other readings took too long"
 
 _VARIABLES = (PIPE_DIRECTORY, LOG_DIRECTORY, VISIBLE_DEVICES, ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT)
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 (only compared, not written to)
-_DELETED = " (deleted)"
 _MAX_NAMESPACES = 8
-_SERVER = "nvidia-cuda-mps-server"
 _VERSION = re.compile(r"binary version: ([0-9]{1,10})")
 _PROPERTIES = ("Id", "LoadState", "PrivateTmp")
 _MAX_UNITS = 64
 _CREDENTIALS = struct.Struct("3i")
 _CONNECT_SECONDS = 2.0
-_JOURNAL_GROUP = "systemd-journal"
 
 
 class TimeLimit:
@@ -130,13 +139,13 @@ def read_process(reading: ProcessReading, proc: Proc) -> ProcessFacts:
         container=owner.container or owner.pod_uid,
         variables=variables,
         pipe=None if variables is None else _identity(pipe, root),
-        shared_memory=_identity(_SHARED_MEMORY, root),
+        shared_memory=_identity("/dev/shm", root),  # noqa: S108 (only compared, not written to)
         logs=_identity((variables or {}).get(LOG_DIRECTORY) or "", root),
         pid_namespaces=pid_namespaces(pid, proc),
     )
 
 
-def read_daemons(names: Mapping[Identity, str], pids: Mapping[int, str], proc: Proc) -> tuple[DaemonFacts, ...]:
+def read_daemons(names: Mapping[Identity | None, str], pids: Mapping[int, str], proc: Proc) -> tuple[DaemonFacts, ...]:
     """Return the control daemons that run in these pipe directories or have these PIDs, with their names."""
     daemons: list[DaemonFacts] = []
     for daemon in ControlDaemons(proc).all():
@@ -148,7 +157,7 @@ def read_daemons(names: Mapping[Identity, str], pids: Mapping[int, str], proc: P
                 process=process,
                 own_pid=daemon.own_pid,
                 arguments=daemon.arguments,
-                outdated=(proc.program(daemon.pid) or "").endswith(_DELETED),
+                outdated=(proc.program(daemon.pid) or "").endswith(" (deleted)"),
                 open_files=max_open_files(proc.text(daemon.pid, "limits") or ""),
                 written=tuple(path for path in proc.open_files(daemon.pid) if ".log" in path),
             )
@@ -167,7 +176,7 @@ def pid_namespaces(pid: int, proc: Proc) -> tuple[int, ...]:
     return tuple(namespaces)
 
 
-def _identity(path: str, root: Root) -> Identity | None:
+def _identity(path: str, root: Root | None = None) -> Identity | None:
     return Directory(Path(path), root).identity() if path.startswith("/") and "\0" not in path else None
 
 
@@ -177,8 +186,9 @@ def _identity(path: str, root: Root) -> Identity | None:
 def read_directory(daemon: Daemon, running: DaemonFacts | None, proc: Proc) -> DirectoryFacts:
     """Return the daemon's pipe directory as the running daemon sees it, else by its path in this mount namespace."""
     directories, problem = [Directory(Path(daemon.pipe_directory))], None
-    root = _root(running, proc)
-    if running is not None and running.process.variables is not None and root is not None:
+    ticks = None if running is None else proc.start_ticks(running.process.pid)
+    if running is not None and running.process.variables is not None and ticks is not None:
+        root = Root(proc, running.process.pid, ticks)
         directories.insert(0, Directory(Path(running.process.pipe_directory), root))
     for directory in directories:
         try:
@@ -188,11 +198,6 @@ def read_directory(daemon: Daemon, running: DaemonFacts | None, proc: Proc) -> D
         except OSError as error:
             problem = f"{directory.path}: {error.strerror}"
     return DirectoryFacts(path=daemon.pipe_directory, problem=problem)
-
-
-def _root(running: DaemonFacts | None, proc: Proc) -> Root | None:
-    ticks = None if running is None else proc.start_ticks(running.process.pid)
-    return None if running is None or ticks is None else Root(proc, running.process.pid, ticks)
 
 
 def _directory_facts(directory: Directory) -> DirectoryFacts:
@@ -238,15 +243,15 @@ def read_programs(config: Config, path: str, clock: Clock) -> Programs:
     control = shutil.which(config.constants.control_executable, path=path)
     if control is None:
         return Programs()
-    server = shutil.which(_SERVER, path=os.pathsep.join((str(Path(control).parent), path)))
+    server = shutil.which("nvidia-cuda-mps-server", path=os.pathsep.join((str(Path(control).parent), path)))
     nowhere = on_host("", Path("/"), Path("/"))
     client = ControlClient(
         nowhere, executable=control, deadline=config.constants.control_deadline, clock=clock, path=path
     )
     reply = client.send(VERSION_FLAG)
+    version = _VERSION.search(reply.stdout)
     if reply.exit_code == 0:
-        version = _VERSION.search(reply.stdout)
-        return Programs(control=control, server=server, version=None if version is None else version[1])
+        return Programs(control=control, server=server, version=version and version[1])
     problem = reply.stderr.strip() or ("no answer" if reply.exit_code is None else f"exit code {reply.exit_code}")
     return Programs(control=control, server=server, problem=problem)
 
@@ -288,7 +293,7 @@ def read_exporter(config: Config, proc: Proc, clock: Clock) -> ExporterProcess:
             kernel_log = None if unread is None else reason_text(unread, CollectorName.KERNEL)
     reads_journal = uid == 0
     with contextlib.suppress(KeyError):
-        reads_journal |= grp.getgrnam(_JOURNAL_GROUP).gr_gid in groups
+        reads_journal |= grp.getgrnam("systemd-journal").gr_gid in groups
     return ExporterProcess(
         pid=pid,
         uid=uid,
@@ -370,3 +375,119 @@ def kernel_refusal() -> str | None:
     finally:
         os.close(file)
     return None
+
+
+MAX_PROCESSES = 512
+"""How many CUDA processes are examined."""
+
+_LIST_HUNG = ("ps -eo pid,stat,wchan:32,comm | awk '$2 ~ /D/'",)
+
+
+def gather(
+    config: Config, path: str, clock: Clock, *, collect: Callable[[Config], Node], config_problem: str | None
+) -> Facts:
+    """Return all facts. `path` is the PATH of programs. `config_problem` is why the configuration is unusable."""
+    proc, limit = Proc(config.constants.procfs, clock), TimeLimit(clock)
+    web_problem = None
+    try:
+        if config.web_config_file is not None:
+            WebSecurity(config.web_config_file)
+    except ConfigError as error:
+        web_problem = str(error)
+    programs = read_programs(config, path, clock)
+    node = collect(config)
+    known = node.daemons.values()
+    by_identity = limit.read(Area.DIRECTORIES, lambda: {_identity(each.pipe_directory): each.name for each in known})
+    processes_of_daemons = ((daemon.runtime.process, daemon.name) for daemon in known)
+    by_pid = {process.pid: name for process, name in processes_of_daemons if process and process.pid}
+    daemons = limit.read(Area.DAEMONS, lambda: read_daemons(by_identity or {}, by_pid, proc)) or ()
+    first = {daemon.name: daemon for daemon in reversed(daemons)}
+    pids = tuple(islice(cuda_processes(node), MAX_PROCESSES))
+    processes = limit.read(Area.PROCESSES, lambda: read_processes(pids, proc)) or {}
+    every = [(daemon, first.get(daemon.name)) for daemon in known]
+    directories = limit.read(Area.DIRECTORIES, lambda: {d.name: read_directory(d, run, proc) for d, run in every}) or {}
+    of_daemons = chain.from_iterable((daemon.declared.unit, daemon.runtime.unit) for daemon in known)
+    units = filter(None, (EXPORTER, *of_daemons, *(process.unit for process in processes.values())))
+    private_tmp, unit_problem = read_units(units, Systemctl(clock, path=path))
+    probes = None
+    if config.attribution is Attribution.BPF:
+        servers = chain(*(daemon.servers for daemon in known))
+        probes = limit.read(Area.LAUNCHES, lambda: read_libcuda_probes((*pids, *servers), proc, clock))
+
+    def logs() -> Mapping[str, Identity | None]:
+        return {each.name: _identity(str(each.log_directory)) for each in config.daemons}
+
+    facts = Facts(
+        config=config,
+        node=node,
+        config_problem=config_problem,
+        web_problem=web_problem,
+        programs=programs,
+        daemons=daemons,
+        configured_logs=limit.read(Area.DIRECTORIES, logs) or {},
+        processes=processes,
+        directories=directories,
+        private_tmp=private_tmp,
+        exporter=read_exporter(config, proc, clock),
+        libcuda_probes=probes,
+        apart=pid_namespaces(os.getpid(), proc)[:1] not in ((), (INITIAL_PID_NAMESPACE,)),
+    )
+    lacking = [*not_examined(facts)]
+    for area, reason in limit.problems.items():
+        fix, commands = ("Find the process that hangs.", _LIST_HUNG) if reason == HUNG else ("", ())
+        lacking.append(NotExamined(area=area, reason=reason, fix=fix, commands=commands))
+    if unit_problem is not None:
+        lacking.append(_needs_root(Area.UNITS, reason_text(unit_problem, "units")))
+    return replace(facts, not_examined=tuple(lacking))
+
+
+def not_examined(facts: Facts) -> Iterator[NotExamined]:
+    """Yield what these facts lack."""
+    node, programs, probes = facts.node, facts.programs, facts.libcuda_probes
+    if programs.control is None or programs.problem is not None:
+        reason = "daemons cannot be queried without nvidia-cuda-mps-control"
+        yield NotExamined(area=Area.PROGRAMS, reason=reason, reported=True)
+    if any(lost_gpus(node)) or any(gpu.reading.problem is not None for gpu in node.gpus.values()):
+        yield NotExamined(area=Area.GPUS, reason="NVML returns an error for a GPU", reported=True)
+    elif not node.gpus and (
+        CollectorName.NVML not in node.sources or node.sources[CollectorName.NVML].last.problem is not None
+    ):
+        yield NotExamined(area=Area.GPUS, reason="NVML does not work", reported=True)
+    for daemon, _ in facts.running():
+        reported = daemon.runtime.log_is_lost or bool(unread_logs(daemon))
+        if reported or not daemon.log.problems:
+            reason = f"that of {daemon.name} was not read"
+            yield NotExamined(area=Area.LOGS, reason=reason, commands=AS_ROOT, reported=reported)
+    unread = "; ".join(directory.problem for directory in facts.directories.values() if directory.problem)
+    if unread:
+        yield _needs_root(Area.DIRECTORIES, unread)
+    for name, area in ((CollectorName.DISCOVERY, Area.DAEMONS), ("units", Area.UNITS)):
+        source = node.sources.get(name)
+        if source is not None and source.last.problem is not None:
+            yield _needs_root(area, source_text(name, source))
+    if facts.exporter.unanswering is not None:
+        reason = f"{facts.config.runtime_directory} cannot be opened ({facts.exporter.unanswering})"
+        yield _needs_root(Area.RIGHTS, f"{reason}, so the report has the rights of this command")
+    if probes is not None and not probes.tried:
+        yield NotExamined(area=Area.LAUNCHES, reason="only root can test the kernel", commands=ATTRIBUTION_AS_ROOT)
+    of_daemons = [each.process for each in facts.daemons]
+    for area, processes in ((Area.DAEMONS, of_daemons), (Area.PROCESSES, facts.processes.values())):
+        unreadable = [str(process.pid) for process in processes if process.variables is None]
+        if unreadable:
+            more = f" and {len(unreadable) - 5} more" if len(unreadable) > 5 else ""
+            yield _needs_root(area, f"the environment of PID {', '.join(unreadable[:5])}{more} cannot be read")
+    if any(
+        not gpu.bypassing_known and not gpu.reading.mig_mode and serving_daemon(node, gpu.reading) is not None
+        for gpu in node.gpus.values()
+    ):
+        reason = "bypassing processes are unknown while a daemon does not list its servers"
+        yield NotExamined(area=Area.PROCESSES, reason=reason, reported=True)
+    if sum(1 for _ in cuda_processes(node)) > MAX_PROCESSES:
+        reason = f"there are more than {MAX_PROCESSES} CUDA processes"
+        yield NotExamined(
+            area=Area.PROCESSES, reason=reason, fix="The findings are valid for those that were examined."
+        )
+
+
+def _needs_root(area: Area, reason: str) -> NotExamined:
+    return NotExamined(area=area, reason=reason, commands=AS_ROOT)

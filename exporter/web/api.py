@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
-from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.values import plain
@@ -20,7 +19,8 @@ from exporter.report.document import StatusDocument
 from exporter.report.incident_document import IncidentFilter, IncidentStatus
 from exporter.report.incident_status import MOST_LISTED
 from exporter.report.text import SIMULATED, utc_time
-from exporter.web.handler import Answer, BadRequestError, Request, Route
+from exporter.view import History
+from exporter.web.pages import Answer, BadRequestError, Request, Route
 
 STATUS, INCIDENTS, EVENTS = "/api/v1/status", "/api/v1/incidents", "/api/v1/events"
 

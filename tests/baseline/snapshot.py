@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from exporter.config.settings import Config
-from exporter.demo.failures import FAILURES, PlannedFailure
-from exporter.demo.simulation import Simulation
+from exporter.demo.simulation import FAILURES, PlannedFailure, Simulation
 from exporter.doctor.checks import examine, report_lines, report_object
-from exporter.dry_run import dry_run, policy_for
-from exporter.history import History
 from exporter.model.node import Node
 from exporter.model.settings import Mode
 from exporter.model.values import plain
 from exporter.page.page import Page
 from exporter.parse.printable import printable_value
+from exporter.policy import dry_run, policy_for
 from exporter.recording import Recording, open_recording
 from exporter.report.incident_status import incident_status
 from exporter.report.incident_text import incident_lines
@@ -30,6 +28,7 @@ from exporter.report.node_status import StatusInput, status_document
 from exporter.report.remedy import address_of
 from exporter.report.status_text import status_lines
 from exporter.report.text import text_of
+from exporter.view import History
 from exporter.watchdog.context import Policy
 from tests.baseline import replayed
 from tests.clocks import HandClock

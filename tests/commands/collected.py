@@ -230,7 +230,7 @@ def of_help() -> Iterator[Shown]:
     """Yield the examples of the help of each command."""
     import argparse
 
-    from exporter.commands.arguments import add_arguments
+    from exporter.commands import add_arguments
 
     for command in COMMANDS:
         parser = argparse.ArgumentParser(prog=f"cuda-mps-exporter {command}")

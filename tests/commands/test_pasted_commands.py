@@ -22,7 +22,7 @@ from exporter.parse.protocol3 import LIST_NAMESPACES, LIST_SERVERS
 from exporter.report.findings import findings
 from exporter.report.remedy import address_of
 from exporter.report.text import Style
-from exporter.service_socket import ServiceSocket
+from exporter.web.server import ServiceSocket
 from tests.builders import CONTROL, SERVER
 from tests.commands.cases import CASES, Case
 from tests.commands.shell import Simple, simple_commands

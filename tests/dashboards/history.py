@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from exporter.demo.failures import PlannedFailure
 from exporter.demo.scenario import initial_node
-from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
+from exporter.demo.simulation import PAST_SECONDS, PlannedFailure, Simulation, advance
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import NamedBy
 from exporter.model.node import Node

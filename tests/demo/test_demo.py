@@ -8,8 +8,7 @@ from itertools import islice
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.demo.failures import FAILURES
-from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
+from exporter.demo.simulation import FAILURES, PAST_SECONDS, Simulation, advance
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.action import ActionResult
 from exporter.model.contention import Resource

@@ -7,8 +7,7 @@ from itertools import islice
 import pytest
 
 from exporter.cli import main
-from exporter.demo.failures import FAILURES, PlannedFailure, parse_planned
-from exporter.demo.simulation import Simulation
+from exporter.demo.simulation import FAILURES, PlannedFailure, Simulation, parse_planned
 from exporter.errors import ConfigError
 from exporter.model.event import EventName
 from exporter.model.server import RefusalReason, ServerState

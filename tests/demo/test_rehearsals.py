@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from exporter.cli import main
-from exporter.demo.failures import FAILURES, PlannedFailure
 from exporter.demo.scenario import initial_node
-from exporter.demo.simulation import CALM_SECONDS, Simulation, advance
+from exporter.demo.simulation import CALM_SECONDS, FAILURES, PlannedFailure, Simulation, advance
 from exporter.metrics.catalogue import NodeCollector
 from exporter.report.finding import Finding
 from exporter.report.findings import findings

@@ -15,8 +15,7 @@ from prometheus_client import generate_latest
 from exporter import log
 from exporter.cli import parse_arguments
 from exporter.clock import SystemClock
-from exporter.commands.demo import print_commands
-from exporter.history import History
+from exporter.commands.serve import print_commands
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
@@ -25,10 +24,9 @@ from exporter.report.incident_text import incident_lines
 from exporter.report.node_status import StatusInput, document_of, summary_line
 from exporter.report.status_text import headline
 from exporter.report.text import SIMULATED
-from exporter.view import View
+from exporter.view import History, View
 from exporter.web.api import Api
-from exporter.web.handler import Request
-from exporter.web.pages import Site
+from exporter.web.pages import Request, Site
 from tests.builders import AT, three_clients
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.exporter_process import Exporter

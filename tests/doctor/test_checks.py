@@ -10,7 +10,7 @@ import pytest
 from exporter.config.settings import Attribution
 from exporter.doctor.checks import CHECKS, examine, report_lines
 from exporter.doctor.facts import Area, ExporterProcess, Facts, LibcudaProbesFacts, NotExamined, Programs
-from exporter.doctor.gather import not_examined
+from exporter.doctor.readers import not_examined
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
 from exporter.model.observation import GpuProcess
 from exporter.model.reason import Reason, ReasonCode

@@ -24,7 +24,7 @@ from exporter.doctor.readers import (
     read_units,
 )
 from exporter.model.daemon import Daemon
-from exporter.service_socket import ServiceSocket
+from exporter.web.server import ServiceSocket
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import eventually

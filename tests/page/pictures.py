@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from exporter.demo.failures import FAILURES, PlannedFailure
 from exporter.demo.scenario import initial_node
-from exporter.demo.simulation import Simulation, advance
-from exporter.history import History
+from exporter.demo.simulation import FAILURES, PlannedFailure, Simulation, advance
 from exporter.page.page import sentence
 from exporter.report.node_status import StatusInput, status_document
+from exporter.view import History
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.clocks import HandClock
 from tests.page.browser import DESKTOP, Browser

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from exporter.demo.failures import FAILURES
+from exporter.demo.simulation import FAILURES
 from tests.eventually import eventually
 from tests.paging import fast_rules
 from tests.paging.receiver import Alert, Message

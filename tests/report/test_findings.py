@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from exporter.demo.failures import PlannedFailure
-from exporter.demo.simulation import Simulation
+from exporter.demo.simulation import PlannedFailure, Simulation
 from exporter.model.daemon import DaemonState
 from exporter.model.incident import RecoveryAction, Xids
 from exporter.model.node import Node

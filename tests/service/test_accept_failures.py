@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from exporter.accept_failures import LOG_EVERY, WAIT_SECONDS, AcceptFailures
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
-from exporter.service_socket import ServiceSocket
 from exporter.status_client import query_service
 from exporter.view import View
-from exporter.web.handler import plain
-from exporter.web.server import WebServer
+from exporter.web.pages import plain
+from exporter.web.server import LOG_EVERY, WAIT_SECONDS, AcceptFailures, ServiceSocket, WebServer
 from tests.eventually import PATIENCE_SECONDS
 from tests.ports import LOCALHOST
 from tests.web.serving import ReplaceableSite

@@ -9,7 +9,7 @@ import pytest
 
 from exporter.cli import main
 from exporter.model.node import Node
-from exporter.service_socket import ServiceSocket
+from exporter.web.server import ServiceSocket
 from tests.builders import DAEMON, blocked_recovery
 from tests.incidents.values import blocked
 from tests.status import incident_json, status_json

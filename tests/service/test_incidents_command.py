@@ -11,8 +11,8 @@ import pytest
 from exporter.cli import main
 from exporter.model.settings import Retention
 from exporter.service import HEALTHY_SECONDS
-from exporter.service_socket import ServiceSocket
 from exporter.store.database import StateFile
+from exporter.web.server import ServiceSocket
 from tests.builders import AT, node, with_living
 from tests.clocks import HandClock
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile

@@ -1,9 +1,9 @@
 """A one-shot collection reports the problems of each daemon."""
 
+from exporter.app import MOST_SECONDS, OneShot
 from exporter.clock import SystemClock
 from exporter.collectors.thread import Reading
 from exporter.model.reason import Reason, ReasonCode
-from exporter.one_shot import MOST_SECONDS, OneShot
 from tests.builders import HANGS, node
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from exporter.errors import ServiceError
-from exporter.service_socket import Commands, ServiceSocket, send
 from exporter.status_client import NAME, query_service
+from exporter.web.server import Commands, ServiceSocket, send
 from tests.eventually import PATIENCE_SECONDS
 
 PATIENCE = PATIENCE_SECONDS

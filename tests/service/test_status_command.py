@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from exporter import one_shot
+from exporter import app
 from exporter.commands import client
 from exporter.model.node import Node
-from exporter.service_socket import ServiceSocket
 from exporter.terminal import progress
 from exporter.watchdog.context import Policy
+from exporter.web.server import ServiceSocket
 from tests.builders import DAEMON, at_work, blocked_recovery, daemon_down, idle, process, reduced, three_clients
 from tests.clocks import HandClock
 from tests.eventually import eventually
@@ -105,7 +105,7 @@ def test_shows_progress_on_a_terminal_while_no_service_runs(
             eventually(shows_the_text)
             return idle()
 
-        monkeypatch.setattr(one_shot, "collect_once", collect)
+        monkeypatch.setattr(app, "collect_once", collect)
         monkeypatch.setattr(client, "progress", partial(progress, after=0.01))
         monkeypatch.setattr(sys, "stderr", pty.program)
         run_command()

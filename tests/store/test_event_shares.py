@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from exporter.history import MAX_EVENTS, MAX_TIMELINE, SPARE, History
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node, select_fairly
 from exporter.model.settings import Retention
 from exporter.store.database import LOADED_EVENTS, StateFile, StoredState, read_history
 from exporter.store.writer import MAX_WAITING, Writer
+from exporter.view import MAX_EVENTS, MAX_TIMELINE, SPARE, History
 from tests.builders import AT
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS

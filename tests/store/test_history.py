@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.usage import Sample
+from exporter.view import History
 from tests.builders import AT, idle
 from tests.incidents.values import ended, incident
 

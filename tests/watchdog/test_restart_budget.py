@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from exporter import dry_run as dry_run_module
+from exporter import policy as dry_run_module
 from exporter.cli import main
-from exporter.dry_run import ACTION_SECONDS, START, dry_run, policy_for
 from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
@@ -16,6 +15,7 @@ from exporter.model.observation import ActionDone, GpuEvent, KernelRecord, Obser
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode, Thresholds
 from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
+from exporter.policy import ACTION_SECONDS, START, dry_run, policy_for
 from exporter.recording import Header, RecordedDaemon
 from exporter.reducer import reduce
 from exporter.watchdog import restart as restart_budget

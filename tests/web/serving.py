@@ -13,15 +13,14 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from exporter.clock import SystemClock
-from exporter.history import History
 from exporter.metrics.exposition import Exposition
 from exporter.report.incident_status import incident_status
 from exporter.report.node_status import StatusInput, status_document
 from exporter.report.remedy import Address
+from exporter.view import History
 from exporter.web.api import Api
-from exporter.web.handler import Answer as SiteAnswer
-from exporter.web.handler import Request
-from exporter.web.pages import Site
+from exporter.web.pages import Answer as SiteAnswer
+from exporter.web.pages import Request, Site
 from exporter.web.server import WebServer
 from exporter.web.web_config import WebSecurity
 from tests.builders import AT, DAEMON, three_clients

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from exporter.web.handler import Request
+from exporter.web.pages import Request
 from tests.builders import process, reduced
 from tests.web.serving import Web
 

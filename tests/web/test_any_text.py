@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.errors import ConfigError
-from exporter.web.handler import Request
+from exporter.web.pages import Request
 from exporter.web.web_config import BasicAuth, WebSecurity
 from tests.ports import LOCALHOST
 from tests.web.test_authentication import ALICE

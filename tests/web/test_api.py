@@ -8,14 +8,13 @@ from urllib.parse import quote
 
 import pytest
 
-from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
+from exporter.view import History
 from exporter.web.api import EVENTS, INCIDENTS, MAX_BODY_BYTES, STATUS
-from exporter.web.handler import Request
-from exporter.web.pages import Site
+from exporter.web.pages import Request, Site
 from tests import builders
 from tests.builders import AT, CLIENT, DAEMON, SERVER, at_work, gpu_reading, process, reduced
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident

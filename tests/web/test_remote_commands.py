@@ -16,7 +16,7 @@ from exporter.cli import main
 from exporter.errors import ServiceError
 from exporter.model.node import Node
 from exporter.remote_client import RemoteExporter
-from exporter.web.handler import Answer
+from exporter.web.pages import Answer
 from tests.builders import AT, DAEMON, three_clients
 from tests.incidents.values import blocked, ended
 from tests.ports import LOCALHOST

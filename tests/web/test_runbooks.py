@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.web.handler import Request
+from exporter.web.pages import Request
 from tests.web.serving import Web
 
 ROOT = Path(__file__).parents[2]

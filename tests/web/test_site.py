@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from exporter.web.handler import Request
+from exporter.web.pages import Request
 from tests.eventually import eventually
 from tests.web.serving import OPENMETRICS, Counting, Web
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from exporter.web.handler import IDLE_SECONDS, Handler
+from exporter.web.pages import IDLE_SECONDS, Handler
 from exporter.web.server import DEFAULT_MAX_REQUESTS, ConnectionSlots, Slot
 from tests.eventually import eventually
 from tests.web.serving import Web, read_all

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from exporter import __version__
-from exporter.doctor.check import Check, shown
-from exporter.doctor.checks import clients, daemons, exporter, gpus
-from exporter.doctor.facts import Facts
+from exporter.doctor.checks import daemons, gpus, processes
+from exporter.doctor.facts import Check, Facts, shown
 from exporter.model.values import plain
 from exporter.parse.printable import printable_value
 from exporter.report.finding import Finding, finding_statuses
@@ -16,10 +15,7 @@ from exporter.report.status_text import finding_lines
 from exporter.report.text import Line, counted, line_of
 
 CHECKS: tuple[Check, ...] = tuple(
-    value
-    for module in (gpus, daemons, clients, exporter)
-    for value in vars(module).values()
-    if isinstance(value, Check)
+    value for module in (gpus, daemons, processes) for value in vars(module).values() if isinstance(value, Check)
 )
 """In the order of their definitions, causes before what follows from them. So are the findings of one severity."""
 

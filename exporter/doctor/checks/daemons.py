@@ -4,18 +4,22 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from exporter.doctor.check import (
+from exporter.doctor.facts import (
     DROP_INS,
     RESTART_EXPORTER,
+    TEMPORARY,
     UNITS,
+    Area,
+    DaemonFacts,
+    Facts,
     check,
     config_line,
     daemon_label,
     quoted,
     shown,
+    unread_logs,
     without_private_tmp,
 )
-from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, unread_logs
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY

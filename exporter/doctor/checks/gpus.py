@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from exporter.doctor.check import check, daemon_label, nvml_problem, process_label, shown
-from exporter.doctor.facts import Area, Facts, ProcessFacts
+from exporter.doctor.facts import Area, Facts, ProcessFacts, check, daemon_label, nvml_problem, process_label, shown
 from exporter.model.node import CollectorName, Gpu
 from exporter.model.reason import ReasonCode
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES

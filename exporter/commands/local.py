@@ -1,6 +1,7 @@
-"""`replay`: reduce the observations of a recording again. Samples are installed with the program."""
+"""`doctor` and `replay`: commands that need no service. `replay` imports no collector."""
 
 import json
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
@@ -10,14 +11,54 @@ from importlib import resources
 from prometheus_client import generate_latest
 
 from exporter import log
-from exporter.config.settings import Config
-from exporter.dry_run import dry_run, policy_for
+from exporter.clock import SystemClock
+from exporter.config.load import build_config
+from exporter.config.settings import Config, Constants
 from exporter.errors import ConfigError
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.settings import Mode
+from exporter.policy import dry_run, policy_for
 from exporter.recording import Recording, open_recording
 from exporter.reducer import reduce_all
+from exporter.terminal import Terminal, progress
 from exporter.view import View
+
+
+def nearest_config(
+    arguments: Namespace, environment: Mapping[str, str], constants: Constants | None = None
+) -> tuple[Config, str | None]:
+    """Return the configuration, else one without the file, else one without variables too, and the problem.
+
+    ConfigError names a flag that cannot be used.
+    """
+    without_file = Namespace(**{**vars(arguments), "config_file": ""})
+    problem = None
+    for flags, variables in ((arguments, environment), (without_file, environment)):
+        try:
+            return build_config(flags, variables, constants=constants), problem
+        except ConfigError as error:
+            problem = problem or str(error)
+    return build_config(without_file, {}, constants=constants), problem
+
+
+def doctor(arguments: Namespace, constants: Constants | None = None) -> int:
+    """Report common mistakes and their fixes. An unusable configuration is one of them."""
+    from exporter.app import collect_once
+    from exporter.doctor.checks import examine, report_lines, report_object
+    from exporter.doctor.readers import gather
+
+    config, problem = nearest_config(arguments, os.environ, constants=constants)
+    log.configure(config.log_level, config.log_format, sys.stderr)
+    path = os.environ.get("PATH", os.defpath)
+    with progress(sys.stderr, "Examining the node ..."):
+        facts = gather(config, path, SystemClock(), collect=collect_once, config_problem=problem)
+    report, terminal = examine(facts), Terminal(sys.stdout, os.environ)
+    if arguments.json:
+        terminal.show_text(json.dumps(report_object(report, facts), indent=2) + "\n")
+    else:
+        terminal.show(report_lines(report, facts, verbose=arguments.verbose))
+    return report.exit_code
+
 
 SAMPLES: Mapping[str, str] = {
     "client_traps": "a kernel of one client executes a trap; the fault ends its neighbours too",
