@@ -252,7 +252,6 @@ class Assembly:
         return locations
 
     def _request(self, node: Node, pool: CollectorPool) -> None:
-        """Request the next readings from the collectors."""
         wanted = poll_schedule.readings_wanted(node)
         self.processes.watch(poll_schedule.processes_wanted(node), wanted.states, poll_schedule.start_ticks(node))
         pool.want(wanted)

@@ -34,21 +34,14 @@ PERIOD_SECONDS = 60.0
 """Records of one kind and daemon that are written in one period. The others are counted in one record."""
 
 
-@dataclass(slots=True)
-class _Period:
-    """The number of records of one kind since `began`."""
-
-    began: float
-    count: int = 0
-
-
 class EventLog:
     """Logs events with their severities and codes, and problems of collectors."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._log = structlog.get_logger()
-        self._periods: dict[tuple[str | None, str], _Period] = {}
+        self._periods: dict[tuple[str | None, str], tuple[float, int]] = {}
+        """When the period of a daemon's records of one kind began, and how many there were."""
 
     def event(self, event: Event) -> None:
         """Log an event, unless it is frequent and there are too many records like it."""
@@ -79,17 +72,17 @@ class EventLog:
     def summarize(self, *, force: bool = False) -> None:
         """Log how many records were left out in each period that has ended, or in all periods (`force`)."""
         now = self._clock.monotonic()
-        ended = [key for key, each in self._periods.items() if force or now - each.began >= PERIOD_SECONDS]
+        ended = [key for key, (began, _) in self._periods.items() if force or now - began >= PERIOD_SECONDS]
         for daemon, name in ended:
-            count = self._periods.pop((daemon, name)).count - MAX_RECORDS
+            count = self._periods.pop((daemon, name))[1] - MAX_RECORDS
             if count > 0:
                 self._log.warning("records_left_out", daemon=daemon, name=name, count=count, seconds=PERIOD_SECONDS)
 
     def _permits(self, daemon: str | None, name: str) -> bool:
         """Count a record, and return whether it is written."""
-        period = self._periods.setdefault((daemon, name), _Period(self._clock.monotonic()))
-        period.count += 1
-        return period.count <= MAX_RECORDS
+        began, count = self._periods.get((daemon, name), (self._clock.monotonic(), 0))
+        self._periods[daemon, name] = began, count + 1
+        return count < MAX_RECORDS
 
 
 MIN_INTERVAL_SECONDS = 0.1

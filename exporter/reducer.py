@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from exporter.incidents import fault_address, incidents
+from exporter.model import observation as kinds
 from exporter.model.daemon import (
     Daemon,
     DaemonState,
@@ -17,31 +18,6 @@ from exporter.model.event import Event, EventName, Step
 from exporter.model.identity import PodResourcesReading
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import CollectorName, CollectorState, Node
-from exporter.model.observation import (
-    ActionDone,
-    AddressRanges,
-    ControlReply,
-    ControlSocket,
-    DaemonFound,
-    DaemonProcess,
-    GpuEvent,
-    GpuReading,
-    KernelRecord,
-    LogFile,
-    LogGap,
-    LogLine,
-    LogUnrecognized,
-    Observation,
-    Paused,
-    PodFound,
-    ProcessExit,
-    ProcessReading,
-    ProcessState,
-    Resumed,
-    SessionHolder,
-    SourceReading,
-    UnitState,
-)
 from exporter.model.reason import ReasonCode, joined
 from exporter.model.values import replace
 from exporter.state import (
@@ -77,9 +53,9 @@ is neither queued nor connected for a moment, and its collector, which does not 
 Reduced = tuple[Node, tuple[Event, ...]]
 
 
-def reduce(node: Node, observation: Observation) -> Reduced:
+def reduce(node: Node, observation: kinds.Observation) -> Reduced:
     """Return the node after one observation, and the events."""
-    if isinstance(observation, GpuReading):
+    if isinstance(observation, kinds.GpuReading):
         observation = gpus.checked(node.gpus.get(observation.gpu), observation)
     elif isinstance(observation, GpuUse) and not gpus.is_possible(observation):
         return node, ()
@@ -92,7 +68,7 @@ def finish(node: Node) -> Reduced:
     return node, (*events, *incidents.report_open(node))
 
 
-def reduce_all(node: Node, observations: Iterable[Observation]) -> Iterator[Reduced]:
+def reduce_all(node: Node, observations: Iterable[kinds.Observation]) -> Iterator[Reduced]:
     """Reduce observations one by one, and finish."""
     for observation in observations:
         node, events = reduce(node, observation)
@@ -100,7 +76,7 @@ def reduce_all(node: Node, observations: Iterable[Observation]) -> Iterator[Redu
     yield finish(node)
 
 
-def _reduce(last: Node, observation: Observation | None) -> Reduced:
+def _reduce(last: Node, observation: kinds.Observation | None) -> Reduced:
     """Return the node after an observation; after None, everything is resolved."""
     force = observation is None
     before = last
@@ -120,9 +96,9 @@ def _reduce(last: Node, observation: Observation | None) -> Reduced:
     return accounting.account(last, node, observation, events), events + faults + unclaimed
 
 
-def _take(node: Node, observation: Observation) -> Reduced:
+def _take(node: Node, observation: kinds.Observation) -> Reduced:
     match observation:
-        case LogLine():
+        case kinds.LogLine():
 
             def read_line(step: Step) -> None:
                 known_daemons.pids_read(step, observation.at, observation.pids)
@@ -130,7 +106,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
                 log_lines.line_read(step, observation)
 
             return _for_daemon(node, observation.daemon, read_line)
-        case ControlReply():
+        case kinds.ControlReply():
 
             def read_reply(step: Step) -> None:
                 known_daemons.pids_read(step, observation.at, observation.pids)
@@ -138,19 +114,19 @@ def _take(node: Node, observation: Observation) -> Reduced:
                 step.daemon = log_files.await_command(step.daemon, observation)
 
             return _resolve_hangs(_for_daemon(node, observation.daemon, read_reply), observation.at)
-        case LogFile():
+        case kinds.LogFile():
             if not observation.followed and observation.daemon not in node.daemons:
                 return node, ()
             return _change_daemon(node, observation.daemon, lambda daemon: log_files.file_read(daemon, observation))
-        case LogGap():
+        case kinds.LogGap():
             return _change_daemon(node, observation.daemon, lambda daemon: log_files.gap_read(daemon, observation))
-        case LogUnrecognized(daemon=name, file=file, lines=lines):
+        case kinds.LogUnrecognized(daemon=name, file=file, lines=lines):
             return _change_daemon(
                 node, name, lambda daemon: log_lines.count_lines(daemon, file, recognized=False, lines=lines)
             )
-        case DaemonFound():
+        case kinds.DaemonFound():
             return known_daemons.daemon_found(node, observation), ()
-        case DaemonProcess():
+        case kinds.DaemonProcess():
             if observation.same_as is not None:
                 return known_daemons.mark_duplicate(node, observation.daemon, observation.same_as), ()
 
@@ -159,7 +135,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
                 lifecycle.process_read(step, observation)
 
             return _for_daemon(node, observation.daemon, read_process)
-        case GpuReading():
+        case kinds.GpuReading():
             node, events = gpus.apply_reading(node, observation)
             node, connected = _hidden_pids_shown(node, observation)
             return prune(xids.add_gpu_address(node, observation)), events + connected
@@ -167,41 +143,41 @@ def _take(node: Node, observation: Observation) -> Reduced:
             return last_minute.with_reading(node, observation), ()
         case GpuUse():
             return node, ()
-        case ProcessReading():
+        case kinds.ProcessReading():
             return _process_read(node, observation)
-        case ProcessExit():
+        case kinds.ProcessExit():
             return _process_exited(node, observation)
-        case AddressRanges():
+        case kinds.AddressRanges():
             return fault_address.ranges_read(node, observation), ()
-        case PodFound():
+        case kinds.PodFound():
             return replace(node, pods={**node.pods, observation.uid: observation}), ()
         case PodResourcesReading():
             return replace(node, pod_resources=observation), ()
-        case SourceReading():
+        case kinds.SourceReading():
             return _collected(prune(_with_collector(node, observation)), observation)
-        case GpuEvent():
+        case kinds.GpuEvent():
             return xids.apply_nvml_event(node, observation), ()
-        case ProcessState():
+        case kinds.ProcessState():
             return _resolve_hangs((state_processes.state_read(node, observation), ()), observation.at)
-        case UnitState():
+        case kinds.UnitState():
             node = replace(node, units={**node.units, observation.unit: observation})
             return _resolve_hangs((node, ()), observation.at)
-        case ControlSocket() | SessionHolder():
+        case kinds.ControlSocket() | kinds.SessionHolder():
             known = node.daemons.get(observation.daemon)
             if known is not None:
-                if isinstance(observation, ControlSocket):
+                if isinstance(observation, kinds.ControlSocket):
                     known = state_processes.socket_read(known, observation)
                 else:
                     known = state_processes.session_holder_read(known, observation)
                 node = known_daemons.with_daemon(node, known)
             return _resolve_hangs((node, ()), observation.at)
-        case ActionDone():
+        case kinds.ActionDone():
             return restart.record_result(node, observation), ()
-        case Resumed():
+        case kinds.Resumed():
             return restart.resume(node, observation)
-        case Paused(at=at, paused=paused):
+        case kinds.Paused(at=at, paused=paused):
             return node, (Event(at=at, event=EventName.EXPORTER_PAUSED if paused else EventName.EXPORTER_RESUMED),)
-        case KernelRecord():
+        case kinds.KernelRecord():
             return state_processes.add_oom_kill(xids.apply_kernel_record(node, observation), observation), ()
 
 
@@ -247,11 +223,11 @@ def _resolve_hangs(reduced: Reduced, at: float) -> Reduced:
     return node, events + resolved
 
 
-def _decide_claims(before: Node, node: Node, observation: Observation | None) -> Reduced:
+def _decide_claims(before: Node, node: Node, observation: kinds.Observation | None) -> Reduced:
     """Decide the claims of the logs: after a log line, only the new ones; after None, all."""
     if not any(daemon.log.claims for daemon in node.daemons.values()):
         return node, ()
-    known = before.daemons if isinstance(observation, LogLine) else {}
+    known = before.daemons if isinstance(observation, kinds.LogLine) else {}
     force = observation is None
     return _for_daemons(
         node,
@@ -285,7 +261,7 @@ def _explain_end(step: Step, node: Node, *, force: bool) -> None:
     )
 
 
-def _hidden_pids_shown(node: Node, reading: GpuReading) -> Reduced:
+def _hidden_pids_shown(node: Node, reading: kinds.GpuReading) -> Reduced:
     found = servers.server_with_hidden_pids(node, reading)
     if found is None:
         return node, ()
@@ -296,12 +272,12 @@ def _hidden_pids_shown(node: Node, reading: GpuReading) -> Reduced:
 # -- processes -------------------------------------------------------------------------------------------------------
 
 
-def _process_read(node: Node, reading: ProcessReading) -> Reduced:
+def _process_read(node: Node, reading: kinds.ProcessReading) -> Reduced:
     """Reduce a reading of a process. If the start time of the PID differs, the process before has ended."""
     known = node.processes.get(reading.pid)
     events: tuple[Event, ...] = ()
     if known is not None and known.start_ticks != reading.start_ticks:
-        ended = ProcessExit(at=reading.at, pid=reading.pid, start_ticks=known.start_ticks)
+        ended = kinds.ProcessExit(at=reading.at, pid=reading.pid, start_ticks=known.start_ticks)
         node, events = _process_exited(node, ended)
     node = replace(node, processes={**node.processes, reading.pid: reading})
     named = {reading.pid: reading}
@@ -309,7 +285,7 @@ def _process_read(node: Node, reading: ProcessReading) -> Reduced:
     return node, events + removed
 
 
-def _process_exited(node: Node, ended: ProcessExit) -> Reduced:
+def _process_exited(node: Node, ended: kinds.ProcessExit) -> Reduced:
     known = node.processes.get(ended.pid)
     if known is not None and known.start_ticks != ended.start_ticks:
         return node, ()
@@ -330,7 +306,7 @@ def _process_exited(node: Node, ended: ProcessExit) -> Reduced:
 # -- collectors ------------------------------------------------------------------------------------------------------
 
 
-def _with_collector(node: Node, reading: SourceReading) -> Node:
+def _with_collector(node: Node, reading: kinds.SourceReading) -> Node:
     """Return the node with the state of a collector. The collectors of all daemons for the same data are one."""
     known = node.sources.get(reading.name) or CollectorState(last=reading)
     problems = {name: problem for name, problem in known.problems.items() if name in node.daemons}
@@ -346,7 +322,7 @@ def _with_collector(node: Node, reading: SourceReading) -> Node:
     return replace(node, sources={**node.sources, reading.name: collector})
 
 
-def _collected(node: Node, reading: SourceReading) -> Reduced:
+def _collected(node: Node, reading: kinds.SourceReading) -> Reduced:
     if reading.name == CollectorName.NVML:
         return gpus.mark_unread_gpus(node, reading)
     if reading.name == CollectorName.LOGS:
@@ -361,7 +337,7 @@ def _collected(node: Node, reading: SourceReading) -> Reduced:
     return node, ()
 
 
-def _logs_collected(step: Step, node: Node, reading: SourceReading) -> None:
+def _logs_collected(step: Step, node: Node, reading: kinds.SourceReading) -> None:
     """Reduce one collection of a daemon's logs. Recordings of earlier versions have one for all daemons.
 
     A complete collection that began after the end of a daemon has everything that its log files report of the end.

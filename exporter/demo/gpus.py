@@ -4,15 +4,8 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from exporter.model import observation as kinds
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
-from exporter.model.observation import (
-    GpuProcess,
-    GpuReading,
-    Observation,
-    ProcessExit,
-    ProcessReading,
-    ProcessUtilization,
-)
 from exporter.model.settings import CLIENT_PRIORITY
 
 GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in range(0xA0, 0xA5))
@@ -136,9 +129,9 @@ class SimulatedProcess:
         """Return the fraction of the SMs that it uses on each of its GPUs."""
         return self.duty * self.workload.sms / SMS / max(1, len(self.gpus))
 
-    def reading(self, at: float) -> ProcessReading:
+    def reading(self, at: float) -> kinds.ProcessReading:
         """Return its entry in /proc."""
-        return ProcessReading(
+        return kinds.ProcessReading(
             at=at,
             pid=self.pid,
             start_ticks=self.start_ticks,
@@ -150,9 +143,9 @@ class SimulatedProcess:
             environment=self.workload.environment,
         )
 
-    def exit(self, at: float, wait_status: int | None = None) -> ProcessExit:
+    def exit(self, at: float, wait_status: int | None = None) -> kinds.ProcessExit:
         """Return its exit."""
-        return ProcessExit(at=at, pid=self.pid, start_ticks=self.start_ticks, wait_status=wait_status)
+        return kinds.ProcessExit(at=at, pid=self.pid, start_ticks=self.start_ticks, wait_status=wait_status)
 
 
 class Chance(random.Random):
@@ -186,7 +179,6 @@ def sm_utilization(processes: Iterable[SimulatedProcess]) -> float:
 
 
 def _dram_bandwidth(processes: Iterable[SimulatedProcess]) -> float:
-    """Return the fraction of the memory's bandwidth that processes use together."""
     return min(ALL_BANDWIDTH, sum(process.bandwidth_alone * process.pace for process in processes))
 
 
@@ -210,19 +202,19 @@ def gpu_reading(
     server: int | None,
     clients: Iterable[SimulatedProcess],
     bypassing: Iterable[SimulatedProcess],
-) -> GpuReading:
+) -> kinds.GpuReading:
     """Return NVML's reading of a GPU with an MPS server, its clients, and processes that bypass MPS."""
     mps, others = (
-        tuple(GpuProcess(pid=process.pid, used_bytes=process.used_bytes) for process in processes)
+        tuple(kinds.GpuProcess(pid=process.pid, used_bytes=process.used_bytes) for process in processes)
         for processes in (clients, bypassing)
     )
     compute = (*mps, *others)
     used = {process.pid: process.sm_utilization for process in bypassing}
     if server is not None:
-        compute = (GpuProcess(pid=server, used_bytes=SERVER_BYTES), *compute)
+        compute = (kinds.GpuProcess(pid=server, used_bytes=SERVER_BYTES), *compute)
         used = {server: sm_utilization(clients), **used}
     percents = {pid: round(100 * sm) for pid, sm in used.items()}
-    return GpuReading(
+    return kinds.GpuReading(
         at=at,
         gpu=gpu,
         index=GPUS.index(gpu),
@@ -231,7 +223,9 @@ def gpu_reading(
         compute_processes=compute,
         mps_processes=mps,
         process_utilization=tuple(
-            ProcessUtilization(pid=pid, timestamp_us=int(at * 1e6), sm_percent=percent, memory_percent=percent // 2)
+            kinds.ProcessUtilization(
+                pid=pid, timestamp_us=int(at * 1e6), sm_percent=percent, memory_percent=percent // 2
+            )
             for pid, percent in percents.items()
         ),
         gpu_percent=round(100 * load),
@@ -259,7 +253,9 @@ def let_work(at: float, processes: Sequence[SimulatedProcess]) -> None:
         process.slowdown = max((_slowdown(process, processes, gpu) for gpu in process.gpus), default=1.0)
 
 
-def probe_readings(at: float, gpus: Sequence[str], processes: Sequence[SimulatedProcess]) -> Iterator[Observation]:
+def probe_readings(
+    at: float, gpus: Sequence[str], processes: Sequence[SimulatedProcess]
+) -> Iterator[kinds.Observation]:
     """Yield one second of all processes, as libcuda probes read it, and the utilization of the GPUs in it."""
     now = int(at * NS)
     yield WorkReading(

@@ -19,20 +19,10 @@ from exporter.demo.gpus import (
     gpu_reading,
     sm_utilization,
 )
+from exporter.model import observation as kinds
 from exporter.model.daemon import with_declaration
 from exporter.model.identity import ContainerDevices, PodResourcesReading
 from exporter.model.node import Node
-from exporter.model.observation import (
-    ControlReply,
-    ControlSocket,
-    DaemonProcess,
-    LogFile,
-    LogLine,
-    Observation,
-    PodFound,
-    ProcessExit,
-    SessionHolder,
-)
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.policy import START
 from exporter.recording import header_of
@@ -127,7 +117,7 @@ class SimulatedDaemon:
         """Return whether it answers queries."""
         return self.pid is not None and not self.hangs and self.holder is None
 
-    def second(self, at: float, free_bytes: Callable[[str], int]) -> Iterator[Observation]:
+    def second(self, at: float, free_bytes: Callable[[str], int]) -> Iterator[kinds.Observation]:
         """Yield what it does in a second, if no failure and no operator changes it."""
         if self.pid is None:
             if self.started == 0.0:
@@ -147,18 +137,18 @@ class SimulatedDaemon:
 
     # Logs and replies
 
-    def log(self, at: float, text: str) -> LogLine:
+    def log(self, at: float, text: str) -> kinds.LogLine:
         """Write a line to control.log."""
         return self._line(at, CONTROL_LOG, f"Control {self.pid or 0:5}", text)
 
-    def server_log(self, at: float, text: str) -> LogLine:
+    def server_log(self, at: float, text: str) -> kinds.LogLine:
         """Write a line to server.log."""
         return self._line(at, SERVER_LOG, f"Server {self.server or 0:5}", text)
 
-    def query(self, at: float) -> Iterator[Observation]:
+    def query(self, at: float) -> Iterator[kinds.Observation]:
         """Yield the log sizes and the replies to all queries."""
         for file, size in self.log_bytes.items():
-            yield LogFile(at=at, daemon=self.name, file=file, problem=None, size=size, unread=0)
+            yield kinds.LogFile(at=at, daemon=self.name, file=file, problem=None, size=size, unread=0)
         yield self.log(at, "Cmd:get_server_list")
         replies = {
             "get_server_list": "" if self.server is None else f"{self.server}\n",
@@ -174,13 +164,13 @@ class SimulatedDaemon:
         for command, reply in replies.items():
             yield self._reply(at, command, reply)
 
-    def _query_in_vain(self, at: float) -> Iterator[Observation]:
+    def _query_in_vain(self, at: float) -> Iterator[kinds.Observation]:
         if self.holder is None:
             yield self._failed(at, code=None, seconds=1.0)
-            yield ControlSocket(at=at, daemon=self.name, listening=True, answers=False)
+            yield kinds.ControlSocket(at=at, daemon=self.name, listening=True, answers=False)
         else:
             yield self._failed(at, "Cannot send command to MPS control daemon process\n")
-            yield SessionHolder(
+            yield kinds.SessionHolder(
                 at=at,
                 daemon=self.name,
                 pid=self.holder.pid,
@@ -190,27 +180,27 @@ class SimulatedDaemon:
                 user=self.holder.workload.user,
             )
 
-    def _reply(self, at: float, command: str, stdout: str) -> ControlReply:
-        return ControlReply(at=at, daemon=self.name, command=command, exit_code=0, stdout=stdout, seconds=0.002)
+    def _reply(self, at: float, command: str, stdout: str) -> kinds.ControlReply:
+        return kinds.ControlReply(at=at, daemon=self.name, command=command, exit_code=0, stdout=stdout, seconds=0.002)
 
-    def _failed(self, at: float, stderr: str = "", code: int | None = 1, seconds: float = 0.002) -> ControlReply:
+    def _failed(self, at: float, stderr: str = "", code: int | None = 1, seconds: float = 0.002) -> kinds.ControlReply:
         return replace(self._reply(at, "get_server_list", ""), exit_code=code, stderr=stderr, seconds=seconds)
 
-    def _line(self, at: float, file: str, writer: str, text: str) -> LogLine:
+    def _line(self, at: float, file: str, writer: str, text: str) -> kinds.LogLine:
         stamp = utc_time(at).removesuffix("Z").replace("T", " ")
         line = f"[{stamp} {writer}] {text}"
         self.log_bytes[file] += len(line) + 1
-        return LogLine(at=at, daemon=self.name, file=file, line=line)
+        return kinds.LogLine(at=at, daemon=self.name, file=file, line=line)
 
     # Lifecycle of the daemon and its server
 
-    def start(self, at: float) -> Iterator[Observation]:
+    def start(self, at: float) -> Iterator[kinds.Observation]:
         """Start the daemon. It has no server yet."""
         self.pid, self.start_ticks, self.started = self.chance.new_pid(), int(at * 100), at
         self.hangs, self.holder = False, None
         yield self.log(at, f"Starting control daemon using socket {self.name}/control")
         yield self.log(at, "CUDA MPS Control binary version: 13000")
-        yield DaemonProcess(
+        yield kinds.DaemonProcess(
             at=at,
             daemon=self.name,
             pid=self.pid,
@@ -221,22 +211,22 @@ class SimulatedDaemon:
         )
         yield from self.query(at)
 
-    def die(self, at: float) -> Iterator[Observation]:
+    def die(self, at: float) -> Iterator[kinds.Observation]:
         """End the daemon, its server and its clients."""
-        yield ProcessExit(at=at, pid=self.pid or 0, start_ticks=self.start_ticks)
+        yield kinds.ProcessExit(at=at, pid=self.pid or 0, start_ticks=self.start_ticks)
         self.pid = self.server = self.fault = self.holder = None
         self.hangs = False
         self.clients.clear()
         yield self._failed(at, "Cannot find MPS control daemon process\n")
-        yield DaemonProcess(at=at, daemon=self.name, pid=None, pid_file_left=True)
+        yield kinds.DaemonProcess(at=at, daemon=self.name, pid=None, pid_file_left=True)
 
-    def answer_again(self, at: float) -> Iterator[Observation]:
+    def answer_again(self, at: float) -> Iterator[kinds.Observation]:
         """End a hang or a session that excludes others."""
         self.hangs, self.holder = False, None
         if self.pid is not None:
             yield from self.query(at)
 
-    def set_threads(self, at: float, percentage: float) -> Iterator[Observation]:
+    def set_threads(self, at: float, percentage: float) -> Iterator[kinds.Observation]:
         """Set the active thread percentage of the server, as an operator does."""
         if self.server is None or not self.answers:
             return
@@ -246,7 +236,7 @@ class SimulatedDaemon:
         yield self.log(at, "UI closed")
         yield self._reply(at, f"get_active_thread_percentage {self.server}", f"{percentage:.1f}\n")
 
-    def _handle_fault(self, at: float, affected: frozenset[int]) -> Iterator[Observation]:
+    def _handle_fault(self, at: float, affected: frozenset[int]) -> Iterator[kinds.Observation]:
         """Refuse new clients until the last affected client has exited. Then recover, and answer the queries."""
         if self.refused < MOST_REFUSED and self.chance.happens(10):
             self.refused += 1
@@ -259,7 +249,7 @@ class SimulatedDaemon:
                 yield self.server_log(at, f"Destroy server context on device {device} (NVIDIA H200)")
             yield from self.query(at)
 
-    def _start_server(self, at: float) -> Iterator[Observation]:
+    def _start_server(self, at: float) -> Iterator[kinds.Observation]:
         self.server, self.threads = self.chance.new_pid(), self.default_threads
         yield self.log(at, f"Starting new server {self.server} for user {SERVER.uid}")
         yield self.server_log(at, f"Active Threads Percentage set to {self.default_threads:.1f}")
@@ -271,7 +261,7 @@ class SimulatedDaemon:
 
     # Clients
 
-    def _new_clients(self, at: float, free_bytes: Callable[[str], int]) -> Iterator[Observation]:
+    def _new_clients(self, at: float, free_bytes: Callable[[str], int]) -> Iterator[kinds.Observation]:
         chance = self.chance
         if at < self.servers_crash_until:
             if int(at) % 2:
@@ -288,7 +278,7 @@ class SimulatedDaemon:
             if all(client.used_bytes <= free_bytes(gpu) for gpu in gpus):
                 yield from self.connect(at, client)
 
-    def connect(self, at: float, client: SimulatedProcess) -> Iterator[Observation]:
+    def connect(self, at: float, client: SimulatedProcess) -> Iterator[kinds.Observation]:
         """Connect a client. Start a server for the first one."""
         if self.server is None:
             yield from self._start_server(at)
@@ -300,11 +290,11 @@ class SimulatedDaemon:
         yield client.reading(at)
         if client.workload.pod is not None:
             uid, name, namespace = client.workload.pod
-            yield PodFound(at=at, uid=uid, name=name, namespace=namespace)
+            yield kinds.PodFound(at=at, uid=uid, name=name, namespace=namespace)
 
     def disconnect(
         self, at: float, client: SimulatedProcess, *, killed: bool = False, why: str = ""
-    ) -> Iterator[LogLine]:
+    ) -> Iterator[kinds.LogLine]:
         """End a client's contexts. If it was killed with a kernel in flight, the server waits for the kernel."""
         del self.clients[client.pid]
         others = sum(len(other.gpus) for other in self.clients.values())
@@ -314,7 +304,7 @@ class SimulatedDaemon:
         if not killed:
             yield self.server_log(at, f"Client process {client.pid} disconnected")
 
-    def refuse_client(self, at: float) -> Iterator[Observation]:
+    def refuse_client(self, at: float) -> Iterator[kinds.Observation]:
         """Refuse a client, since the server has its maximum number of clients."""
         yield self.server_log(at, f"Client {context(self.chance.new_pid(), 1)} connected")
         limit = f"Maximum number of clients ({CLIENTS_LIMIT}) reached."
@@ -344,7 +334,7 @@ class Scenario:
         """Processes that use a GPU without MPS."""
         self.nvml_fails_until = 0.0
         self.faults = 0
-        self._pending: list[tuple[float, Callable[[float], Iterable[Observation]]]] = []
+        self._pending: list[tuple[float, Callable[[float], Iterable[kinds.Observation]]]] = []
 
     @property
     def processes(self) -> Sequence[SimulatedProcess]:
@@ -355,7 +345,7 @@ class Scenario:
         """Return the free memory of a GPU."""
         return GPU_BYTES - sum(process.used_bytes for process in self.processes if gpu in process.gpus)
 
-    def nvml_readings(self, at: float) -> Iterator[Observation]:
+    def nvml_readings(self, at: float) -> Iterator[kinds.Observation]:
         """Yield NVML's readings of the GPUs, and the processes that it lists but no daemon does."""
         seconds = 0.0 if self.gpus_read_at is None else at - self.gpus_read_at
         self.gpus_read_at = at
@@ -380,11 +370,11 @@ class Scenario:
         )
         return PodResourcesReading(at=at, devices=tuple(devices), allocatable={SHARED_GPU: ids})
 
-    def later(self, at: float, action: Callable[[float], Iterable[Observation]]) -> None:
+    def later(self, at: float, action: Callable[[float], Iterable[kinds.Observation]]) -> None:
         """Let this happen at a time."""
         self._pending.append((at, action))
 
-    def due(self, at: float) -> Iterator[Observation]:
+    def due(self, at: float) -> Iterator[kinds.Observation]:
         """Yield what happens up to this time, the oldest first."""
         due = sorted((item for item in self._pending if item[0] <= at), key=lambda item: item[0])
         self._pending = [item for item in self._pending if item[0] > at]

@@ -26,18 +26,10 @@ from exporter.demo.gpus import (
 )
 from exporter.demo.scenario import CLIENTS_LIMIT, Scenario, SimulatedDaemon, context
 from exporter.errors import ConfigError
+from exporter.model import observation as kinds
 from exporter.model.action import Action, ActionKind
 from exporter.model.event import Event
 from exporter.model.node import CollectorName, Node
-from exporter.model.observation import (
-    ActionDone,
-    AddressRanges,
-    GpuEvent,
-    KernelRecord,
-    Observation,
-    Resumed,
-    SourceReading,
-)
 from exporter.model.reason import Reason, ReasonCode
 from exporter.policy import CHANCE
 from exporter.reducer import reduce
@@ -58,7 +50,7 @@ LOST_INSTRUCTIONS = "GPCCLIENT_GCC faulted @ 0x7f18_7b754000. Fault is of type F
 # Faults
 
 
-def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """Affect all clients that share two GPUs. One of them stays for `seconds`, and recovery waits for it.
 
     The cause is by turns a client that is killed with a kernel in flight, and an illegal address: mostly 1 GiB beyond a
@@ -94,16 +86,16 @@ def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observatio
         yield daemon.server_log(at, f"Client process {cause.pid} disconnected")
 
 
-def _address_ranges(clients: Sequence[SimulatedProcess], at: float) -> Iterator[Observation]:
+def _address_ranges(clients: Sequence[SimulatedProcess], at: float) -> Iterator[kinds.Observation]:
     for number, client in enumerate(clients):
         start = FIRST_RANGE + number * DISTANCE_OF_CLIENTS
         reserved = ((start, start + RANGE_BYTES),)
-        yield AddressRanges(at=at, pid=client.pid, start_ticks=client.start_ticks, gpu=reserved, host=())
+        yield kinds.AddressRanges(at=at, pid=client.pid, start_ticks=client.start_ticks, gpu=reserved, host=())
 
 
 def _fault_block(
     at: float, daemon: SimulatedDaemon, affected: Sequence[SimulatedProcess], blamed: SimulatedProcess, seconds: float
-) -> Iterator[Observation]:
+) -> Iterator[kinds.Observation]:
     """Log the fault. All affected clients but the first exit at once."""
     fatal = "fatal GPU error."
     lines = [f"Client {{PID: {blamed.pid}, Context: 1}} encountered a {fatal}", f"Server is handling a {fatal}"]
@@ -122,7 +114,7 @@ def _fault_block(
         yield from daemon.disconnect(at + 0.03, client)
 
 
-def _contained_fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _contained_fault(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """Let an assertion on the device fail. It ends one client alone."""
     daemon = scenario.training
     if daemon.pid is not None and daemon.fault is None:
@@ -131,22 +123,21 @@ def _contained_fault(scenario: Scenario, at: float, seconds: float) -> Iterator[
         yield from daemon.disconnect(at, newest, why="Worker is in reset.")
 
 
-def _hardware_xid(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _hardware_xid(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """Let a GPU's memory fail, so that it needs a reset, until an operator runs `resume`."""
     daemon = scenario.inference
     text = "pid='<unknown>', name=<unknown>, Uncontained: LTC TAG (0x2,0x0). Physical Address: 0x17a2c0e00"
     yield from _xid(at, daemon.gpus[0], UNCONTAINED, text)
-    scenario.later(at + seconds, lambda at: [Resumed(at=at, daemon=daemon.name)])
+    scenario.later(at + seconds, lambda at: [kinds.Resumed(at=at, daemon=daemon.name)])
 
 
-def _xid(at: float, gpu: str, number: int, text: str) -> Iterator[Observation]:
-    """Report an Xid in the kernel log and through NVML."""
+def _xid(at: float, gpu: str, number: int, text: str) -> Iterator[kinds.Observation]:
     message = f"NVRM: Xid (PCI:{pci_address(gpu)}): {number}, {text}"
-    yield KernelRecord(at=at, record=f"4,{int(at)},{int(at * 1e6)},c;{message}")
-    yield GpuEvent(at=at, type=CRITICAL_XID, xid=number, gpu=gpu)
+    yield kinds.KernelRecord(at=at, record=f"4,{int(at)},{int(at * 1e6)},c;{message}")
+    yield kinds.GpuEvent(at=at, type=CRITICAL_XID, xid=number, gpu=gpu)
 
 
-def _connect_enough(scenario: Scenario, at: float) -> Iterator[Observation]:
+def _connect_enough(scenario: Scenario, at: float) -> Iterator[kinds.Observation]:
     """Connect clients until four share the first group of GPUs, one of them on all of its GPUs."""
     daemon, chance = scenario.training, scenario.chance
     group = daemon.groups[0]
@@ -165,14 +156,14 @@ def _sharing(daemon: SimulatedDaemon) -> list[SimulatedProcess]:
 # Outages
 
 
-def _daemon_restarts(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _daemon_restarts(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """Restart a daemon in half a second, between two scrapes."""
     if scenario.training.pid is not None:
         yield from scenario.training.die(at - 0.6)
         yield from scenario.training.start(at - 0.1)
 
 
-def _daemon_dies(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _daemon_dies(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """End a daemon until an operator starts it. One of its clients returns without MPS."""
     daemon = scenario.training
     if daemon.pid is not None:
@@ -181,23 +172,23 @@ def _daemon_dies(scenario: Scenario, at: float, seconds: float) -> Iterator[Obse
         scenario.later(at + seconds, lambda at: daemon.start(at) if daemon.pid is None else ())
 
 
-def _daemon_keeps_dying(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _daemon_keeps_dying(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """End a daemon after each start, until an operator fixes it, starts it and runs `resume`."""
     daemon = scenario.notebooks
     daemon.keeps_dying_until = at + seconds
     if daemon.pid is not None:
         yield from daemon.die(at)
-    scenario.later(at + seconds, lambda at: [Resumed(at=at, daemon=daemon.name)])
+    scenario.later(at + seconds, lambda at: [kinds.Resumed(at=at, daemon=daemon.name)])
     scenario.later(at + seconds, lambda at: daemon.start(at) if daemon.pid is None else ())
 
 
-def _daemon_hangs(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _daemon_hangs(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     scenario.training.hangs = True
     scenario.later(at + seconds, scenario.training.answer_again)
     yield from ()
 
 
-def _session_held(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _session_held(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """Leave a session with a daemon open, which excludes all others."""
     daemon = scenario.inference
     daemon.holder = scenario.chance.new_process(daemon.workloads[0], (), at + seconds)
@@ -205,7 +196,7 @@ def _session_held(scenario: Scenario, at: float, seconds: float) -> Iterator[Obs
     scenario.later(at + seconds, daemon.answer_again)
 
 
-def _servers_crash(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _servers_crash(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """End a daemon's server and its clients, and each later server before it is ready."""
     daemon = scenario.notebooks
     daemon.servers_crash_until = at + seconds
@@ -215,7 +206,7 @@ def _servers_crash(scenario: Scenario, at: float, seconds: float) -> Iterator[Ob
     daemon.clients.clear()
 
 
-def _nvml_fails(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _nvml_fails(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     scenario.nvml_fails_until = at + seconds
     yield from ()
 
@@ -223,7 +214,7 @@ def _nvml_fails(scenario: Scenario, at: float, seconds: float) -> Iterator[Obser
 # Overload
 
 
-def _server_full(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _server_full(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """Start one worker more than the server accepts."""
     daemon = scenario.inference
     if not daemon.answers:
@@ -235,7 +226,7 @@ def _server_full(scenario: Scenario, at: float, seconds: float) -> Iterator[Obse
     yield from daemon.refuse_client(at)
 
 
-def _user_waits(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _user_waits(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """Queue another user's clients until the clients of the present user have ended."""
     daemon = scenario.inference
     if not daemon.answers:
@@ -251,7 +242,7 @@ def _user_waits(scenario: Scenario, at: float, seconds: float) -> Iterator[Obser
     scenario.later(at + seconds, lambda at: [process.exit(at) for process in queued])
 
 
-def _bypass(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _bypass(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """Start a process without MPS on a GPU of a daemon."""
     gpu = scenario.training.gpus[0]
     process = scenario.chance.new_process(BYPASSING, (gpu,), at + seconds)
@@ -260,7 +251,7 @@ def _bypass(scenario: Scenario, at: float, seconds: float) -> Iterator[Observati
         yield process.reading(at)
 
 
-def _memory_full(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _memory_full(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """Let one client allocate nearly all free memory of a GPU, beside another workload that stays as long."""
     daemon, gpu = scenario.training, scenario.training.gpus[-1]
     if not daemon.answers or daemon.fault is not None:
@@ -279,7 +270,7 @@ def _memory_full(scenario: Scenario, at: float, seconds: float) -> Iterator[Obse
         yield from daemon.connect(at, SimulatedProcess(pid, TRAINERS[0], (gpu,), used, at + seconds))
 
 
-def _noisy_neighbour(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _noisy_neighbour(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """Let a client stream memory beside others, which stay as long."""
     daemon = scenario.inference
     if daemon.answers and daemon.fault is None:
@@ -288,7 +279,7 @@ def _noisy_neighbour(scenario: Scenario, at: float, seconds: float) -> Iterator[
         yield from daemon.connect(at, scenario.chance.new_process(STREAMING, daemon.gpus[:1], at + seconds))
 
 
-def _limits_drift(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+def _limits_drift(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """Give clients the whole GPU, until an operator reverts it, or the watchdog if it may act."""
     daemon = scenario.training
     if daemon.answers and daemon.fault is None:
@@ -297,13 +288,12 @@ def _limits_drift(scenario: Scenario, at: float, seconds: float) -> Iterator[Obs
         scenario.later(at + seconds, partial(daemon.set_threads, percentage=daemon.default_threads))
 
 
-def _unknown_line(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
-    """Log a line that no release of MPS has."""
+def _unknown_line(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Observation]:
     if scenario.training.pid is not None:
         yield scenario.training.log(at, "Rebalancing worker lanes after topology change")
 
 
-def _connect_one(daemon: SimulatedDaemon, at: float, seconds: float) -> Iterator[Observation]:
+def _connect_one(daemon: SimulatedDaemon, at: float, seconds: float) -> Iterator[kinds.Observation]:
     """Connect a client if the daemon has none, so that it has a server."""
     if not daemon.clients:
         yield from daemon.connect(at, daemon.chance.new_process(daemon.workloads[-1], daemon.gpus[:1], at + seconds))
@@ -316,7 +306,7 @@ class Failure(NamedTuple):
     seconds after the start, and then `every` so many seconds, for `seconds`.
     """
 
-    inject: Callable[[Scenario, float, float], Iterator[Observation]]
+    inject: Callable[[Scenario, float, float], Iterator[kinds.Observation]]
     alert: str | None = None
     lasts: float = 0.0
     first: float = 0.0
@@ -416,13 +406,13 @@ class Simulation:
         """Return all observations since the last collection."""
         return Reading(tuple(observation for second in self.seconds() for observation in second))
 
-    def seconds(self) -> Iterator[Sequence[Observation]]:
+    def seconds(self) -> Iterator[Sequence[kinds.Observation]]:
         """Yield the same, second by second."""
         while self._at < self._clock.now():
             yield tuple(self._second(self._at))
             self._at += 1.0
 
-    def _second(self, at: float) -> Iterator[Observation]:
+    def _second(self, at: float) -> Iterator[kinds.Observation]:
         scenario, slow = self._scenario, int(at) % SLOW_SECONDS == 0
         yield from self._act(at)
         yield from scenario.due(at)
@@ -439,17 +429,16 @@ class Simulation:
         if slow:
             if problem is None:
                 yield from scenario.nvml_readings(at)
-            yield SourceReading(at=at, name=CollectorName.NVML, seconds=0.004, problem=problem)
+            yield kinds.SourceReading(at=at, name=CollectorName.NVML, seconds=0.004, problem=problem)
             yield scenario.pod_resources(at)
         let_work(at, scenario.processes)
         if self._probes:
             yield from probe_readings(at, () if problem else GPUS, scenario.processes)
-            yield SourceReading(at=at, name=CollectorName.LIBCUDA_PROBES, seconds=0.1, problem=problem)
+            yield kinds.SourceReading(at=at, name=CollectorName.LIBCUDA_PROBES, seconds=0.1, problem=problem)
         for source in (*FREQUENT, *SLOW) if slow else FREQUENT:
-            yield SourceReading(at=at, name=source, seconds=0.002)
+            yield kinds.SourceReading(at=at, name=source, seconds=0.002)
 
-    def _act(self, at: float) -> Iterator[Observation]:
-        """Run the actions that the watchdog has started."""
+    def _act(self, at: float) -> Iterator[kinds.Observation]:
         while not self._started.empty():
             action = self._started.get()
             [daemon] = (daemon for daemon in self._scenario.daemons if daemon.name == action.daemon)
@@ -460,7 +449,9 @@ class Simulation:
             if action.kind is ActionKind.SET_LIMITS and daemon.answers:
                 daemon.threads = daemon.default_threads
                 yield from daemon.query(at)
-            yield ActionDone(at=at, daemon=daemon.name, kind=action.kind, reason=action.reason, seconds=ACTION_SECONDS)
+            yield kinds.ActionDone(
+                at=at, daemon=daemon.name, kind=action.kind, reason=action.reason, seconds=ACTION_SECONDS
+            )
 
 
 def advance(node: Node, simulation: Simulation, policy: Policy) -> Iterator[tuple[Node, tuple[Event, ...]]]:

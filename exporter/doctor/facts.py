@@ -11,7 +11,7 @@ from itertools import chain
 
 from exporter.collectors.pipe_dir import SERVER_LOG
 from exporter.config.settings import Config
-from exporter.model.daemon import MULTI_USER, Daemon
+from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
@@ -108,11 +108,6 @@ class DaemonFacts:
     outdated: bool = False
     open_files: int | None = None
     written: tuple[str, ...] = ()
-
-    @property
-    def for_all_users(self) -> bool:
-        """Whether one server serves all users (`-multiuser-server`)."""
-        return bool(MULTI_USER & set(self.arguments))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

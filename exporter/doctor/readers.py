@@ -46,18 +46,11 @@ from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import PROBE_POINTS, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
+from exporter.model import settings
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import ProcessReading
 from exporter.model.reason import Reason
-from exporter.model.settings import (
-    ACTIVE_THREAD_PERCENTAGE,
-    DEFAULT_PIPE_DIRECTORY,
-    LOG_DIRECTORY,
-    PINNED_MEMORY_LIMIT,
-    PIPE_DIRECTORY,
-    VISIBLE_DEVICES,
-)
 from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.control_reply import VERSION_FLAG
 from exporter.parse.printable import is_service_name
@@ -77,7 +70,13 @@ TOTAL_SECONDS = 28.0
 HUNG = "it did not answer in time: a process is stuck in the driver, or a file server does not respond"
 NOT_TRIED = "other readings took too long"
 
-_VARIABLES = (PIPE_DIRECTORY, LOG_DIRECTORY, VISIBLE_DEVICES, ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT)
+_VARIABLES = (
+    settings.PIPE_DIRECTORY,
+    settings.LOG_DIRECTORY,
+    settings.VISIBLE_DEVICES,
+    settings.ACTIVE_THREAD_PERCENTAGE,
+    settings.PINNED_MEMORY_LIMIT,
+)
 _MAX_NAMESPACES = 8
 _VERSION = re.compile(r"binary version: ([0-9]{1,10})")
 _PROPERTIES = ("Id", "LoadState", "PrivateTmp")
@@ -129,7 +128,7 @@ def read_process(reading: ProcessReading, proc: Proc) -> ProcessFacts:
     pid, root = reading.pid, Root(proc, reading.pid, reading.start_ticks)
     variables = proc.variables(pid, _VARIABLES)
     owner = parse_cgroup(reading.cgroup or "")
-    pipe = (variables or {}).get(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY
+    pipe = (variables or {}).get(settings.PIPE_DIRECTORY) or settings.DEFAULT_PIPE_DIRECTORY
     return ProcessFacts(
         pid=pid,
         uid=reading.uid,
@@ -140,7 +139,7 @@ def read_process(reading: ProcessReading, proc: Proc) -> ProcessFacts:
         variables=variables,
         pipe=None if variables is None else _identity(pipe, root),
         shared_memory=_identity("/dev/shm", root),  # noqa: S108 (only compared, not written to)
-        logs=_identity((variables or {}).get(LOG_DIRECTORY) or "", root),
+        logs=_identity((variables or {}).get(settings.LOG_DIRECTORY) or "", root),
         pid_namespaces=pid_namespaces(pid, proc),
     )
 

@@ -263,7 +263,6 @@ class _File:
         return value if value.strip() else default
 
     def _choice(self, key: str, values: Mapping[str, Any], default: str) -> Any:
-        """Return what a word stands for."""
         word = self._text(key, default)
         if word not in values:
             raise self.error(key, f"{word!r} is not supported; use {' or '.join(values)}")

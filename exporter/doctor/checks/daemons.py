@@ -10,7 +10,6 @@ from exporter.doctor.facts import (
     TEMPORARY,
     UNITS,
     Area,
-    DaemonFacts,
     Facts,
     check,
     config_line,
@@ -20,7 +19,7 @@ from exporter.doctor.facts import (
     unread_logs,
     without_private_tmp,
 )
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import MULTI_USER
 from exporter.model.node import CollectorName
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.printable import is_service_name
@@ -73,14 +72,12 @@ def reported_by_status(facts: Facts) -> Iterator[Finding]:
 
     Do what `status` recommends.
     """
-    programs = facts.programs
-    usable = programs.control is not None and programs.problem is None
+    usable = facts.programs.control is not None and facts.programs.problem is None
     for finding in findings(facts.node, facts.node.at, policy_of(facts.config)):
         own_check = finding.problem in _OWN_CHECKS and finding.situation is not Situation.LOG_TO_STDOUT
         own_check |= finding.problem is DaemonProblem.DAEMON_NOT_QUERIED and not usable
-        if own_check or (finding.daemon is not None and facts.hidden(finding.daemon)):
-            continue
-        yield _without_doctor(finding)
+        if not own_check and (finding.daemon is None or not facts.hidden(finding.daemon)):
+            yield _without_doctor(finding)
 
 
 def _without_doctor(finding: Finding) -> Finding:
@@ -167,12 +164,6 @@ def servers_exited_early(facts: Facts) -> Iterator[Finding]:
     for daemon, _ in facts.running():
         if daemon.connections.failed_starts.reported and not in_crash_loop(daemon, node.at):
             yield replace(_without_doctor(crash_loop(node, node.at, daemon)), rated=Severity.WARNING)
-
-
-def _log_path(daemon: Daemon, each: DaemonFacts, file: str) -> str:
-    """Return the path of a log, below the daemon's root if the daemon is in a container."""
-    root = "" if each.process.container is None else f"/proc/{each.process.pid}/root"
-    return f"{root}{daemon.log_directory}/{file}"
 
 
 @check(Severity.INFO, Area.DAEMONS, Area.UNITS, page="docs/configuration.md")
@@ -319,7 +310,7 @@ def log_fifo_open(facts: Facts) -> Iterator[Finding]:
         mode = directory.log_fifo_mode
         running = facts.daemons_of(name)
         if mode is not None and mode & _OPEN_TO_OTHERS and directory.closed is None and running:
-            shared = all(each.for_all_users for each in running)
+            shared = all(MULTI_USER & set(each.arguments) for each in running)
             yield log_fifo_open.finding(
                 shown(directory.log_fifo),
                 details=f"The mode of the fifo is {mode:04o}.",
@@ -400,9 +391,11 @@ def log_not_rotated(facts: Facts) -> Iterator[Finding]:
     file.
     """
     for daemon, each in facts.running():
+        root = "" if each.process.container is None else f"/proc/{each.process.pid}/root"
         for file, size in daemon.log.sizes.items():
             # The paths of a daemon in a container are those of its root.
-            original, path = f"{daemon.log_directory}/{file}", _log_path(daemon, each, file)
+            original = f"{daemon.log_directory}/{file}"
+            path = f"{root}{original}"
             rotated = tuple(f"{original}{suffix}" for suffix in _SUFFIXES)
             renamed = [] if original in each.written else [path for path in each.written if path.startswith(rotated)]
             if renamed:
