@@ -44,7 +44,7 @@ def nearest_config(
 def doctor(arguments: Namespace, constants: Constants | None = None) -> int:
     """Report common mistakes and their fixes. An unusable configuration is one of them."""
     from exporter.app import collect_once
-    from exporter.doctor.checks import examine, report_lines, report_object
+    from exporter.doctor import examine, report_lines, report_object
     from exporter.doctor.readers import gather
 
     config, problem = nearest_config(arguments, os.environ, constants=constants)

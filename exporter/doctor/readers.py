@@ -24,7 +24,7 @@ from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
 from exporter.collectors.systemd import Systemctl
 from exporter.collectors.thread import BoundedCalls
 from exporter.config.settings import Attribution, Config
-from exporter.doctor.checks.daemons import EXPORTER
+from exporter.doctor.daemons import EXPORTER
 from exporter.doctor.facts import (
     AS_ROOT,
     ATTRIBUTION_AS_ROOT,

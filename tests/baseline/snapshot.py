@@ -14,7 +14,7 @@ from typing import Any
 
 from exporter.config.settings import Config
 from exporter.demo.simulation import FAILURES, PlannedFailure, Simulation
-from exporter.doctor.checks import examine, report_lines, report_object
+from exporter.doctor import examine, report_lines, report_object
 from exporter.model.node import Node
 from exporter.model.settings import Mode
 from exporter.model.values import plain

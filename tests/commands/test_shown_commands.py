@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from exporter.cli import COMMANDS
-from exporter.doctor.checks import CHECKS
+from exporter.doctor import CHECKS
 from exporter.model.reason import ReasonCode
 from exporter.report.problems import PROBLEMS, Situation
 from exporter.report.reasons import ADVICE

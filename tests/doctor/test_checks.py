@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from exporter.config.settings import Attribution
-from exporter.doctor.checks import CHECKS, examine, report_lines
+from exporter.doctor import CHECKS, examine, report_lines
 from exporter.doctor.facts import Area, ExporterProcess, Facts, LibcudaProbesFacts, NotExamined, Programs
 from exporter.doctor.readers import not_examined
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy

@@ -10,7 +10,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.proc import Proc
-from exporter.doctor.checks import examine
+from exporter.doctor import examine
 from exporter.doctor.readers import read_directory
 from exporter.model.daemon import Daemon
 from exporter.report.problem import Severity

@@ -4,8 +4,8 @@ import json
 import shlex
 import tomllib
 
-from exporter.doctor.checks import CHECKS, examine, report_lines, report_object
-from exporter.doctor.checks.daemons import directory_closed
+from exporter.doctor import CHECKS, examine, report_lines, report_object
+from exporter.doctor.daemons import directory_closed
 from exporter.doctor.facts import Area, Facts, NotExamined, Programs, config_line, process_label, quoted, shown
 from exporter.model.node import Node
 from exporter.model.settings import PIPE_DIRECTORY

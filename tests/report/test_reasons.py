@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.doctor.checks import CHECKS
+from exporter.doctor import CHECKS
 from exporter.model.node import CollectorName, CollectorState
 from exporter.model.reason import (
     LOG_BLOCKED,

@@ -332,7 +332,7 @@ def test_no_other_module_writes_commands_to_a_daemon() -> None:
     made = re.compile(r"\| *nvidia-cuda-mps-control|nvidia-cuda-mps-control -d\b")
     modules = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("exporter/**/*.py") if _shows(path, made)}
 
-    assert modules <= {"exporter/doctor/checks/daemons.py"}, "where no daemon is known, NVIDIA's default one is started"
+    assert modules <= {"exporter/doctor/daemons.py"}, "where no daemon is known, NVIDIA's default one is started"
 
 
 def _shows(path: Path, made: re.Pattern[str]) -> bool:
