@@ -81,7 +81,7 @@ SERVER = SimulatedWorkload("root", 0, "nvidia-cuda-mps-server", (0, 0), f"{_SYST
 
 @dataclass(slots=True)
 class SimulatedProcess:
-    """A process that uses GPUs, and the same memory on each, until `ends_at`.
+    """A process that uses GPUs, and the same memory on each, until `ends_at`. Its start in clock ticks is its PID.
 
     The probes first read it at `first_read_ns`. Since then, it has done the work of `alone_seconds` without neighbours,
     and had kernels in flight for `flight_ns`. Its kernels take `slowdown` times as long as alone.
@@ -98,11 +98,6 @@ class SimulatedProcess:
     gap_ns: int = 0
     slowdown: float = 1.0
     pauses: bool = False
-
-    @property
-    def start_ticks(self) -> int:
-        """Return its start, in clock ticks since boot."""
-        return self.pid
 
     @property
     def duty_alone(self) -> float:
@@ -134,7 +129,7 @@ class SimulatedProcess:
         return kinds.ProcessReading(
             at=at,
             pid=self.pid,
-            start_ticks=self.start_ticks,
+            start_ticks=self.pid,
             started=at,
             uid=self.workload.uid,
             user=self.workload.user,
@@ -145,7 +140,7 @@ class SimulatedProcess:
 
     def exit(self, at: float, wait_status: int | None = None) -> kinds.ProcessExit:
         """Return its exit."""
-        return kinds.ProcessExit(at=at, pid=self.pid, start_ticks=self.start_ticks, wait_status=wait_status)
+        return kinds.ProcessExit(at=at, pid=self.pid, start_ticks=self.pid, wait_status=wait_status)
 
 
 class Chance(random.Random):

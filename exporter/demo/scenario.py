@@ -174,7 +174,7 @@ class SimulatedDaemon:
                 at=at,
                 daemon=self.name,
                 pid=self.holder.pid,
-                start_ticks=self.holder.start_ticks,
+                start_ticks=self.holder.pid,
                 started=at,
                 uid=self.holder.workload.uid,
                 user=self.holder.workload.user,

@@ -90,7 +90,7 @@ def _address_ranges(clients: Sequence[SimulatedProcess], at: float) -> Iterator[
     for number, client in enumerate(clients):
         start = FIRST_RANGE + number * DISTANCE_OF_CLIENTS
         reserved = ((start, start + RANGE_BYTES),)
-        yield kinds.AddressRanges(at=at, pid=client.pid, start_ticks=client.start_ticks, gpu=reserved, host=())
+        yield kinds.AddressRanges(at=at, pid=client.pid, start_ticks=client.pid, gpu=reserved, host=())
 
 
 def _fault_block(

@@ -27,6 +27,9 @@ from exporter.report.status_text import status_lines
 from exporter.report.text import text_of
 from exporter.web.web_config import Protection
 
+if TYPE_CHECKING:
+    from exporter.page.page import Page
+
 IDLE_SECONDS = 5.0
 """Timeout for a client that sends nothing or reads nothing."""
 
@@ -227,9 +230,6 @@ class _BoundedReader(io.BufferedReader):
         return line
 
 
-if TYPE_CHECKING:
-    from exporter.page.page import Page
-
 DEFAULT_TELEMETRY_PATH = "/metrics"
 RUNBOOKS_PATH = "/runbooks"
 
@@ -237,9 +237,7 @@ MIN_TTL_SECONDS = 1.0
 MAX_RENDER_SHARE = 0.1
 """The largest part of the time that is spent on rendering one page. If a page takes long, its TTL is longer."""
 
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _VARIES: Mapping[str, str] = MappingProxyType({"Vary": "Accept"})
-_NO_ROUTES: Mapping[str, Route] = MappingProxyType({})
 _NOT_READY = plain(HTTPStatus.SERVICE_UNAVAILABLE, "the first collection is not complete")
 _FORBIDDEN = (
     "this page names users and workloads, so it is shown to local or authenticated visitors only: open it on this"
@@ -301,7 +299,7 @@ class Site:
         status: Callable[[], StatusInput],
         monotonic: Callable[[], float],
         telemetry_path: str = DEFAULT_TELEMETRY_PATH,
-        extra_routes: Mapping[str, Route] = _NO_ROUTES,
+        extra_routes: Mapping[str, Route] = MappingProxyType({}),
         simulated: bool = False,
         runbooks: Traversable | None = None,
     ) -> None:
@@ -410,7 +408,7 @@ def _static(name: str, content_type: str) -> Route:
     return Route(respond=lambda _: answer)
 
 
-def _page_answer(body: bytes, content_type: str, headers: Mapping[str, str] = _NO_HEADERS) -> Answer:
+def _page_answer(body: bytes, content_type: str, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
     content_type = f"{content_type}; charset=utf-8"
     return Answer(HTTPStatus.OK, body, content_type, headers={**_LANDING_PAGE_HEADERS, **headers})
 
