@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +26,8 @@ SERVICE_SECONDS = 30.0
 
 OTHER_VERSION = "the service is of another version; restart it"
 
+_CREDENTIALS = struct.Struct("3i")
+
 Answer = Mapping[str, Any]
 Value = TypeVar("Value")
 
@@ -35,7 +38,7 @@ def query_service(directory: Path, command: str, timeout: float, **arguments: An
     ServiceError if the service refuses, or does not answer within `timeout` seconds.
     """
     path = directory / NAME
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+    with unix_socket() as connection:
         connection.settimeout(timeout)
         try:
             connection.connect(str(path))
@@ -57,6 +60,18 @@ def query_service(directory: Path, command: str, timeout: float, **arguments: An
     if "problem" in answer:
         raise ServiceError(f"{path}: {answer['problem']}")
     return answer
+
+
+def unix_socket() -> socket.socket:
+    """Return a stream socket that no child process inherits."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return the PID and the UID at the other end, as the kernel reports them (SO_PEERCRED, unix(7))."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
+    return pid, uid
 
 
 def read_line(connection: socket.socket, max_bytes: int) -> bytes:

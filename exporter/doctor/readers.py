@@ -6,9 +6,7 @@ import mmap
 import os
 import re
 import shutil
-import socket
 import stat
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
@@ -58,7 +56,7 @@ from exporter.parse.proc import Capability, effective_capabilities, effective_us
 from exporter.report.findings import lost_gpus
 from exporter.report.reasons import reason_text, source_text
 from exporter.state.devices import serving_daemon
-from exporter.status_client import NAME
+from exporter.status_client import NAME, peer_of, unix_socket
 from exporter.web.web_config import WebSecurity
 
 Value = TypeVar("Value")
@@ -81,7 +79,6 @@ _MAX_NAMESPACES = 8
 _VERSION = re.compile(r"binary version: ([0-9]{1,10})")
 _PROPERTIES = ("Id", "LoadState", "PrivateTmp")
 _MAX_UNITS = 64
-_CREDENTIALS = struct.Struct("3i")
 _CONNECT_SECONDS = 2.0
 
 
@@ -308,18 +305,16 @@ def read_exporter(config: Config, proc: Proc, clock: Clock) -> ExporterProcess:
 
 
 def _service(runtime_directory: Path) -> tuple[int | None, str | None]:
-    """Return the PID that listens on the service's socket (SO_PEERCRED, unix(7)), or why it cannot be asked."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+    """Return the PID that listens on the service's socket, or why it cannot be asked."""
+    with unix_socket() as connection:
         connection.settimeout(_CONNECT_SECONDS)
         try:
             connection.connect(str(runtime_directory / NAME))
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            return peer_of(connection)[0] or None, None
         except PermissionError as error:
             return None, error.strerror
         except OSError:
             return None, None
-    pid, _, _ = _CREDENTIALS.unpack(credentials)
-    return int(pid) or None, None
 
 
 def _state_problem(directory: Path, uid: int, groups: frozenset[int], *, is_service: bool) -> str | None:

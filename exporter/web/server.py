@@ -9,7 +9,6 @@ import json
 import os
 import selectors
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from errno import EADDRINUSE, EAGAIN, ECONNABORTED, EINTR, EPROTO
@@ -20,7 +19,7 @@ from typing import Any
 import structlog
 
 from exporter.errors import ConfigError, ListenError
-from exporter.status_client import NAME, read_line
+from exporter.status_client import NAME, peer_of, read_line, unix_socket
 from exporter.web.pages import IDLE_SECONDS, Handler, Site
 from exporter.web.web_config import Protection, WebSecurity
 
@@ -314,8 +313,6 @@ SOCKET_SECONDS = 2.0
 
 MAX_COMMAND_BYTES = 4096
 
-_CREDENTIALS = struct.Struct("3i")
-
 Commands = Mapping[str, Callable[..., Mapping[str, Any]]]
 
 
@@ -361,12 +358,12 @@ class ServiceSocket:
 
     def _listen(self) -> socket.socket:
         self._path.parent.mkdir(mode=0o755, exist_ok=True)
-        with _unix_socket() as other:
+        with unix_socket() as other:
             other.settimeout(SOCKET_SECONDS)
             if other.connect_ex(str(self._path)) == 0:
                 raise OSError(0, "another service answers there")
         self._path.unlink(missing_ok=True)
-        listener = _unix_socket()
+        listener = unix_socket()
         try:
             listener.bind(str(self._path))
             self._path.chmod(0o600)
@@ -398,10 +395,7 @@ class ServiceSocket:
             structlog.get_logger().exception("answer_failed")
 
     def _answer(self, connection: socket.socket) -> Mapping[str, Any]:
-        # SO_PEERCRED (unix(7)): the kernel reports the client's user.
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        _, user, _ = _CREDENTIALS.unpack(credentials)
-        if user not in (0, os.geteuid()):
+        if peer_of(connection)[1] not in (0, os.geteuid()):
             return {"problem": "this socket serves only root and the service's own user"}
         try:
             request = json.loads(read_line(connection, MAX_COMMAND_BYTES))
@@ -413,10 +407,6 @@ class ServiceSocket:
         except Exception as error:  # noqa: BLE001 (a defect in one command must not stop the thread)
             structlog.get_logger().exception("command_raised")
             return {"problem": f"unexpected {type(error).__name__}: {error}"}
-
-
-def _unix_socket() -> socket.socket:
-    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
 
 def send(connection: socket.socket, answer: bytes) -> None:
