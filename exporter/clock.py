@@ -10,15 +10,12 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return the seconds since the epoch."""
-        ...
 
     def monotonic(self) -> float:
         """Return the seconds of a monotonic clock."""
-        ...
 
     def step(self) -> float:
         """Return by how many seconds the system's wall clock was set since this clock was created."""
-        ...
 
 
 class SystemClock:
