@@ -178,16 +178,15 @@ class DaemonProblem(Problem):
         "on {node} is in FAULT and refuses new clients][{recovery}; suspect: {suspect}]",
         meaning="A fatal GPU error affects the clients of the server. Until the last of these clients has exited, the "
         "server refuses new clients on all of its GPUs.",
-        remedy="End the affected clients that still run. Do not restart the daemon, and do not use "
-        "terminate_client (protocol 3: client terminate).",
+        remedy="Do not restart the daemon, and do not use terminate_client. End the affected clients that still run.",
         alert="CudaMpsServerFault",
     )
     FAULT = Definition(
         label="fault recently",
-        summary="[{affected} of|A fatal GPU error affected clients of] MPS daemon {daemon} [had a fault {since} ago, "
-        "which has ended; suspect: {suspect}|on {node}]",
+        summary="A fatal GPU error affected [{affected}|clients] of MPS daemon {daemon} [{since} ago and has ended; "
+        "suspect: {suspect}|on {node}]",
         meaning="A client caused a fatal GPU error. MPS ended all clients that share a GPU with it, directly or "
-        "through other clients. The fault is over, or will be within a minute.",
+        "through other clients. The server recovers after the exit of the last of them, as a rule within a minute.",
         remedy="Start the affected clients that do not restart by themselves. The daemon needs no action.",
         alert="CudaMpsFault",
         fails=False,

@@ -42,10 +42,7 @@ EXPECTED = {
             "MPS server 513 of /tmp/nvidia-mps has been in FAULT for 45 s; 1 client blocks recovery;"
             " suspect: very likely PID 700 (python3 of alice, job 42)."
         ),
-        (
-            "End the affected clients that still run. Do not restart the daemon, and do not use "
-            "terminate_client (protocol 3: client terminate)."
-        ),
+        "Do not restart the daemon, and do not use terminate_client. End the affected clients that still run.",
         ("kill -KILL 601",),
     ),
     "dead": (

@@ -51,5 +51,5 @@ def test_a_fault_that_has_ended() -> None:
     node = replace(three_clients(), incidents=over)
     (found,) = recovered(node, AT + 30)
     assert (found.problem, found.severity, found.fails) == (DaemonProblem.FAULT, Severity.WARNING, False)
-    assert "which has ended; suspect: " in found.text
+    assert "ago and has ended; suspect: " in found.text
     assert not list(recovered(node, AT + 20 + ALERT_SECONDS + 1))
