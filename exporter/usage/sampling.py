@@ -70,11 +70,11 @@ def memory_by_workload(node: Node) -> Mapping[GpuUuid, Mapping[Workload, int]]:
 def _memory_ratio(node: Node) -> float | None:
     # Of several compute instances of one GPU instance, only the first has its memory.
     devices = usable_gpus(node).values()
-    readings = [reading for reading in devices if reading.mig is None or reading.memory_total_bytes is not None]
-    if not readings or any(None in (reading.memory_used_bytes, reading.memory_total_bytes) for reading in readings):
+    readings = [each for each in devices if each.mig is None or each.memory_total_bytes is not None]
+    if not readings or any(each.memory_used_bytes is None or not each.memory_total_bytes for each in readings):
         return None
-    used = sum(reading.memory_used_bytes or 0 for reading in readings)
-    return round(used / sum(reading.memory_total_bytes or 0 for reading in readings), _DIGITS)
+    used = sum(each.memory_used_bytes or 0 for each in readings)
+    return round(used / sum(each.memory_total_bytes or 0 for each in readings), _DIGITS)
 
 
 def _sm_ratio(node: Node) -> float | None:

@@ -10,8 +10,10 @@ from exporter.model.daemon import DaemonState
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.launches import LaunchCounts, ProcessWork
 from exporter.model.node import Node
+from exporter.model.observation import GpuReading
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample
+from exporter.reducer import reduce
 from exporter.usage.attribution import processes_to_watch
 from exporter.usage.last_minute import MAX_READINGS, STALE_SECONDS, launch_counts
 from exporter.usage.sampling import sample_of, slots_until, with_sample
@@ -196,6 +198,11 @@ def test_has_the_clients_and_the_used_fraction_of_all_memory() -> None:
         sum(each.memory_total_bytes or 0 for each in readings),
     )
     assert found.memory_ratio == pytest.approx(used / total, abs=1e-4)
+
+
+def test_the_used_fraction_of_no_memory_is_unknown() -> None:
+    reading = GpuReading(at=AT, gpu=OTHER_GPU, memory_used_bytes=0, memory_total_bytes=0)
+    assert sample_of(reduce(Node(), reading)[0]).memory_ratio is None
 
 
 def test_has_the_mean_of_the_used_sms_of_all_gpus() -> None:
