@@ -287,7 +287,7 @@ class Discovery:
         return Reading(tuple(found), joined(problems))
 
     def _is_current(self, found: Candidate, now: float) -> bool:
-        """Return whether a daemon runs there or did recently, as far as known, and no other directory has its name."""
+        """Return whether a daemon ran there recently, or may run there now, and no other directory has its name."""
         named, process = self.named.get(found.location.name, found.location), found.location.process
         unknown = process is not None and self._proc.presence(*process) is Presence.UNKNOWN
         recent = unknown or now - found.seen_at <= FORGOTTEN_SECONDS

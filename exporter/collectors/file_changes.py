@@ -36,7 +36,7 @@ class FileChanges:
         """The callbacks of each watch, and whether each was called. Several followers of a file share its watch."""
 
     def watch(self, descriptor: int, changed: Changed) -> int | None:
-        """Watch an open file. Return the watch, or None. May hang; a write before this returns may go unreported."""
+        """Return the watch of a file for `forget`, or None. May hang; a write before this returns may go unreported."""
         if self._inotify < 0 or self._closing.is_set():
             return None
         # The path of the descriptor, so that no other file can take the place of this one. No lock is held, because

@@ -51,7 +51,7 @@ def last_records(path: Path, limit: int, *, opener: Callable[[Path, int], int] =
 
 @dataclass(eq=False)
 class KernelLog:
-    """New records of the kernel log. A collection waits `wait` seconds; `opener` returns a descriptor."""
+    """New records of the kernel log. A collection waits `wait` seconds at most; `opener` may raise OSError."""
 
     path: Path
     clock: Clock

@@ -171,7 +171,7 @@ class Proc:
             raise OSError(getattr(error, "errno", None) or EIO, f"process {pid} cannot be read") from error
 
     def variables(self, pid: int, names: Iterable[str], *, intact: bool = False) -> Mapping[str, str] | None:
-        """Return these variables of a process; None if unreadable or, if `intact`, overwritten. Needs ptrace."""
+        """Return those a process was started with; None if unreadable or, if `intact`, overwritten. Needs ptrace."""
         environment = self._bytes(pid, "environ", _MAX_BYTES)
         if environment is None:
             environment = self._environment_in_memory(pid)

@@ -387,7 +387,7 @@ class WorkloadProcesses:
         return text or ""
 
     def _first(self, pid: int, own: CgroupMembership, members: _Members) -> WorkloadProcess | None:
-        """Return a process; None if it is of MPS or Slurm, or another one of the job started it. Raises OSError."""
+        """Return a process; None if of MPS or Slurm, or if one of its job or pod started it. Raises OSError."""
         name, stat = self._proc.name(pid), self._read(pid, "stat")
         start_ticks = parse_proc.start_ticks(stat)
         if name in (None, MPS_PROGRAM_PREFIX, _STEP_DAEMON) or start_ticks is None or parse_proc.is_zombie(stat):

@@ -270,7 +270,7 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
 
 
 def without_processes(clues: Clues, pids: Collection[int]) -> Clues:
-    """Return the clues without_processes those about these processes."""
+    """Return the clues without those about these processes."""
     address = clues.address
     if address is not None:
         address = replace(address, matches=tuple(match for match in address.matches if match.pid not in pids))
@@ -328,7 +328,7 @@ class _Counts(NamedTuple):
     """What the libcuda probes counted before and after a fault, by PID.
 
     `before` is of the last reading before the fault and `after` of the first one after it. `healthy` has the last
-    counts without_processes a failed synchronisation. The probes covered `probed` in all readings but the last two.
+    counts without a failed synchronisation. The probes covered `probed` in all readings but the last two.
     """
 
     fault_ns: int

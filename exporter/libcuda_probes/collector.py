@@ -149,7 +149,7 @@ class LibcudaCollector:
         self._cleaned_at = float("-inf")
 
     def watch(self, percentages: Mapping[int, float], others: Iterable[int], settled: bool = False) -> None:
-        """Set the processes to probe, in any thread: clients with thread percentages, and others. Less if `settled`."""
+        """Set what to probe, in any thread: clients with percentages, and others; less often if all are `settled`."""
         self._percentages, self._pids, self._pauses.settled = percentages, (*percentages, *others), settled
 
     def collect(self) -> Reading:

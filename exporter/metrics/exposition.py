@@ -130,7 +130,7 @@ class Exposition:
         return snapshot.encoded(encoding, self._writers[encoding[0]])
 
     def text_of(self, prefix: str) -> str | None:
-        """Return the families with this prefix as text 0.0.4: node_exporter has other ones itself. None at first."""
+        """Return families by prefix as text 0.0.4, None at first: node_exporter refuses its own ones in a file."""
         if self._snapshot is None:
             return None
         metrics = self._snapshot.metrics()

@@ -31,7 +31,7 @@ ALL_RULES = _RULES_BY_ROLE[False]
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A line: role and PID of its writer, and its message. `stamp` is local time, only for order and distances."""
+    """A line: role and PID of its writer, and its message. `stamp`: local time, no zone, for order and distances."""
 
     role: str
     pid: int
@@ -140,7 +140,7 @@ def filter_lines(lines: bytes, unknown: int = 0) -> FilteredLines:
 
 
 def last_critical_lines(lines: bytes, limit: int) -> list[bytes]:
-    """Return the last `limit` lines of faults, starts and ends. Other lines cost less here than in `filter_lines`."""
+    """Return the last `limit` critical lines: of faults, starts and ends. Others cost less than in `filter_lines`."""
     text = b"\n" + lines
     lower = text.lower()
     begins = {found.start() for found in _LIST_ITEM.finditer(text)}

@@ -23,7 +23,7 @@ _MAX_STATE_WORD = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitProperties:
-    """One unit. `commands` are those of ExecStart=, as systemd shows them; `user` is its User=, empty for root."""
+    """One unit. `commands`: those of ExecStart=, arguments joined by spaces; `user`: name or number, empty for root."""
 
     name: str
     enabled: bool
@@ -34,7 +34,7 @@ class UnitProperties:
 
     @property
     def daemon_command(self) -> str | None:
-        """The command that starts a daemon (`-d`, `-f`), also through a shell; not one that only sends `quit`."""
+        """The command that starts a daemon (`-d`, `-f`), also by a shell or env; not one that only sends `quit`."""
         for command in self.commands:
             if any({"-d", "-f"} & set(arguments.split()) for arguments in _DAEMON.findall(command)):
                 return command

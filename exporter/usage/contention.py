@@ -354,7 +354,7 @@ def _used(split: Split, pid: int) -> float:
 def _is_quiet(pid: int, split: Split, busy_others: float) -> bool:
     """Return whether others could hardly slow a client down.
 
-    `busy_others` had work in flight, on average. GPM shows what nobody watched, and if there is room: estimates do not.
+    `busy_others` is how many others had work in flight, on average. Only GPM shows what nobody watched, and free room.
     """
     if split.measured and (pid not in split.estimates or split.sm - _used(split, pid) > ALMOST_QUIET):
         return False

@@ -178,7 +178,7 @@ class Driver:
         return False
 
     def pause(self, timeout: float) -> bool:
-        """Close the driver, and keep it closed. Return False if that takes over `timeout` seconds: a call may hang."""
+        """Close the driver until `resume`, but after a call that hangs in it. Return whether in `timeout` seconds."""
         with self._changed:
             self._paused = True
             self._changed.notify_all()
