@@ -90,7 +90,7 @@ def _reduce(last: Node, observation: kinds.Observation | None) -> Reduced:
     node, decided = _decide_claims(undecided, node, observation)
     events = explained + observed + decided
     node, faults = incidents.track(last, state_processes.count_events(before, node, events), events, force=force)
-    node, unclaimed = xids.report_unclaimed(node, force=force)
+    node, unclaimed = xids.report_unclaimed(lifecycle.with_processes_at_end(last, node), force=force)
     if observation is not None:
         node = attribution.attribute(node, observation)
     return accounting.account(last, node, observation, events), events + faults + unclaimed

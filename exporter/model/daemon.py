@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import Concatenate, ParamSpec
 
-from exporter.model.observation import DaemonName, DaemonProcess, GpuUuid, LoggedCommands, SessionHolder, SocketProbes
+from exporter.model.observation import (
+    DaemonName,
+    DaemonProcess,
+    GpuUuid,
+    LoggedCommands,
+    ProcessReading,
+    SessionHolder,
+    SocketProbes,
+)
 from exporter.model.reason import Reason
 from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server
 from exporter.model.settings import Limits
@@ -223,6 +231,8 @@ class Lifecycle:
     """When the daemon ended, until the reason is decided. Another daemon may already run there."""
     clients_at_end: frozenset[int] | None = None
     """PIDs of the clients that were connected or waited when the daemon ended; None if not all were known."""
+    processes_at_end: Mapping[int, ProcessReading] = field(default_factory=dict)
+    """The known processes of these clients, which may have exited since."""
     loss_reason: LossReason = LossReason.DIED
     last_loss_at: float | None = None
     not_found_at: float | None = None  # When a command last found no daemon.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from exporter.model.action import ActionResult
+from exporter.model.action import ActionReason, ActionResult
 from exporter.model.daemon import LossReason, StopReason
 from exporter.model.event import TIMELINE, Event, EventName
 from exporter.model.event import Severity as LogLevel
@@ -17,6 +17,7 @@ from exporter.report.node_status import StatusInput
 from exporter.report.problem import Severity
 from exporter.report.reasons import reason_text
 from exporter.report.text import code_text, counted, display_name, duration_text, pid_text, short_gpu, short_time
+from exporter.report.watchdog_text import action_text
 from exporter.view import gpu_name
 
 MOST_ROWS = 40
@@ -32,6 +33,8 @@ _REASONS = {
     RefusalReason.FAULT.value: "the server is in FAULT",
     RefusalReason.OTHER.value: "for an unknown reason",
     StopReason.WORKLOAD_ENDED.value: "its job or pod ended",
+    ActionReason.DOWN.value: "it was down",
+    ActionReason.HUNG.value: "it was hung",
 }
 _LEVELS = {LogLevel.INFO: Severity.UNKNOWN, LogLevel.WARNING: Severity.WARNING, LogLevel.ERROR: Severity.CRITICAL}
 
@@ -113,7 +116,7 @@ def _head(event: Event) -> str:
         words = "an operator stopped the daemon"
     elif event.event in (EventName.CLIENT_REFUSED, EventName.CLIENT_WAITING, EventName.PROCESS_BYPASSING):
         words = f"{'a client' if event.pid is None else pid_text(event.pid)} {words}"
-    return " ".join(filter(None, (words, code_text(event.action or ""))))
+    return " ".join(filter(None, (words, action_text(event.action or ""))))
 
 
 def _details(data: StatusInput, event: Event) -> Iterable[str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from operator import add
 
 from exporter.model.node import Node
+from exporter.model.server import RefusalReason
 from exporter.model.settings import PIPE_DIRECTORY, Mode
 from exporter.parse.printable import printable
 from exporter.report.daemon_findings import FULL_RATIO
@@ -14,12 +15,21 @@ from exporter.report.problem import NodeProblem
 from exporter.report.problems import DaemonProblem
 from exporter.report.process_status import described
 from exporter.report.reasons import reason_text
-from exporter.report.remedy import DOCTOR, address_of, command_to_end, command_to_set, control_command, known
+from exporter.report.remedy import (
+    DOCTOR,
+    address_of,
+    command_to_end,
+    command_to_set,
+    control_command,
+    known,
+    step_to_rerun,
+)
 from exporter.report.text import counted, duration_text, mebibytes, percent, workload_name
 from exporter.report.watchdog_text import OBSERVES
 from exporter.state import limits
 from exporter.state.devices import serving_daemon, uses_gpu
 from exporter.state.gpus import used_bytes
+from exporter.state.processes import workload_of
 from exporter.usage.capacity import gpu_sharing
 from exporter.usage.contention import starved
 from exporter.usage.sampling import memory_by_workload
@@ -48,7 +58,7 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
         found = sorted(pids & idle.keys())
         facts = [f"{described(node, pid)} is idle and holds {mebibytes(idle[pid])}" for pid in found]
         if not pids & measured:
-            facts = ["it is unknown which clients are idle: their SM time is not known"]
+            facts = ["it is unknown which clients are idle; --attribution=bpf measures that"]
         elif not found:
             facts = ["no client is idle"]
         kills = {pid: command_to_end(node, pid) for pid in found[:MOST_COMMANDS]}
@@ -59,6 +69,7 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
             daemon=daemon.name,
             server=server.pid,
             values={"clients": str(len(clients)), "limit": str(limit)},
+            affected=f"new clients; {daemon.totals.refused.get(RefusalReason.LIMIT, 0)} were refused so far",
             facts=tuple(facts),
             outlook="A slot becomes free when a client exits.",
             steps=(
@@ -92,7 +103,22 @@ def filled_memory(node: Node, at: float) -> Iterable[Finding]:
             }
             order = sorted(used_bytes(reading).items(), key=lambda each: (-each[1], each[0]))
             facts = tuple(f"{described(node, pid)} holds {mebibytes(size)}" for pid, size in order)
-            yield Finding(NodeProblem.WORKLOAD_FILLS_MEMORY, at=at, gpu=uuid, values=values, facts=facts)
+            own = [pid for pid, _ in order if workload_of(node.processes.get(pid)) == workload]
+            clients = {pid for each in node.daemons.values() for pid in each.clients}
+            others = [pid for pid, _ in order if pid in clients and pid not in own]
+            yield Finding(
+                NodeProblem.WORKLOAD_FILLS_MEMORY,
+                at=at,
+                gpu=uuid,
+                values=values,
+                affected=counted(len(others), "client of another workload", "clients of other workloads"),
+                affected_names=tuple(described(node, pid) for pid in others),
+                facts=facts,
+                steps=(
+                    ManualStep(text=NodeProblem.WORKLOAD_FILLS_MEMORY.definition.remedy),
+                    step_to_rerun(node, own, "If the others cannot wait, restart the workload."),
+                ),
+            )
 
 
 def starved_clients(node: Node, at: float) -> Iterable[Finding]:
@@ -116,7 +142,8 @@ def starved_clients(node: Node, at: float) -> Iterable[Finding]:
                     "slowdown": f"its work {slowdown_text(node, sharing[uuid], slowed[pids[0]])}",
                 },
                 notes=(others,) if len(pids) > 1 else (),
-                facts=tuple(f"{described(node, pid)} is starved" for pid in pids),
+                affected=counted(len(pids), "client"),
+                affected_names=tuple(described(node, pid) for pid in pids),
             )
 
 
@@ -136,6 +163,7 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
     daemons = [each for gpu in gpus.values() if (each := serving_daemon(node, gpu.reading)) is not None]
     directories = dict.fromkeys(each.pipe_directory for each in daemons)
     is_down = any(each.ended and uses_gpu(node, each, uuid) for each in node.daemons.values() for uuid in gpus)
+    rerun = step_to_rerun(node, places, "If their units, pods or jobs set the variable, restart these.")
     yield Finding(
         NodeProblem.PROCESS_BYPASSING,
         at=at,
@@ -145,7 +173,8 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
             "gpu": ", ".join(printable(gpu_name(node, uuid)) for uuid in gpus),
             "processes": counted(len(places), "process", "processes"),
         },
-        facts=tuple(
+        affected=f"{counted(len(places), 'process', 'processes')} without limits, and the MPS clients of the same GPUs",
+        affected_names=tuple(
             f"{described(node, pid)} on {', '.join(on)}, for {duration_text(at - since[pid])}"
             for pid, on in places.items()
         ),
@@ -157,6 +186,7 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
                 text=NodeProblem.PROCESS_BYPASSING.definition.remedy,
                 commands=known(*(command_to_set(PIPE_DIRECTORY, each) for each in directories))[:MOST_COMMANDS],
             ),
+            *((rerun,) if rerun.commands else ()),
         ),
     )
 
@@ -180,6 +210,8 @@ def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fin
             more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
             settable = [check.command for check in drifted if check.command][:MOST_COMMANDS]
             acts = settable and policy is not None and policy.mode_of(daemon) is Mode.ACT
+            servers = {each.server for each in drifted}
+            clients = sorted(client.pid for client in daemon.clients.values() if client.server in servers)
             will = "The watchdog sets it again." if acts else f"The watchdog will not set it again: {OBSERVES}."
             yield Finding(
                 NodeProblem.LIMITS_DRIFTED,
@@ -188,6 +220,8 @@ def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fin
                 daemon=daemon.name,
                 server=drifted[0].server,
                 values={"limits": f"{texts[0]}{more}"},
+                affected=counted(len(clients), "client") if clients else "new clients",
+                affected_names=tuple(described(node, pid) for pid in clients),
                 facts=tuple(map(add, texts, lasting)),
                 outlook="" if policy is None else will,
                 steps=(

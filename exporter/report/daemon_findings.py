@@ -1,6 +1,7 @@
 """Problems of daemons and their servers, with what the watchdog does about them, and what is over."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.identity import identity_of
@@ -13,7 +14,7 @@ from exporter.model.watchdog import HARMLESS, Condition, WatchdogPhase, Watchdog
 from exporter.parse.control_reply import list_servers
 from exporter.parse.printable import printable
 from exporter.report.document import ManualStep
-from exporter.report.finding import MOST_COMMANDS, Finding
+from exporter.report.finding import MOST_GROUPED, Finding
 from exporter.report.incident_status import verdict
 from exporter.report.incident_text import client_text
 from exporter.report.problem import NodeProblem, Problem
@@ -29,6 +30,7 @@ from exporter.report.reasons import reason_text, texts_of
 from exporter.report.remedy import (
     DOCTOR,
     address_of,
+    client_count,
     command_to_end_server,
     command_to_kill,
     commands_to_restart,
@@ -42,8 +44,9 @@ from exporter.report.remedy import (
     last_log_lines,
     quarantine_cause,
     recovery_steps,
+    step_to_rerun,
 )
-from exporter.report.text import counted, duration_text, failed_starts_text, listed, mebibytes
+from exporter.report.text import counted, duration_text, failed_starts_text, mebibytes
 from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
 from exporter.state import servers
 from exporter.state.devices import serves_gpu, uses_gpu
@@ -74,9 +77,6 @@ STATE_PROBLEMS = {
     DaemonState.STARTING: DaemonProblem.DAEMON_STARTING,
 }
 
-MOST_NAMED = 8
-"""At most so many clients that ended with a daemon are named."""
-
 _WAIT = ManualStep(text="Wait for the restart.")
 _CAUSE = "Find the cause in the last lines of the daemon's logs."
 
@@ -94,7 +94,7 @@ def faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
                 at=at,
                 daemon=daemon.name,
                 server=server.pid,
-                facts=tuple(described(node, each.pid) for each in clients_of(daemon, server)),
+                **_of_clients(node, (each.pid for each in clients_of(daemon, server))),
                 situation=Situation.FAULT_WITHOUT_INCIDENT,
             )
 
@@ -102,7 +102,7 @@ def faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
 def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> Finding:
     blockers = tuple(incident.blockers)
     daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
-    kills = known(*(command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_COMMANDS]))
+    kills = known(*(command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_GROUPED]))
     remedy = DaemonProblem.SERVER_FAULT.definition.remedy
     steps = [ManualStep(text=remedy, commands=kills, ends=len(kills))] if blockers else []
     if incident.stuck:
@@ -120,7 +120,8 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
         server=incident.server,
         client=blockers[0] if blockers else None,
         values={"suspect": verdict(incident), "recovery": recovery},
-        facts=_affected(incident),
+        affected=counted(len(incident.affected), "client"),
+        affected_names=_affected(incident),
         outlook=" ".join(filter(None, (recovers, "" if daemon is None else outlook(node, daemon, policy)))),
         situation=None if blockers else Situation.CLIENTS_ENDING,
         steps=tuple(steps),
@@ -130,9 +131,15 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
 def _affected(incident: Incident) -> tuple[str, ...]:
     """Return the affected clients, first those that block recovery."""
     blockers = incident.blockers if incident.open else ()
-    first = [f"{client_text(incident.details_of(pid))} blocks recovery" for pid in blockers]
+    first = [f"{client_text(incident.details_of(pid))}, which blocks recovery" for pid in blockers]
     others = [pid for pid in incident.affected if pid not in blockers]
-    return (*first, *(f"{client_text(incident.details_of(pid))} was affected" for pid in others))
+    return (*first, *(client_text(incident.details_of(pid)) for pid in others))
+
+
+def _of_clients(node: Node, pids: Iterable[int]) -> dict[str, Any]:
+    """Return that these clients are affected."""
+    names = tuple(described(node, pid) for pid in sorted(pids))
+    return {"affected": counted(len(names), "client") if names else "", "affected_names": names}
 
 
 def recovered(node: Node, at: float) -> Iterable[Finding]:
@@ -153,7 +160,8 @@ def recovered(node: Node, at: float) -> Iterable[Finding]:
                 daemon=incident.daemon,
                 server=incident.server,
                 values={"affected": counted(len(incident.affected), "client"), "suspect": verdict(incident)},
-                facts=_affected(incident),
+                affected=counted(len(incident.affected), "client"),
+                affected_names=_affected(incident),
             )
 
 
@@ -170,7 +178,7 @@ def _returned(node: Node, daemon: Daemon, watch: WatchdogState, at: float) -> It
             since=lost_at,
             daemon=daemon.name,
             values={"ended": _ended_text(daemon)},
-            facts=_ended_clients(node, daemon),
+            **_ended_clients(node, daemon),
             steps=(
                 ManualStep(text="Restart the clients that ended, and the processes that bypass MPS."),
                 ManualStep(text=_CAUSE, commands=last_log_lines(daemon)),
@@ -187,10 +195,14 @@ def _ended_text(daemon: Daemon) -> str:
     return f"{counted(len(clients), 'client') if clients else 'no client'} ended"
 
 
-def _ended_clients(node: Node, daemon: Daemon) -> tuple[str, ...]:
-    """Return the clients that ended with a daemon, on one line."""
-    names = [described(node, pid) for pid in sorted(daemon.lifecycle.clients_at_end or ())]
-    return (f"ended: {listed(names, MOST_NAMED)}",) if names else ()
+def _ended_clients(node: Node, daemon: Daemon) -> dict[str, Any]:
+    """Return that the clients that ended with a daemon are affected."""
+    exited = daemon.lifecycle.processes_at_end
+    pids = sorted(daemon.lifecycle.clients_at_end or ())
+    return {
+        "affected": _ended_text(daemon),
+        "affected_names": tuple(described(node, pid, exited=exited.get(pid)) for pid in pids),
+    }
 
 
 def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
@@ -205,6 +217,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
                 daemon=daemon.name,
                 gpu=watch.quarantine.gpu,
                 values={"cause": quarantine_cause(node, watch.quarantine)},
+                **_of_clients(node, daemon.clients),
                 steps=recovery_steps(node, watch.quarantine.gpu, watch.quarantine.action, daemon, policy),
             )
         block = None if policy is None or not daemon.declared.expected else policy.lock_problem(daemon)
@@ -218,14 +231,11 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
             step = ManualStep(
                 text=NodeProblem.LOG_BLOCKED.definition.remedy,
                 commands=commands_to_restart(node, daemon, policy),
-                ends=_clients(daemon),
+                ends=client_count(daemon),
             )
-            yield Finding(NodeProblem.LOG_BLOCKED, at=at, since=since, daemon=daemon.name, steps=(step,))
-
-
-def _clients(daemon: Daemon) -> int | None:
-    """Return how many clients the end of a daemon ends; None if that is unknown."""
-    return len(daemon.clients) if daemon.clients_known else None
+            yield Finding(
+                NodeProblem.LOG_BLOCKED, at=at, since=since, daemon=daemon.name, affected="no client", steps=(step,)
+            )
 
 
 def _state_finding(
@@ -265,7 +275,8 @@ def _state_finding(
             at=at,
             daemon=name,
             values={"clients": counted(len(waiting), "client")},
-            facts=tuple(f"{described(node, pid, daemon.connections.queued.get(pid))} waits" for pid in waiting),
+            affected=counted(len(waiting), "client"),
+            affected_names=tuple(described(node, pid, daemon.connections.queued.get(pid)) for pid in waiting),
         )
     return None
 
@@ -285,14 +296,18 @@ def _problem(
 ) -> Finding:
     """Return the problem with what indicates it, what happens by itself, and what to do."""
     values, facts, notes = dict[str, str](), tuple[str, ...](), history_of(watch)
+    affected: dict[str, Any] = {}
     situation, commands = None, tuple[str, ...]()
     since = _since(node, at, daemon, watch, problem)
     match problem:
         case DaemonProblem.DAEMON_DOWN | DaemonProblem.DAEMON_ENDED:
             if daemon.lifecycle.last_loss_at is not None:
-                notes, facts = (f"{_ended_text(daemon)} with it", *notes), _ended_clients(node, daemon)
+                notes, affected = (f"{_ended_text(daemon)} with it", *notes), _ended_clients(node, daemon)
         case DaemonProblem.DAEMON_UNRESPONSIVE:
             facts = (_process_state(node, daemon),)
+            affected = _of_clients(node, daemon.clients)
+            connected = counted(len(daemon.clients), "connected client continues", "connected clients continue")
+            affected["affected"] = f"new CUDA processes, which hang; {connected}"
         case DaemonProblem.PID_FILE_WRONG:
             values, facts = {"pid": str(daemon.pid)}, (f"write {daemon.pid} into it",)
         case DaemonProblem.DAEMON_UNSUPPORTED:
@@ -304,6 +319,7 @@ def _problem(
             failed = daemon.connections.failed_starts
             values, since = {"failed": failed_starts_text(failed)}, failed.started_at[0]
             facts = tuple(_causes_of_early_exits(node, daemon))
+            affected = {"affected": "new clients; connected ones continue"}
             if failed.last_exit_at is not None:
                 facts = (f"the last server exited {duration_text(max(0.0, at - failed.last_exit_at))} ago", *facts)
     if watch.problem is not None:
@@ -322,6 +338,7 @@ def _problem(
         values=values,
         notes=tuple(notes),
         facts=facts,
+        **affected,
         outlook=outlook(node, daemon, policy) if watch.diagnosis is not None or watch.phase in _SUSPENDED else "",
         situation=situation,
         commands=commands,
@@ -376,20 +393,21 @@ def _steps(
                 return (_WAIT, cause)
             if suspended:
                 return (*_steps_to_resume(daemon, watch), *(() if acts else (to_start,)))
-            bypass = any(gpu.bypassing and uses_gpu(node, daemon, uuid) for uuid, gpu in node.gpus.items())
-            restart = (ManualStep(text="Restart the processes that bypass MPS."),) if bypass else ()
+            bypass = [pid for uuid, gpu in node.gpus.items() if uses_gpu(node, daemon, uuid) for pid in gpu.bypassing]
+            restart = (step_to_rerun(node, bypass, "Restart the processes that bypass MPS."),) if bypass else ()
             return (to_start, *restart, cause)
         case DaemonProblem.DAEMON_UNRESPONSIVE:
             if watch.phase in _RESTARTING:
                 return (_WAIT, cause)
-            commands = () if acts else commands_to_restart(node, daemon, policy)
-            text = "Restart the daemon, which ends its clients, if it does not answer soon."
+            commands, ends = commands_to_restart(node, daemon, policy), client_count(daemon)
+            text = "If the watchdog does not restart the daemon, restart it" if acts else "Restart the daemon"
+            text = f"{text}{', which ends its clients' if ends is None else ''}."
             first = tuple[ManualStep, ...]()
             state = state_of_daemon(node, daemon)
             if (state is None or is_suspended(state)) and is_living(node, identity_of(daemon.runtime.process)):
                 resume = (f"kill -CONT {daemon.pid}",)
                 first = (ManualStep(text="Resume its process, if that is stopped.", commands=resume, ends=0),)
-            return (*first, ManualStep(text=text, commands=commands, ends=_clients(daemon)), cause)
+            return (*first, ManualStep(text=text, commands=commands, ends=ends), cause)
         case DaemonProblem.SERVER_CRASH_LOOP:
             return (
                 ManualStep(text="Read why the servers exit.", commands=last_log_lines(daemon, first="server.log")),

@@ -28,10 +28,10 @@ class ManualStep:
 class FindingStatus:
     """A problem that the node has now, of one daemon or alike of several ones.
 
-    `code` and `label` name it, `text` says what is wrong, and `meaning` what that means. `facts` are the affected
-    processes, GPUs or paths, and what indicates the problem. `outlook` is what happens without an operator, and `steps`
-    are what to do, in order. `follows` is another problem that may be the cause. `fails` is whether `status`
-    exits with code 1. `client` is a PID.
+    `code` and `label` name it, `text` says what is wrong, and `meaning` what that means. `affected` is who is affected,
+    in a few words, and `affected_names` the known ones. `facts` are what indicates the problem. `outlook` is what
+    happens without an operator, and `steps` are what to do, in order. `follows` is another problem that may be the
+    cause. `fails` is whether `status` exits with code 1. `client` is a PID.
     """
 
     code: str
@@ -44,6 +44,8 @@ class FindingStatus:
     since: float | None
     text: str
     meaning: str
+    affected: str
+    affected_names: tuple[str, ...]
     facts: tuple[str, ...]
     outlook: str
     steps: tuple[ManualStep, ...]

@@ -19,7 +19,7 @@ MOST_COMMANDS = 4
 """How many commands of one kind a step has at most."""
 
 MOST_FACTS = 512
-"""At most so many facts of a finding are in the document."""
+"""At most so many facts, and so many names, of a finding are in the document."""
 
 MOST_GROUPED = 16
 """So many commands a step for several daemons has at most."""
@@ -50,8 +50,14 @@ class Finding:
     details: str = ""
     """Sentences after the text: what `doctor` read."""
 
+    affected: str = ""
+    """Who is affected, in a few words: the number of clients; empty if that is unknown."""
+
+    affected_names: tuple[str, ...] = ()
+    """The known ones."""
+
     facts: tuple[str, ...] = ()
-    """The affected processes, paths or GPUs, and what indicates the problem."""
+    """What indicates the problem: processes, paths or GPUs."""
 
     outlook: str = ""
     """What happens without an operator: sentences that hold in the watchdog's mode, budget and permissions."""
@@ -138,12 +144,14 @@ def finding_statuses(found: Iterable[Finding]) -> tuple[FindingStatus, ...]:
 def _status(alike: Sequence[Finding]) -> FindingStatus:
     """Return findings of several daemons, or a single one. Those of the others have their own texts as facts."""
     first, *others = alike
-    text, facts = first.text, list(first.facts)
+    text, facts, affected = first.text, list(first.facts), first.affected
+    names = [name for each in alike for name in each.affected_names]
     daemons = tuple(dict.fromkeys(printed(each.daemon) for each in alike if each.daemon is not None))
     if others:
         what = "more daemon" if len(daemons) == len(alike) else "more server"
         text = f"{text}; the same applies to {counted(len(others), what)}"
         facts = [". ".join(filter(None, (each.text, *each.facts, each.outlook))) for each in others]
+        affected = counted(len(names), "client") if names else ""
     return filled(
         FindingStatus,
         first,
@@ -151,6 +159,8 @@ def _status(alike: Sequence[Finding]) -> FindingStatus:
         code=first.problem.code,
         daemons=daemons,
         text=text,
+        affected=affected,
+        affected_names=tuple(names[:MOST_FACTS]),
         facts=tuple(facts[:MOST_FACTS]),
         steps=tuple(map(_together, zip(*(each.all_steps for each in alike), strict=True))),
         runbook=first.definition.page,

@@ -152,8 +152,8 @@ def brief(incident: IncidentStatus) -> str:
     return f"{_title(incident)}{ago}: {incident_state(incident)}; {affected} affected; suspect: {incident.verdict}"
 
 
-def details(incident: IncidentStatus) -> list[Line]:
-    """Return all details, with the commands that end the clients that block recovery."""
+def details(incident: IncidentStatus, *, commands: bool = True) -> list[Line]:
+    """Return all details; with `commands`, also those that end the clients that block recovery."""
     state, now = incident_state(incident), incident.at
     suspects = [] if incident.kind == "hardware" else first_of(_suspects(incident.suspects))
     affected = first_of(affected_text(each, memory=True) for each in incident.affected)
@@ -167,7 +167,7 @@ def details(incident: IncidentStatus) -> list[Line]:
         *_part("Affected", [f"{affected_count(incident)}{':' if affected else ''}", *affected]),
         *_part("Suspect", [incident.verdict, *suspects]),
         *_part("Refused", _refused(incident)),
-        *_part("Blocked by", _blocked_by(incident)),
+        *_part("Blocked by", _blocked_by(incident, commands=commands)),
     ]
 
 
@@ -220,7 +220,7 @@ def _refused(incident: IncidentStatus) -> Sequence[str]:
     return [f"{counted(incident.refused_count, 'new client')}, because the server was in FAULT (error 807)", *pids]
 
 
-def _blocked_by(incident: IncidentStatus) -> Iterable[Piece | str]:
+def _blocked_by(incident: IncidentStatus, *, commands: bool) -> Iterable[Piece | str]:
     """Yield the clients that block recovery, each with the command that ends it; then those that blocked it before."""
     present = [each for each in incident.blocking if each.until is None]
     past = [
@@ -230,13 +230,13 @@ def _blocked_by(incident: IncidentStatus) -> Iterable[Piece | str]:
     ]
     for each in present[:MOST_LISTED]:
         text = f"{client_text(each)}, for {duration_text(each.seconds)} so far"
-        yield f"{text}; this ends it:" if each.kill_command else text
-        yield from (shell_command(f"  {command}") for command in each.kill_command)
+        yield f"{text}; this ends it:" if commands and each.kill_command else text
+        yield from (shell_command(f"  {command}") for command in each.kill_command if commands)
     if incident.stuck:
         yield "no client: all affected clients have exited, and the server does not recover"
-        if incident.end_server_command:
+        if commands and incident.end_server_command:
             yield "this ends the server and any clients on it; the daemon starts another one:"
-        yield from map(shell_command, incident.end_server_command)
+            yield from map(shell_command, incident.end_server_command)
     if len(present) > MOST_LISTED:
         yield f"and {len(present) - MOST_LISTED} more"
     yield from first_of(past)

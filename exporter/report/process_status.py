@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from exporter.model.node import Node
+from exporter.model.observation import ProcessReading
 from exporter.model.reason import Reason
 from exporter.model.server import Client
 from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_VALUE, printable
@@ -50,12 +51,12 @@ def printed(value: Any, longest: int = LONGEST_VALUE) -> Any:
     return tuple(printed(each, longest) for each in value) if type(value) is tuple else value
 
 
-def names_of(node: Node, pid: int, uid: int | None = None) -> Mapping[str, Any]:
-    """Return the names of the process that has this PID now, as fields of a `ProcessStatus`.
+def names_of(node: Node, pid: int, uid: int | None = None, exited: ProcessReading | None = None) -> Mapping[str, Any]:
+    """Return the names of a process that has `exited`, or that has this PID now, as fields of a `ProcessStatus`.
 
     If its user is unknown, the name is made of its UID, if that is given.
     """
-    process = node.processes.get(pid)
+    process = exited or node.processes.get(pid)
     pod = pod_of(node, process)
     user = None if process is None else process.user
     return {
@@ -67,12 +68,19 @@ def names_of(node: Node, pid: int, uid: int | None = None) -> Mapping[str, Any]:
     }
 
 
-def described(node: Node, pid: int, uid: int | None = None, *, start_ticks: int | None = None) -> str:
+def described(
+    node: Node,
+    pid: int,
+    uid: int | None = None,
+    exited: ProcessReading | None = None,
+    *,
+    start_ticks: int | None = None,
+) -> str:
     """Return a process: `PID 600 (train.py of alice, job 42)`. With `start_ticks`, no other process is named."""
     process = node.processes.get(pid)
     if start_ticks is not None and (process is None or process.start_ticks != start_ticks):
         return pid_text(pid)
-    names = names_of(node, pid, uid)
+    names = names_of(node, pid, uid, exited)
     return process_text(pid, names["command"], names["user"], workload_text(names["workload"], names["pod"]))
 
 

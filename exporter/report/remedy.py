@@ -1,13 +1,13 @@
 """Commands that fix a problem, for the daemon they name."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from shlex import join, quote
 from typing import Any
 
 from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.identity import ProcessIdentity, identity_of
+from exporter.model.identity import ProcessIdentity, WorkloadKind, identity_of
 from exporter.model.incident import ClientDetails
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
@@ -19,7 +19,7 @@ from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_argum
 from exporter.report.document import ManualStep
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
-from exporter.state.processes import pod_of_daemon, process_id
+from exporter.state.processes import pod_of, pod_of_daemon, process_id, workload_of
 from exporter.view import gpu_name
 from exporter.watchdog.context import Policy
 from exporter.watchdog.restart import start_environment
@@ -61,6 +61,9 @@ def resume_daemon_answer(name: str, watch: WatchdogState) -> Mapping[str, Any]:
 PROGRAM = "nvidia-cuda-mps-control"
 
 DOCTOR = "cuda-mps-exporter doctor"
+
+MOST_RERUN = 4
+"""How many units, pods and jobs a step restarts at most."""
 
 LONGEST_COMMAND = 4096
 """Longer commands are not shown: no terminal takes more in one line (N_TTY_BUF_SIZE)."""
@@ -123,6 +126,34 @@ def command_to_kill(client: ClientDetails, address: Address | None) -> str | Non
 def command_to_end(node: Node, pid: int) -> str | None:
     """Return what asks a client to exit; None if its process is not known to run."""
     return f"kill -TERM {pid}" if pid > 1 and pid in node.processes else None
+
+
+def step_to_rerun(node: Node, pids: Iterable[int], text: str) -> ManualStep:
+    """Return how to restart the units, pods and jobs of processes, and how many MPS clients that ends.
+
+    A process in a plain shell or an unnamed container has no such command.
+    """
+    commands = {command for pid in pids if (command := _command_to_rerun(node, pid)) is not None}
+    clients = [pid for daemon in node.daemons.values() for pid in daemon.clients]
+    ends = sum(_command_to_rerun(node, pid) in commands for pid in clients) if commands else None
+    return ManualStep(text=text, commands=tuple(sorted(commands)[:MOST_RERUN]), ends=ends)
+
+
+def _command_to_rerun(node: Node, pid: int) -> str | None:
+    process = node.processes.get(pid)
+    workload, pod = workload_of(process), pod_of(node, process)
+    if pod is not None:
+        return _line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name)))
+    if workload is not None and workload.kind is WorkloadKind.SLURM_JOB and workload.name.isdecimal():
+        return f"scontrol requeue {workload.name}"
+    if workload is not None and workload.kind is WorkloadKind.UNIT and is_service_name(workload.name):
+        return f"systemctl restart {quote(workload.name)}"
+    return None
+
+
+def client_count(daemon: Daemon) -> int | None:
+    """Return how many clients the end of a daemon ends; None if that is unknown."""
+    return len(daemon.clients) if daemon.clients_known else None
 
 
 def command_to_set(variable: str, value: str) -> str | None:
@@ -316,10 +347,11 @@ def recovery_steps(
     steps = [ManualStep(text="Take the node out of scheduling, and let the work on its other GPUs end.")]
     if action == RESET:
         if daemon is None or not daemon.ended:
-            text = "Stop the daemon, which ends its clients, and every other process on that GPU."
-            steps.append(
-                ManualStep(text=text, commands=() if daemon is None else commands_to_stop(node, daemon, policy))
-            )
+            text = "Stop MPS and every other process on that GPU."
+            stop = ManualStep(text=text)
+            if daemon is not None:
+                stop = replace(stop, commands=commands_to_stop(node, daemon, policy), ends=client_count(daemon))
+            steps.append(stop)
         reset = (f"nvidia-smi --gpu-reset -i {gpu}",) if _UUID.fullmatch(gpu) else ()
         steps += [
             ManualStep(text="Have the exporter release the driver.", commands=("cuda-mps-exporter pause",)),

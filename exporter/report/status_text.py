@@ -116,10 +116,20 @@ def _word(severity: Severity) -> Piece:
     return Piece(words, SEVERITY_STYLES[severity])
 
 
-def facts_shown(finding: FindingStatus) -> Sequence[str]:
-    """Return the first facts, and how many more there are."""
-    more = len(finding.facts) - MOST_FACTS
-    return [*finding.facts[:MOST_FACTS], *([f"and {more} more"] if more > 0 else [])]
+def first_facts(texts: Sequence[str]) -> Sequence[str]:
+    """Return the first facts or names, and how many more there are."""
+    more = len(texts) - MOST_FACTS
+    return [*texts[:MOST_FACTS], *([f"and {more} more"] if more > 0 else [])]
+
+
+def affected_shown(finding: FindingStatus) -> Sequence[str]:
+    """Return the affected processes, those of the same name and workload on one line."""
+    alike: dict[str, list[str]] = {}
+    for name in finding.affected_names:
+        pid, _, names = name.removeprefix("PID ").partition(" ")
+        alike.setdefault(names, []).append(pid)
+    lines = [f"PID{'s' * (len(pids) > 1)} {listed(pids, MOST_FACTS)} {names}".strip() for names, pids in alike.items()]
+    return first_facts(lines)
 
 
 def ends_text(step: ManualStep) -> str:
@@ -135,7 +145,12 @@ def finding_lines(finding: FindingStatus) -> Iterable[Line]:
     if finding.follows is not None:
         yield line_of(f"  This may follow from another problem: {finding.follows}.", indent=2)
     yield line_of(f"  {finding.meaning}", indent=2)
-    yield from (line_of(f"  - {fact}") for fact in facts_shown(finding))
+    if finding.affected:
+        yield line_of(f"  Affected: {finding.affected}", indent=2)
+    yield from (line_of(f"  - {name}") for name in affected_shown(finding))
+    if finding.facts and finding.affected:
+        yield line_of("  Details:")
+    yield from (line_of(f"  - {fact}", indent=4) for fact in first_facts(finding.facts))
     if finding.outlook:
         yield line_of(f"  {finding.outlook}", indent=2)
     several = len(finding.steps) > 1
@@ -155,7 +170,7 @@ def body(document: StatusDocument, width: int | None = None) -> Sequence[Line]:
     problems += [*_more(document), *watchdog_lines(document)]
     for incident in document.incidents:
         if incident.open:
-            problems += [*details(incident), line_of()]
+            problems += [*details(incident, commands=False), line_of()]
     past = [line_of(dim(brief(each))) for each in _past_incidents(document)]
     return [
         *problems,

@@ -1,7 +1,8 @@
 """The watchdog's diagnosis and actions as text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from exporter.model.action import ActionKind
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.reason import ReasonCode
@@ -14,6 +15,23 @@ from exporter.watchdog.context import Policy
 from exporter.watchdog.restart import restarts_left
 
 MOST_INDICATIONS = 8
+
+_MUST_WAIT = (
+    ReasonCode.SERVERS_CANNOT_START,
+    ReasonCode.PROGRAM_AT_FAULT,
+    ReasonCode.STUCK_IN_KERNEL,
+    ReasonCode.SESSION_HELD,
+    ReasonCode.SERVER_MUST_CONTINUE,
+)
+"""In these cases, the watchdog acts in no mode."""
+
+_ACTIONS: Mapping[str, str] = {
+    ActionKind.RESTART: "restart the daemon",
+    ActionKind.END_SERVER: "end the server",
+    ActionKind.KILL_CLIENTS: "end the clients that block recovery",
+    ActionKind.SHUT_DOWN_SERVER: "end the server",
+    ActionKind.SET_LIMITS: "set the limits",
+}
 
 OBSERVES = 'it only observes (watchdog.mode = "observe")'
 
@@ -37,9 +55,11 @@ def outlook(node: Node, daemon: Daemon, policy: Policy | None) -> str:
     problem = policy.lock_problem(daemon)
     if problem is BlockReason.ANOTHER_EXPORTER:
         return "Another exporter of this machine watches the daemon."
+    if watch.reason is not None and watch.reason.code in _MUST_WAIT:
+        return f"The watchdog does not act: {reason_text(watch.reason)}."
     if policy.mode_of(daemon) is Mode.OBSERVE:
         why = OBSERVES if problem is None else "it cannot lock the daemon"
-        would = "" if last is None or last.begun else f" In act mode, it would {code_text(last.kind)} now."
+        would = "" if last is None or last.begun else f" In act mode, it would {action_text(last.kind)} now."
         return f"The watchdog will not {'restart it' if restart else 'act'}: {why}.{would}"
     if watch.reason is None:
         return ""
@@ -47,6 +67,11 @@ def outlook(node: Node, daemon: Daemon, policy: Policy | None) -> str:
     if watch.reason.code is ReasonCode.HANG_TOO_RECENT and "server" not in watch.reason.parameters and not left:
         return "The watchdog will not restart it: the budget of restarts is used up."
     return f"The watchdog waits: {reason_text(watch.reason)}."
+
+
+def action_text(kind: str) -> str:
+    """Return an action as words: `restart the daemon`."""
+    return _ACTIONS.get(kind, code_text(kind))
 
 
 def history_of(watch: WatchdogState) -> Sequence[str]:
@@ -64,7 +89,8 @@ def watchdog_text(node: Node, daemon: Daemon) -> str | None:
     if phase is not None or diagnosis is None or diagnosis.condition in HARMLESS:
         return phase
     if last is not None:
-        return f"{'' if last.begun else 'would '}{code_text(last.kind)}: {code_text(last.reason)}"
+        verb = "its last action was to" if last.begun else "in act mode, it would"
+        return f"{verb} {action_text(last.kind)} ({code_text(last.reason)})"
     return None if watch.reason is None else reason_text(watch.reason)
 
 
@@ -77,7 +103,7 @@ def _phase_text(node: Node, watch: WatchdogState) -> str | None:
             acting = watch.acting
             if acting is None:
                 return "acts"
-            action = f"{code_text(acting.kind)} ({code_text(acting.reason)})"
+            action = f"{action_text(acting.kind)} ({code_text(acting.reason)})"
             if acting.done_at is None:
                 return f"{action}: in progress for {duration_text(node.at - acting.began_at)}"
             return f"{action}: done {duration_text(node.at - acting.done_at)} ago, effect not verified yet"

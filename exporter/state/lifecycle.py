@@ -243,6 +243,18 @@ def end(step: Step, at: float, how: LossReason = LossReason.DIED, *, killed: boo
     explain_end(step, at)
 
 
+def with_processes_at_end(last: Node, node: Node) -> Node:
+    """Return the node with the processes of the clients of daemons that have ended since `last`, which knows them."""
+    for name, daemon in node.daemons.items():
+        pids, known = daemon.lifecycle.clients_at_end, last.daemons.get(name, daemon)
+        if pids and known.lifecycle.clients_at_end is not pids:
+            exited = {pid: death.process for pid, death in node.deaths.items()}
+            found = {pid: process for pid in pids if (process := last.processes.get(pid) or exited.get(pid))}
+            daemon = with_lifecycle(daemon, processes_at_end=found)
+            node = replace(node, daemons={**node.daemons, name: daemon})
+    return node
+
+
 def explain_end(
     step: Step, at: float, *, unit: UnitState | None = None, workload_ended: bool | None = None, force: bool = False
 ) -> None:

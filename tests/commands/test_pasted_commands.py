@@ -226,7 +226,7 @@ KINDS: Mapping[str, list[str]] = {
     "held": ["-TERM"],
     "hung": ["-CONT", "-KILL", "-d"],
     "hung, of a unit": ["-CONT", "systemctl"],
-    "hung, the watchdog acts": ["-CONT"],
+    "hung, the watchdog acts": ["-CONT", "-KILL", "-d"],
     "program hung": ["get_server_list"],
     "daemon suspended": ["-CONT"],
     "server suspended": ["-CONT"],

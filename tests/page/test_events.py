@@ -27,7 +27,7 @@ def shown(events: Iterable[Event], given: StatusInput | None = None, *, began: f
 def test_shows_events_newest_first_without_connections() -> None:
     found = shown(reversed(busy().events))
     assert [(each.about, each.words) for each in found] == [
-        (DAEMON, "the watchdog would restart; down"),
+        (DAEMON, "the watchdog would restart the daemon; it was down"),
         (DAEMON, "the daemon died"),
         (DAEMON, "the daemon answers"),
     ]
@@ -44,7 +44,9 @@ def test_shows_the_result_of_an_action() -> None:
         problem=Reason(ReasonCode.UNIT_NOT_RESTARTED, unit="a.service", text="no"),
     )
     (row,) = shown([done])
-    assert row.words == "the watchdog finished: restart; failed; down; systemctl could not restart a.service: no"
+    assert row.words == (
+        "the watchdog finished: restart the daemon; failed; it was down; systemctl could not restart a.service: no"
+    )
     assert row.severity is Severity.WARNING
     assert shown([replace(done, result=ActionResult.SUCCEEDED, problem=None)])[0].severity is Severity.WELL
 

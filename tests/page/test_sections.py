@@ -50,7 +50,7 @@ EXPECTED = {
         "MPS daemon /tmp/nvidia-mps has been down for 11 s, 3 clients ended with it.",
         (
             'The watchdog will not restart it: it only observes (watchdog.mode = "observe"). In act mode, it would '
-            "restart now. What to do Start the daemon. This ends no client."
+            "restart the daemon now. What to do Start the daemon. This ends no client."
         ),
         ("systemctl restart nvidia-cuda-mps.service",),
     ),
@@ -193,7 +193,7 @@ def test_shows_what_it_would_do_if_it_observes() -> None:
     assert "The watchdog only observes: it restarts nothing" in text
     assert "Restarts left" not in text
     assert "/tmp/nvidia-mps only observes idle" in text
-    assert "would restart: down restart (down): 1 observed" in text
+    assert "in act mode, it would restart the daemon (down) restart (down): 1 observed" in text
 
 
 def test_shows_that_it_acts() -> None:

@@ -11,7 +11,7 @@ from exporter.demo.simulation import PlannedFailure, Simulation
 from exporter.model.daemon import DaemonState
 from exporter.model.incident import RecoveryAction, Xids
 from exporter.model.node import Node
-from exporter.model.observation import GpuReading
+from exporter.model.observation import GpuReading, ProcessExit
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
@@ -44,6 +44,7 @@ from tests.builders import (
     daemon_down,
     daemon_process,
     drifted,
+    exited,
     failure,
     faulted,
     full,
@@ -400,10 +401,28 @@ def test_says_what_is_lost_if_a_daemon_logs_to_a_pipe_and_how_to_repair_it() -> 
 def test_lists_the_bypassing_processes_with_their_gpus_and_no_text_that_forges_a_line() -> None:
     present = reduced(process(801, user="carol", command="a\nb\x1b[31m" + "x" * 500), start=three_clients()).node
     (found,) = (each for each in document_of(present).findings if each.code == "process_bypassing")
-    (fact,) = found.facts
+    (fact,) = found.affected_names
     assert fact.startswith("PID 801 (a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[31mxxx")
     assert fact.endswith("… of carol) on GPU 1 (1024 MiB), for 2.0 s")
     assert len(fact) < 100
+
+
+def test_restarts_a_bypassing_process_through_its_job_and_counts_the_clients_that_this_ends() -> None:
+    job = "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n"
+    present = reduced(process(801, cgroup=job), process(CLIENT, cgroup=job), start=three_clients()).node
+    (found,) = (each for each in document_of(present).findings if each.code == "process_bypassing")
+    assert (found.steps[-1].commands, found.steps[-1].ends) == (("scontrol requeue 42",), 1)
+
+
+def test_names_the_clients_of_a_dead_daemon_after_their_exit() -> None:
+    gone = [ProcessExit(at=AT + 6, pid=pid, start_ticks=pid * 100) for pid in (600, 601, 602)]
+    ended = reduced(exited(CONTROL, at=AT + 5), *gone, no_daemon(at=AT + 15), start=three_clients()).node
+    first, *_ = document_of(ended).findings
+    assert first.affected_names == (
+        "PID 600 (train.py of alice)",
+        "PID 601 (vllm of bob)",
+        "PID 602 (eval.py of alice)",
+    )
 
 
 def test_shows_some_bypassing_processes_and_counts_the_others() -> None:
@@ -411,13 +430,11 @@ def test_shows_some_bypassing_processes_and_counts_the_others() -> None:
     known = dict.fromkeys(range(801, 821), next(iter(present.gpus[OTHER_GPU].bypassing_processes.values())))
     many = {**present.gpus, OTHER_GPU: replace(present.gpus[OTHER_GPU], bypassing_processes=known)}
     shown = status_table(replace(present, gpus=many))
-    assert "- PID 808 on GPU 1" in shown
-    assert "- PID 809 " not in shown
-    assert "  - and 12 more\n" in shown
+    assert "- PIDs 802, 803, 804, 805, 806, 807, 808, 809 and 11 more on GPU 1" in shown
 
 
 def test_a_full_server_has_its_idle_clients_with_commands() -> None:
-    assert found_in(full())[0].facts == ("it is unknown which clients are idle: their SM time is not known",)
+    assert found_in(full())[0].facts == ("it is unknown which clients are idle; --attribution=bpf measures that",)
     (simulated,) = (each for each in scene("server-full") if each.code == "client_slots_full")
     assert all(" is idle and holds " in fact for fact in simulated.facts)
     pids = [fact.split()[1] for fact in simulated.facts]

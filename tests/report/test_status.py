@@ -81,7 +81,8 @@ WAITING = """\
 warning: Clients of MPS daemon /tmp/nvidia-mps wait for another user's clients to exit: 1 client
   A server serves one user at a time. The waiting clients hang, without an error, until the last client of the current \
 user has exited.
-  - PID 601 (UID 1000) waits
+  Affected: 1 client
+  - PID 601 (UID 1000)
   What to do: Wait, or end the current user's clients. To keep users apart, give each user a node or a daemon. If \
 users may share faults and memory, start the daemon with -multiuser-server.
   See alerts/runbooks/CudaMpsClientsWaiting.md
@@ -95,7 +96,10 @@ DEAD = """\
 CRITICAL: MPS daemon /tmp/nvidia-mps has been down for 10 s, 3 clients ended with it
   The control daemon does not run, and no operator stopped it. Any clients ended with it. New CUDA processes run \
 without MPS and without limits, and get no error.
-  - ended: PID 600 (train.py of alice), PID 601 (vllm of bob) and PID 602 (eval.py of alice)
+  Affected: 3 clients ended
+  - PID 600 (train.py of alice)
+  - PID 601 (vllm of bob)
+  - PID 602 (eval.py of alice)
   What to do:
   1. Start the daemon. This ends no client.
      CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps CUDA_MPS_LOG_DIRECTORY=/tmp/nvidia-mps/log nvidia-cuda-mps-control -d
@@ -108,6 +112,7 @@ warning: CUDA processes bypass MPS on GPU 1: 1 process
   This may follow from another problem: daemon down.
   CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and MPS clients wait \
 while they compute.
+  Affected: 1 process without limits, and the MPS clients of the same GPUs
   - PID 801 (jupyter-lab of carol) on GPU 1 (1024 MiB), for 15 s
   They do not change to MPS while they run.
   What to do:

@@ -138,12 +138,12 @@ def test_shows_a_quarantine_with_its_cause() -> None:
 def test_shows_an_action_in_progress_and_one_not_verified() -> None:
     acting = OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, began_at=AT + 14)
     under_way = down(phase=WatchdogPhase.ACTING, acting=acting)
-    assert first(under_way).outlook == "The watchdog: restart (down): in progress for 1.0 s."
+    assert first(under_way).outlook == "The watchdog: restart the daemon (down): in progress for 1.0 s."
     done = down(phase=WatchdogPhase.ACTING, acting=replace(acting, done_at=AT + 14.5))
-    assert first(done).outlook.startswith("The watchdog: restart (down): done 0.5 s ago")
+    assert first(done).outlook.startswith("The watchdog: restart the daemon (down): done 0.5 s ago")
     well = Diagnosis(condition=Condition.WELL, since=AT)
     up = watched(idle(), phase=WatchdogPhase.ACTING, acting=replace(acting, done_at=AT - 0.5), diagnosis=well)
-    assert text_lines(up)[0].startswith(f"MPS daemon {DAEMON}; watchdog: restart (down): done ")
+    assert text_lines(up)[0].startswith(f"MPS daemon {DAEMON}; watchdog: restart the daemon (down): done ")
 
 
 def test_shows_a_restart_left_to_systemd() -> None:
@@ -163,7 +163,7 @@ def test_states_what_will_happen_in_the_mode_and_the_budget_in_force(subtests: p
     other = replace(ACTING, locks={DAEMON: BlockReason.ANOTHER_EXPORTER})
     for present, policy, outlook in [
         (down(), Policy(), observes),
-        (down(last_action=would), Policy(), f"{observes} In act mode, it would restart now."),
+        (down(last_action=would), Policy(), f"{observes} In act mode, it would restart the daemon now."),
         (down(), None, ""),
         (down(), lock, "The watchdog will not restart it: it cannot lock the daemon."),
         (down(), other, "Another exporter of this machine watches the daemon."),
