@@ -305,9 +305,7 @@ def _problem(
                 notes, affected = (f"{_ended_text(daemon)} with it", *notes), _ended_clients(node, daemon)
         case DaemonProblem.DAEMON_UNRESPONSIVE:
             facts = (_process_state(node, daemon),)
-            affected = _of_clients(node, daemon.clients)
-            connected = counted(len(daemon.clients), "connected client continues", "connected clients continue")
-            affected["affected"] = f"new CUDA processes, which hang; {connected}"
+            affected = {"affected": "new CUDA processes, which hang; connected clients continue until a restart"}
         case DaemonProblem.PID_FILE_WRONG:
             values, facts = {"pid": str(daemon.pid)}, (f"write {daemon.pid} into it",)
         case DaemonProblem.DAEMON_UNSUPPORTED:

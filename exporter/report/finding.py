@@ -151,7 +151,10 @@ def _status(alike: Sequence[Finding]) -> FindingStatus:
         what = "more daemon" if len(daemons) == len(alike) else "more server"
         text = f"{text}; the same applies to {counted(len(others), what)}"
         facts = [". ".join(filter(None, (each.text, *each.facts, each.outlook))) for each in others]
-        affected = counted(len(names), "client") if names else ""
+        # Of daemons without names, the clients may be unknown.
+        least = "" if all(each.affected_names for each in alike) else "at least "
+        same = first.affected if len({each.affected for each in alike}) == 1 else ""
+        affected = f"{least}{counted(len(names), 'client')}" if names else same
     return filled(
         FindingStatus,
         first,
