@@ -164,7 +164,7 @@ def _area(title: str, values: Sequence[float | None], top: float, text: Callable
             path += f"{f'M{start} 100' if before is None else ''}V{height}h{length}"
             if heights[start + length : start + length + 1] in ([], [None]):
                 path += "V100"
-    return Line(title, f"{now} now, {text(min(known))} to {text(max(known))} in all", path=path)
+    return Line(title, f"{now} now; between {text(min(known))} and {text(max(known))}", path=path)
 
 
 def _runs(values: Sequence[T]) -> Iterable[tuple[int, int, T]]:

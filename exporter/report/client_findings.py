@@ -171,7 +171,9 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
         client=min(places) if len(places) == 1 else None,
         values={
             "gpu": ", ".join(printable(gpu_name(node, uuid)) for uuid in gpus),
-            "processes": counted(len(places), "process", "processes"),
+            "processes": described(node, min(places))
+            if len(places) == 1
+            else counted(len(places), "process", "processes"),
         },
         affected=f"{counted(len(places), 'process', 'processes')} without limits, and the MPS clients of the same GPUs",
         affected_names=tuple(

@@ -46,7 +46,7 @@ from exporter.report.remedy import (
     recovery_steps,
     step_to_rerun,
 )
-from exporter.report.text import counted, duration_text, failed_starts_text, mebibytes
+from exporter.report.text import counted, duration_text, failed_starts_text, mebibytes, pid_text
 from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
 from exporter.state import servers
 from exporter.state.devices import serves_gpu, uses_gpu
@@ -111,7 +111,8 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
         commands = known(command_to_end_server(incident.server, address))
         steps = [ManualStep(text=Situation.SERVER_STUCK.value, commands=commands, ends=left)]
     recovers = "" if incident.stuck else "The server recovers after the exit of the last affected client."
-    recovery = f"; {counted(len(blockers), 'client blocks', 'clients block')} recovery" if blockers else ""
+    blocking = f"{pid_text(blockers[0])} blocks" if len(blockers) == 1 else f"{len(blockers)} clients block"
+    recovery = f"; {blocking} recovery" if blockers else ""
     return Finding(
         DaemonProblem.SERVER_FAULT,
         at=at,

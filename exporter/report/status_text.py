@@ -183,8 +183,8 @@ def body(document: StatusDocument, width: int | None = None) -> Sequence[Line]:
 
 def with_summary(document: StatusDocument) -> StatusDocument:
     """Return the document with a summary of what it has."""
-    past = len(_past_incidents(document))
-    faults = [f"{counted(past, 'fault')} in the last hour"] if past else []
+    number = len(_past_incidents(document)) + sum(each.open for each in document.incidents)
+    faults = [f"{counted(number, 'fault')} in the last hour"] if number else []
     acting = [None if each.watchdog is None else each.watchdog.mode for each in document.daemons if each.expected]
     watchdog = [] if document.watchdog is None else [modes(document.watchdog, acting)]
     return replace(document, summary="; ".join((counts_text(document), *faults, *watchdog)))

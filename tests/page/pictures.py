@@ -72,7 +72,7 @@ def _busy(sight: StatusInput) -> bool:
 
 
 def _faulted(sight: StatusInput) -> bool:
-    return "1 client blocks recovery; suspect: very likely" in sentence(status_document(sight))
+    return "blocks recovery; suspect: very likely" in sentence(status_document(sight))
 
 
 PICTURES: tuple[tuple[str, str, Callable[[StatusInput], bool], int, str], ...] = (

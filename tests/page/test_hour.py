@@ -59,7 +59,7 @@ def test_shows_nothing_before_the_first_collection() -> None:
 def test_a_value_that_is_not_known_is_not_drawn_and_not_interpolated() -> None:
     *_, counts, _, _ = known([*clients(4, 5, 5, None, None, 9, 9)]).lines
     assert counts.path == "M0 100V58h1V47h2V100M5 100V5h2V100"
-    assert counts.summary == "9 now, 4 to 9 in all"
+    assert counts.summary == "9 now; between 4 and 9"
 
 
 def test_time_in_which_the_exporter_did_not_run_is_a_gap() -> None:
@@ -71,19 +71,19 @@ def test_time_in_which_the_exporter_did_not_run_is_a_gap() -> None:
 
 def test_zero_is_drawn_as_zero_and_unknown_is_named() -> None:
     counts, sm, memory = known(clients(0, 0)).lines[-3:]
-    assert (counts.summary, counts.path) == ("0 now, 0 to 0 in all", "M0 100V100h2V100")
+    assert (counts.summary, counts.path) == ("0 now; between 0 and 0", "M0 100V100h2V100")
     assert (sm.summary, sm.path, memory.summary) == ("unknown", "", "unknown")
 
 
 def test_the_present_values_are_those_of_the_node() -> None:
     data = replace(busy(), samples=hour(busy().at))
-    assert of(data).lines[-3].summary.startswith("3 now,")
-    assert of(replace(data, at=data.at + 300)).lines[-3].summary.startswith("unknown now,")
+    assert of(data).lines[-3].summary.startswith("3 now;")
+    assert of(replace(data, at=data.at + 300)).lines[-3].summary.startswith("unknown now;")
 
 
 def test_use_is_a_fraction_of_all_gpus() -> None:
     *_, sm, memory = known([Sample(at=END, sm_ratio=0.75, memory_ratio=0.75)]).lines
-    assert (sm.summary, memory.summary) == ("75 % now, 75 % to 75 % in all",) * 2
+    assert (sm.summary, memory.summary) == ("75 % now; between 75 % and 75 %",) * 2
 
 
 def test_the_states_of_a_daemon_follow_its_events() -> None:

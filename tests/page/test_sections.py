@@ -32,14 +32,14 @@ EXPECTED = {
     "nothing_collected": ("Not known yet", "The exporter has not collected anything yet.", "Wait a few seconds.", ()),
     "busy": (
         "Warning",
-        "CUDA processes bypass MPS on GPU 1: 1 process.",
+        "CUDA processes bypass MPS on GPU 1: PID 801 (jupyter-lab of carol).",
         "Restart the processes with CUDA_MPS_PIPE_DIRECTORY set to the daemon's directory.",
         (),
     ),
     "fault": (
         "Critical",
         (
-            "MPS server 513 of /tmp/nvidia-mps has been in FAULT for 45 s; 1 client blocks recovery;"
+            "MPS server 513 of /tmp/nvidia-mps has been in FAULT for 45 s; PID 601 blocks recovery;"
             " suspect: very likely PID 700 (python3 of alice, job 42)."
         ),
         "Do not restart the daemon, and do not use terminate_client. End the affected clients that still run.",

@@ -71,7 +71,7 @@ from tests.clocks import HandClock
 from tests.simulated import minutes
 from tests.status import commands_of, status_table
 
-BYPASSING = "CUDA processes bypass MPS on GPU 1: 1 process"
+BYPASSING = "CUDA processes bypass MPS on GPU 1: PID 801 (jupyter-lab of carol)"
 DOWN = f"MPS daemon {DAEMON} has been down for 10 s, 3 clients ended with it"
 LOG = f"Exporter cannot read a log of MPS daemon {DAEMON}: server.log cannot be read: Permission denied"
 QUARANTINED = (

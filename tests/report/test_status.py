@@ -108,7 +108,7 @@ without MPS and without limits, and get no error.
      tail -n 30 /tmp/nvidia-mps/log/control.log
   See alerts/runbooks/CudaMpsDaemonDown.md
 
-warning: CUDA processes bypass MPS on GPU 1: 1 process
+warning: CUDA processes bypass MPS on GPU 1: PID 801 (jupyter-lab of carol)
   This may follow from another problem: daemon down.
   CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and MPS clients wait \
 while they compute.
@@ -319,12 +319,12 @@ def test_headline_has_the_severity_and_the_numbers() -> None:
     ]
     assert words(list(headline(document_of(three_clients())))) == [
         "warning: 1 of 1 daemons up, 3 clients, 2 GPUs",
-        "  CUDA processes bypass MPS on GPU 1: 1 process",
+        "  CUDA processes bypass MPS on GPU 1: PID 801 (jupyter-lab of carol)",
         f"  Exporter cannot read a log of MPS daemon {DAEMON}: server.log cannot be read: Permission denied",
     ]
     assert words(list(headline(document_of(blocked_recovery()))))[:2] == [
-        "CRITICAL: 1 of 1 daemons up, 3 clients, 2 GPUs; 1 fault in the last hour",
-        f"  MPS server 513 of {DAEMON} has been in FAULT for 0 ms; 1 client blocks recovery; suspect: likely PID 600",
+        "CRITICAL: 1 of 1 daemons up, 3 clients, 2 GPUs; 3 faults in the last hour",
+        f"  MPS server 513 of {DAEMON} has been in FAULT for 0 ms; PID 601 blocks recovery; suspect: likely PID 600",
     ]
 
 

@@ -81,7 +81,7 @@ def test_the_page_has_the_last_hour_after_a_restart_of_the_exporter(
     first.shows(1, "cuda_mps_exporter_paused")
     run(environment, "resume")
     eventually(lambda: _shows(first, "an operator resumed the exporter"))
-    eventually(lambda: _shows(first, "0 now; 0 to 0 in the last hour"))
+    eventually(lambda: _shows(first, "0 now; between 0 and 0"))
     assert first.stop() == 0
     file = StateFile(Path(environment["STATE_DIRECTORY"]), Retention(), SystemClock())
     (taken, *_) = file.open().samples
@@ -92,7 +92,8 @@ def test_the_page_has_the_last_hour_after_a_restart_of_the_exporter(
     second.shows(1, "cuda_mps_gpu_up", gpu=GPU)
     for words in ("an operator paused the exporter", "an operator resumed the exporter", "the exporter started"):
         _shows(second, words)
-    eventually(lambda: _shows(second, "0 now; 0 to 7 in the last hour; unknown for 5"))
+    eventually(lambda: _shows(second, "0 now; between 0 and 7"))
+    _shows(second, 'class="gap"')
 
 
 def _page(exporter: Exporter) -> str:
