@@ -86,7 +86,7 @@ def test_prints_the_overview_first_and_fits_the_table_on_a_terminal(
 
     lines = SEQUENCE.sub("", output).splitlines()
     assert (code, lines[0][:8], "\x1b[1;31mCRITICAL\x1b[0m" in output) == (1, "CRITICAL", True)
-    fault = f"CRITICAL: MPS server 513 of {DAEMON} has been in FAULT for 0 ms; 1 client"
+    fault = f"CRITICAL: MPS server 513 of {DAEMON} has been in FAULT for 0 ms; PID 601"
     assert lines[3:5] == [fault, "  blocks recovery; suspect: likely PID 600"]
     assert max(map(len, lines)) <= 80
 
