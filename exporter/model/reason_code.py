@@ -114,12 +114,12 @@ class ReasonCode(StrEnum):
     STATE_LOST = auto(), "the watchdog's state could not be read or written: the number of restarts is unknown"
     HANG_TOO_RECENT = (
         auto(),
-        "[server {server} hangs, which may pass: it is ended after {seconds} s|it hangs, which may pass: it is"
-        " restarted after {seconds} s at the earliest]",
+        "[server {server} may answer again; it is ended after {seconds} s|the daemon may answer again; it is restarted"
+        " after {seconds} s at the earliest]",
     )
     HANG_OBSERVED = (
         auto(),
-        "[server {server} hangs, which may pass: it will not be ended (observe mode)|it hangs, which may pass: it will"
+        "[server {server} may answer again; it will not be ended (observe mode)|the daemon may answer again; it will"
         " not be restarted (observe mode)]",
     )
     PROCESS_CONTINUED = auto(), "its process was suspended and continues: the exporter first checks that it answers"

@@ -170,7 +170,7 @@ def test_states_what_will_happen_in_the_mode_and_the_budget_in_force(subtests: p
         (down(reason=cannot), ACTING, f"The watchdog waits: {reason_text(cannot)}."),
         (watched(hung, diagnosis=hung.watches[DAEMON].diagnosis), Policy(), observes),
         (watched(hung, diagnosis=hung.watches[DAEMON].diagnosis, reason=recent), ACTING,
-         "The watchdog waits: it hangs, which may pass: it is restarted after 90 s at the earliest."),
+         "The watchdog waits: the daemon may answer again; it is restarted after 90 s at the earliest."),
         (watched(hung, diagnosis=hung.watches[DAEMON].diagnosis, **spent), ACTING,
          "The watchdog will not restart it: the budget of restarts is used up."),
     ]:  # fmt: skip
