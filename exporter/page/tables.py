@@ -293,7 +293,7 @@ def domains(document: StatusDocument) -> Table:
             row = {
                 "Domain": domain.name,
                 "Daemon": printable(domain.daemon),
-                "Clients": f"{'at most ' if domain.upper_bound else ''}{len(domain.clients)}",
+                "Clients": f"{len(domain.clients)}{'; some may survive' if domain.upper_bound else ''}",
                 "GPUs": gpus_text(numbers, domain.gpus),
                 "Joined by": listed(joining, MOST_BRIDGES) if joining else "",
             }

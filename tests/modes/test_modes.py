@@ -141,7 +141,7 @@ MODES = {
         places=60,
         server_threads=None,
         client_threads=None,
-        shown=("static SM partitions", "This is an upper bound"),
+        shown=("static SM partitions", "3; some may survive"),
     ),
     "static partitions, protocol 3": Mode(
         branch=615,
