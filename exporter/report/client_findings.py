@@ -1,6 +1,7 @@
 """Problems of clients: full servers, memory, limits, slow neighbours, and processes that bypass MPS."""
 
 from collections.abc import Iterable
+from functools import cache
 from operator import add
 
 from exporter.model.node import Node
@@ -46,19 +47,19 @@ LARGE_RATIO = 0.5
 
 def full_servers(node: Node, at: float) -> Iterable[Finding]:
     """Yield each server without a free client slot, with its idle clients, and the other daemons that refused one."""
-    sharing, full = None, set()
+    full, sharing = set(), cache(lambda: gpu_sharing(node))
     for daemon, server in View(node).servers():
         clients, limit = clients_of(daemon, server), limits.clients_limit(node, daemon, server)
         if limit is None or len(clients) < limit:
             continue
-        sharing = gpu_sharing(node) if sharing is None else sharing
         pids = {each.pid for each in clients}
-        measured = {each.client.pid for gpu in sharing.values() for each in gpu.clients if each.share is not None}
-        idle = {each.client.pid: each.memory or 0 for gpu in sharing.values() for each in gpu.idle}
+        measured = {each.client.pid for gpu in sharing().values() for each in gpu.clients if each.share is not None}
+        idle = {each.client.pid: each.memory or 0 for gpu in sharing().values() for each in gpu.idle}
         found = sorted(pids & idle.keys())
         facts = [f"{described(node, pid)} is idle and holds {mebibytes(idle[pid])}" for pid in found]
-        if not pids & measured:
-            facts = ["it is unknown which clients are idle; --attribution=bpf measures that"]
+        if unknown := len(pids - measured):
+            what = counted(unknown, "client is", "clients are")
+            facts.append(f"it is unknown whether {what} idle, because their SM time is not known")
         elif not found:
             facts = ["no client is idle"]
         kills = {pid: command_to_end(node, pid) for pid in found[:MOST_COMMANDS]}

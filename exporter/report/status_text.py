@@ -127,8 +127,12 @@ def affected_shown(finding: FindingStatus) -> Sequence[str]:
     alike: dict[str, list[str]] = {}
     for name in finding.affected_names:
         pid, _, names = name.removeprefix("PID ").partition(" ")
-        alike.setdefault(names, []).append(pid)
-    lines = [f"PID{'s' * (len(pids) > 1)} {listed(pids, MOST_FACTS)} {names}".strip() for names, pids in alike.items()]
+        # A process whose PID is not known is not listed with others.
+        alike.setdefault(names if pid.isdecimal() else name, []).append(pid if pid.isdecimal() else "")
+    lines = [
+        f"PID{'s' * (len(pids) > 1)} {listed(pids, MOST_FACTS)} {names}".strip() if any(pids) else names
+        for names, pids in alike.items()
+    ]
     return first_facts(lines)
 
 

@@ -23,7 +23,7 @@ from exporter.report.findings import findings
 from exporter.report.node_status import document_of
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import DaemonProblem
-from exporter.report.status_text import headline
+from exporter.report.status_text import affected_shown, headline
 from exporter.report.text import text_of
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
@@ -433,8 +433,19 @@ def test_shows_some_bypassing_processes_and_counts_the_others() -> None:
     assert "- PIDs 802, 803, 804, 805, 806, 807, 808, 809 and 11 more on GPU 1" in shown
 
 
+def test_lists_alike_processes_together_but_not_those_without_a_pid() -> None:
+    (first, *_) = document_of(three_clients()).findings
+    names = ("PID 7 (a of bob)", "an unknown PID (a of bob)", "PID 8 (a of bob)", "an unknown PID")
+    assert affected_shown(replace(first, affected_names=names)) == [
+        "PIDs 7 and 8 (a of bob)",
+        "an unknown PID (a of bob)",
+        "an unknown PID",
+    ]
+
+
 def test_a_full_server_has_its_idle_clients_with_commands() -> None:
-    assert found_in(full())[0].facts == ("it is unknown which clients are idle; --attribution=bpf measures that",)
+    unknown = "it is unknown whether 48 clients are idle, because their SM time is not known"
+    assert found_in(full())[0].facts == (unknown,)
     (simulated,) = (each for each in scene("server-full") if each.code == "client_slots_full")
     assert all(" is idle and holds " in fact for fact in simulated.facts)
     pids = [fact.split()[1] for fact in simulated.facts]
