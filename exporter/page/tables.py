@@ -151,22 +151,22 @@ class Uses:
 
     numbers: Mapping[str, str]
     sm: Mapping[int, str]
-    slower: Mapping[int, str]
+    slowdown: Mapping[int, str]
     domains: Mapping[str, FailureDomainStatus]
 
 
 def uses_of(document: StatusDocument) -> Uses:
     """Return what the tables of the clients look up."""
-    numbers, sm, slower = gpu_numbers(document), dict[int, str](), dict[int, str]()
+    numbers, sm, slowdown = gpu_numbers(document), dict[int, str](), dict[int, str]()
     for gpu in document.gpus:
         for each in gpu.processes:
             if each.sm_ratio is not None:
                 used = with_error(each.sm_ratio, each.sm_error_ratio or 0.0)
                 sm[each.pid] = f"{sm[each.pid]}; {used}" if each.pid in sm else used
             if each.slowdown is not None and each.slowdown.text:
-                slower[each.pid] = each.slowdown.text
+                slowdown[each.pid] = each.slowdown.text
     shared = {each.name: each for each in document.failure_domains if len(each.clients) > 1}
-    return Uses(numbers, sm, slower, shared)
+    return Uses(numbers, sm, slowdown, shared)
 
 
 def _client(client: ClientStatus, document: StatusDocument, uses: Uses) -> Row:
@@ -180,7 +180,7 @@ def _client(client: ClientStatus, document: StatusDocument, uses: Uses) -> Row:
         "GPUs": ", ".join(uses.numbers.get(gpu, printable(gpu)) for gpu in held or client.gpus),
         "Memory": size_text(sum(held.values())) if held else "",
         "SMs used": uses.sm.get(client.pid, ""),
-        "Slower": uses.slower.get(client.pid, ""),
+        "Slowdown": uses.slowdown.get(client.pid, ""),
         "A fault also ends": with_it,
         "For": _age(document, client.connected_at),
     }
