@@ -41,7 +41,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 def main(arguments: Sequence[str] | None = None, *, constants: "Constants | None" = None) -> int:
     """Run a command and return its exit code. Only tests pass `constants`.
 
-    0: success. 1: failure, or the node is not healthy. 2: wrong usage. For `doctor`, 1 is a warning and 2 critical.
+    0: success. 1: failure, or the node is not healthy. 2: wrong usage. 75: `serve` needs another start, because the
+    driver was replaced. For `doctor`, 1 is a warning and 2 critical.
     """
     _open_standard_streams()
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)

@@ -181,8 +181,11 @@ class Service:
             watchdog=self._watchdog,
         )
 
-    def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. ConfigError and ListenError are raised before the first cycle."""
+    def run(self) -> int:
+        """Serve until a signal or the end of the driver, and return the exit code.
+
+        ConfigError and ListenError are raised before the first cycle.
+        """
         keep_capabilities_from_children()
         web = self._web_server()
         self._watchdog.take_locks(self.loop.node)
@@ -194,6 +197,7 @@ class Service:
             self.loop.run(lambda: self.proceed(signals))
             self._notifier.stopping()
             web.close()
+            return 0 if signals.stop else os.EX_TEMPFAIL
 
     def service_socket(self) -> contextlib.AbstractContextManager[object]:
         """Open the service socket, and return it as a context manager."""
@@ -211,7 +215,10 @@ class Service:
         return contextlib.closing(opened)
 
     def proceed(self, signals: Signals) -> bool:
-        """Do what signals request, and return whether the loop continues."""
+        """Do what signals request, and return whether the loop continues. It ends if the driver was replaced.
+
+        A process that starts with such a driver serves, so this cannot repeat without end.
+        """
         if signals.reload:
             signals.reload = False
             self._notifier.reloading(self._clock.monotonic())
@@ -219,6 +226,11 @@ class Service:
             if self._ready:
                 self._notifier.ready()
         stops = signals.stop
+        if not stops and self._driver is not None and self._driver.replaced:
+            # An action that is under way is verified first.
+            stops = all(watch.acting is None for watch in self.loop.node.watches.values())
+            if stops:
+                self._log.warning("driver_replaced", now="the exporter ends, to be started with the new libraries")
         if stops:
             # Before the service waits for any thread: each wait has its own timeout.
             self._watchdog.stop()

@@ -122,7 +122,7 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
             closing.callback(each.close)
         stored = writer.open()
         node = end_all_interrupted(stored.restore(header_of(config).node()), clock.now())
-        Service(
+        return Service(
             config,
             node if writer.available else mark_state_lost(node, clock.now()),
             assembly.pool(),
@@ -136,7 +136,6 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
             locks=locks,
             stderr=stderr,
         ).run()
-    return 0
 
 
 class SimulatedStore:
@@ -200,7 +199,7 @@ def demo(arguments: Namespace, config: Config) -> int:
     simulation.plan(plan)
     inbox: Inbox = Inbox()
     collector = CollectorThread("demo", simulation.collect, period=1.0, deadline=5.0, inbox=inbox, clock=clock)
-    Service(
+    return Service(
         config,
         node,
         CollectorPool((collector,)),
@@ -212,7 +211,6 @@ def demo(arguments: Namespace, config: Config) -> int:
         runner=simulation,
         on_serving=lambda origins: print_commands(origins[0]),
     ).run()
-    return 0
 
 
 def record(arguments: Namespace, config: Config) -> int:

@@ -49,6 +49,9 @@ PROGRAM = """
     def other_collect():
         return other.collect()
 
+    def is_replaced():
+        return nvml.driver.replaced
+
     def mapped():
         return "libnvidia-ml" in Path("/proc/self/maps").read_text()
 

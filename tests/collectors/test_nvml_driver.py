@@ -110,6 +110,49 @@ def test_uses_an_upgraded_driver_without_a_restart(nvml_program: Start, tmp_path
     assert (reading["problem"], reading["observations"][0]["driver_version"]) == (None, NEXT_DRIVER)
 
 
+def test_a_driver_is_replaced_only_if_it_worked_before(nvml_program: Start, tmp_path: Path) -> None:
+    """After the operator's upgrade, the container has the old library, which may be gone, too."""
+    file, installed = tmp_path / ".driver-ctr-ready", tmp_path / "lib" / LIBRARY_NAME
+    standin = built(tmp_path, version=DRIVER)
+    installed.parent.mkdir()
+    installed.symlink_to(standin.library)
+    standin.write([GPU])
+
+    def start() -> NvmlProgram:
+        return nvml_program(standin, LD_LIBRARY_PATH=str(installed.parent), READY_FILE=str(file))
+
+    file.touch()
+    mismatch, missing = start(), start()
+    for program in (mismatch, missing):
+        assert program.collect()["problem"] is None
+    file.unlink()
+    for program in (mismatch, missing):
+        assert program.collect()["problem"] == f"driver_withdrawn: {file}"
+    standin.install_driver(NEXT_DRIVER)
+    assert not mismatch.call("is_replaced")
+
+    file.touch()
+    assert mismatch.collect()["problem"].startswith("driver_mismatch: ")
+    later = start()
+    assert later.collect()["problem"].startswith("driver_mismatch: ")
+    installed.unlink()
+    installed.write_text("no library")
+    assert missing.collect()["problem"].startswith("library_missing: ")
+    assert later.collect()["problem"].startswith("library_missing: ")
+
+    assert [each.call("is_replaced") for each in (mismatch, missing, later)] == [True, True, False]
+
+
+def test_an_unloaded_driver_is_not_replaced(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.collect()
+    nvml.write([GPU], [fails("*", DRIVER_NOT_LOADED)])
+
+    assert program.collect()["problem"] == NOT_LOADED
+    assert program.call("is_replaced") is False
+
+
 def test_a_hanging_call_ends_when_the_driver_continues(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [hangs("nvmlDeviceGetMemoryInfo")])
     program = nvml_program(nvml)

@@ -11,6 +11,7 @@ import pytest
 
 from exporter.actions.runner import ActionRunner, Tools
 from exporter.cli import parse_arguments
+from exporter.collectors.nvml.driver import Driver
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.proc import Proc
@@ -21,6 +22,7 @@ from exporter.model.action import Action, ActionKind, ActionReason
 from exporter.model.daemon import NamedBy
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.watchdog import OngoingAction, WatchdogState
 from exporter.report.document import StatusDocument
 from exporter.service import HEALTHY_SECONDS, Notifier, Service, Signals, configured_daemons, handle_signals
 from tests.clocks import HandClock
@@ -73,6 +75,21 @@ def test_interrupts_actions_when_a_signal_stops_the_service() -> None:
     runner.do(Action(daemon="a", kind=ActionKind.RESTART, reason=ActionReason.DOWN, steps=()), Node())
     (done,) = inbox.get(timeout=PATIENCE_SECONDS)
     assert done.problem == Reason(ReasonCode.EXPORTER_STOPPING)
+
+
+def test_ends_for_a_replaced_driver_after_the_actions_under_way() -> None:
+    clock, signals, driver = HandClock(), Signals(), Driver()
+    acting = OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, began_at=1.0)
+    node = Node(watches={"a": WatchdogState(), "b": WatchdogState(acting=acting)})
+    service = Service(config(), node, CollectorPool(()), Inbox(), clock, driver=driver)
+    assert service.proceed(signals)
+
+    driver.replaced = True
+
+    assert service.proceed(signals), "the action of daemon b is under way"
+    service.loop.node = replace(node, watches={})
+    assert not service.proceed(signals)
+    assert not signals.stop, "the exit code differs from that after a signal"
 
 
 def test_a_signal_sets_its_event_before_it_wakes_the_main_thread() -> None:

@@ -20,7 +20,7 @@ from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.exporter_process import GPU, UNUSED_PID, Exporter, run
 from tests.program import main
 from tests.standin.mps import MpsStandIn
-from tests.standin.nvml import Device, NvmlStandIn
+from tests.standin.nvml import DRIVER, Device, NvmlStandIn
 
 Serve = Callable[..., Exporter]
 Command = Callable[..., tuple[int, str, str]]
@@ -94,6 +94,32 @@ def test_the_page_has_the_last_hour_after_a_restart_of_the_exporter(
         _shows(second, words)
     eventually(lambda: _shows(second, "0 now; between 0 and 7"))
     _shows(second, 'class="gap"')
+
+
+def test_ends_after_an_upgrade_of_the_driver_once(
+    serve: Serve, mps: MpsStandIn, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """A container keeps the libraries of the old driver until the kubelet starts another one."""
+    mps.start()
+    driver = NvmlStandIn(tmp_path, version=DRIVER)
+    driver.build()
+    driver.write([Device()])
+    first = serve(overrides={"intervals": {"nvml": 0.5}}, **driver.environment())
+    first.shows(1, "cuda_mps_gpu_up", gpu=GPU)
+    run(environment, "pause")
+    first.shows(1, "cuda_mps_exporter_paused")
+    driver.install_driver("590.44.01")
+    run(environment, "resume")
+
+    assert first.process.wait(PATIENCE_SECONDS) == os.EX_TEMPFAIL
+    assert [each["level"] for each in first.records() if each["event"] == "driver_replaced"] == ["warning"]
+    _, events = read_history(Path(environment["STATE_DIRECTORY"]))
+    assert "exporter_resumed" in [each.event for each in events]
+
+    second = serve(overrides={"intervals": {"nvml": 0.5}}, **driver.environment())
+    second.shows(1, "cuda_mps_exporter_source_problem_info", source="nvml", problem="driver_mismatch")
+    driver.install_driver(DRIVER)
+    second.shows(1, "cuda_mps_gpu_up", gpu=GPU)
 
 
 def _page(exporter: Exporter) -> str:

@@ -40,6 +40,9 @@ DRIVER_LOST = (
 )
 """The driver was unloaded or upgraded: NVML must be opened again."""
 
+REPLACED = (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+"""If NVML worked before, another driver was loaded or installed. A container keeps the old libraries, or loses them."""
+
 GPU_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)  # no reading of this GPU is valid any more
 
 _CODES = {
@@ -104,6 +107,9 @@ class Driver:
         """While `ready_file` is missing after it existed, the driver is closed."""
         self._ready_file = ready_file
         self._was_ready = False
+        self._worked = False
+        self.replaced = False
+        """Whether NVML worked in this process, and then not, because the driver was replaced."""
         self._changed = threading.Condition()
         self._cleanups: list[Callable[[], None]] = []
         self._open = False
@@ -200,7 +206,7 @@ class Driver:
                 raise DriverError(Reason(ReasonCode.PACKAGE_CONFLICT, subject="pynvml"))
             with self._translated():
                 pynvml.nvmlInit()
-                opened = True
+                opened = self._worked = True
         finally:
             if not opened:
                 unload_unused()
@@ -215,6 +221,7 @@ class Driver:
             yield
         except pynvml.NVMLError as error:
             self._lost = True
+            self.replaced = self.replaced or (self._worked and error.value in REPLACED)
             raise DriverError(nvml_problem(error)) from error
 
     def _close_if_due(self) -> None:
