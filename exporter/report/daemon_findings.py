@@ -302,6 +302,9 @@ def _problem(
     since = _since(node, at, daemon, watch, problem)
     match problem:
         case DaemonProblem.DAEMON_DOWN | DaemonProblem.DAEMON_ENDED:
+            gpus = (each.reading for each in node.gpus.values())
+            modes = {each.compute_mode for each in gpus if each.compute_mode and serves_gpu(node, daemon, each)}
+            facts = (f"compute mode of its GPUs: {', '.join(sorted(modes)).upper()}",) if modes else ()
             if daemon.lifecycle.last_loss_at is not None:
                 notes, affected = (f"{_ended_text(daemon)} with it", *notes), _ended_clients(node, daemon)
         case DaemonProblem.DAEMON_UNRESPONSIVE:

@@ -21,6 +21,12 @@ _DIED = Definition(
 )
 
 
+_NEW_PROCESSES = (
+    "Unless the GPU's compute mode is EXCLUSIVE_PROCESS, new CUDA processes run without MPS and without limits, and "
+    "get no error. In that mode, one of them has the GPU, and all others fail."
+)
+
+
 class DaemonProblem(Problem):
     """Problems of control daemons and their servers, and what the watchdog does about them."""
 
@@ -36,8 +42,8 @@ class DaemonProblem(Problem):
         severity=Severity.CRITICAL,
         label="daemon down",
         summary="MPS daemon {daemon} [has been down for {since}|on {node} is down]",
-        meaning="The control daemon does not run, and no operator stopped it. Any clients ended with it. New CUDA "
-        "processes run without MPS and without limits, and get no error.",
+        meaning="The control daemon does not run, and no operator stopped it. Any clients ended with it. "
+        + _NEW_PROCESSES,
         remedy="Start the daemon. Then restart the processes that bypass MPS.",
         alert="CudaMpsDaemonDown",
     )
@@ -58,7 +64,7 @@ class DaemonProblem(Problem):
     DAEMON_STOPPED = Definition(
         label="stopped",
         summary="An operator stopped MPS daemon {daemon} [{since} ago|on {node}]",
-        meaning="An operator stopped the control daemon. New CUDA processes run without MPS and without limits.",
+        meaning="An operator stopped the control daemon. " + _NEW_PROCESSES,
         remedy="Start the daemon when it is needed again.",
     )
     DAEMON_DIED = _DIED

@@ -289,6 +289,16 @@ def test_a_missing_driver_is_the_first_critical_finding_of_a_node_that_expects_m
     assert NodeProblem.NVML_UNUSABLE not in {found.problem for found in found_in(nowhere)}
 
 
+def test_a_daemon_that_is_down_has_the_compute_mode_of_its_gpus() -> None:
+    """It decides whether new processes bypass MPS or fail."""
+    exclusive = replace(gpu_reading(at=AT + 11), compute_mode="exclusive_process")
+    (found, *_) = found_in(reduced(exclusive, start=daemon_down()).node)
+    assert found.problem is DaemonProblem.DAEMON_DOWN
+    assert "compute mode of its GPUs: EXCLUSIVE_PROCESS" in found.facts
+    (unknown, *_) = found_in(daemon_down())
+    assert not any("compute mode" in fact for fact in unknown.facts)
+
+
 def test_doctor_command_has_the_attribution_option() -> None:
     """The service has the option from its unit's environment, which a shell lacks."""
     (found,) = found_in(

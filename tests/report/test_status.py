@@ -94,8 +94,9 @@ DAEMON           SERVER  STATE    PID  USER      COMMAND  GPU  MEMORY
 
 DEAD = """\
 CRITICAL: MPS daemon /tmp/nvidia-mps has been down for 10 s, 3 clients ended with it
-  The control daemon does not run, and no operator stopped it. Any clients ended with it. New CUDA processes run \
-without MPS and without limits, and get no error.
+  The control daemon does not run, and no operator stopped it. Any clients ended with it. Unless the GPU's \
+compute mode is EXCLUSIVE_PROCESS, new CUDA processes run without MPS and without limits, and get no error. In that \
+mode, one of them has the GPU, and all others fail.
   Affected: 3 clients ended
   - PID 600 (train.py of alice)
   - PID 601 (vllm of bob)
