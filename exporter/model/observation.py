@@ -273,6 +273,9 @@ class GpuReading:
     A MIG instance has a reading of its own, with `mig`. The reading of a GPU with MIG has the UUIDs of its `instances`.
     If several compute instances share a GPU instance, only the first one has its memory.
 
+    With `unified_memory`, the system has the memory (GB10, Jetson Thor), or uses it as a NUMA node (GH200 by default,
+    nvml.h): what is free is not known, and without a size of its own, nor is what is used.
+
     ECC errors are counted since the board was made. SM utilization and DRAM bandwidth, 0 to 1, are those of the last
     `gpm_seconds`, since the reading before.
     """
@@ -289,6 +292,7 @@ class GpuReading:
     memory_percent: int | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
+    unified_memory: bool | None = None
     energy_millijoules: int | None = None
     pci_bus_id: str | None = None
     driver_version: str | None = None

@@ -228,6 +228,8 @@ def _gpu(gpu: GpuStatus) -> Row:
         memory = "see its MIG instances"
     elif gpu.problem is None and used is not None and total:
         memory = _memory_bar(gpu, used, total) + _whole(f"{size_text(used)} of {size_text(total)}")
+    elif gpu.unified_memory:
+        memory = "shared with the system"
     sm = None if sharing is None else sharing.sm_utilization_ratio
     return {
         "GPU": Markup("{}<small>{}</small><small>{}</small>").format(

@@ -282,8 +282,8 @@ class GpuStatus:
     """A GPU or a MIG instance.
 
     `number` is how texts name it: its index, with the two numbers of a MIG instance, or else its UUID. `mode` is how
-    processes share it. `label` is that in words, or its problem. `processes` are those with the most memory first.
-    `sharing_sentences` describe how its clients share it.
+    processes share it. `label` is that in words, or its problem. With `unified_memory`, the GPU and the system share
+    the memory. `processes` are those with the most memory first. `sharing_sentences` describe how its clients share it.
     """
 
     uuid: str
@@ -299,6 +299,7 @@ class GpuStatus:
     utilization_ratio: float | None
     memory_used_bytes: int | None
     memory_total_bytes: int | None
+    unified_memory: bool | None
     processes: tuple[GpuProcess, ...]
     sharing: SharingStatus | None
     shares: tuple[SharesStatus, ...]

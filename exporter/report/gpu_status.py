@@ -259,7 +259,8 @@ def _headroom(found: GpuSharing) -> str:
     if not by:
         return "it is unknown how many more clients fit"
     known = [f"{by[bound]} by {BOUNDS[bound]}" for bound in sorted(by, key=lambda bound: by[bound])]
-    unknown = [f"unknown by {BOUNDS[bound]}" for bound in Bound if bound not in by and bound is not Bound.CONTENTION]
+    names = {**BOUNDS, Bound.MEMORY: "memory, which the GPU and the system share"} if found.unified_memory else BOUNDS
+    unknown = [f"unknown by {names[bound]}" for bound in Bound if bound not in by and bound is not Bound.CONTENTION]
     bounds = ", ".join((*known, *unknown))
     if fits is None:
         return f"room for an unknown number of clients like these: {bounds}"

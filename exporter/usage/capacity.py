@@ -126,6 +126,7 @@ class GpuSharing:
     recent: RecentUse
     headroom: Headroom
     memory_total_bytes: int | None
+    unified_memory: bool | None
     threads_committed: float | None
     memory_committed: float | None
     gain: float | None
@@ -229,7 +230,7 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: 
     divided = any(daemon.has_mlopart_devices for daemon in daemons)
     gain = sharing_gain(node.contention[uuid]) if slowed else None
     by_bound = {
-        Bound.MEMORY: None if divided else _fit_in_memory(gpu, clients),
+        Bound.MEMORY: None if divided or reading.unified_memory else _fit_in_memory(gpu, clients),
         Bound.SM: None if partitioned or divided else _fit_in_sm_time(recent, others, departed, len(clients)),
         Bound.SLOTS: None if partitioned else _fit_in_slots(node, clients),
         Bound.CONTENTION: 0 if _is_contended(clients, gain) else None,
@@ -242,6 +243,7 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: 
         recent=recent,
         headroom=Headroom(by_bound={bound: max(0, count) for bound, count in by_bound.items() if count is not None}),
         memory_total_bytes=total,
+        unified_memory=reading.unified_memory,
         threads_committed=fsum(threads) if len(threads) == len(clients) else None,
         memory_committed=sum(limits) / total if total and len(limits) == len(clients) else None,
         gain=gain,

@@ -64,6 +64,7 @@ def test_reads_all_values_of_a_gpu(nvml: NvmlStandIn, nvml_program: Start) -> No
         "memory_percent": 12,
         "memory_used_bytes": 2_000_000_000,
         "memory_total_bytes": GPU.memory_total_bytes,
+        "unified_memory": False,
         "energy_millijoules": 123_456,
         "pci_bus_id": "00000000:00:06.0",
         "driver_version": "580.159.04",
@@ -133,6 +134,24 @@ def test_a_total_of_no_memory_is_unknown(nvml: NvmlStandIn, nvml_program: Start)
     (gpu,) = nvml_program(nvml).collect()["observations"]
 
     assert gpu["memory_total_bytes"] is None
+
+
+def test_tells_memory_that_the_system_has_from_memory_that_cannot_be_read(
+    nvml: NvmlStandIn, nvml_program: Start
+) -> None:
+    """GB10 has no memory of its own for NVML (driver 580). That of GH200 is also a NUMA node."""
+    spark, hopper = replace(GPU, name="NVIDIA GB10"), replace(OTHER, readings={"numa_node": 0})
+    program = nvml_program(nvml)
+
+    def memory(code: int) -> list[tuple[int | None, bool]]:
+        nvml.write([spark, hopper], [fails("nvmlDeviceGetMemoryInfo", code, 0)])
+        reading = program.collect()
+        assert reading["problem"] is None or code == UNKNOWN
+        return [(gpu["memory_total_bytes"], gpu["unified_memory"]) for gpu in reading["observations"]]
+
+    of_hopper = (OTHER.memory_total_bytes, True)
+    assert memory(NOT_SUPPORTED) == [(None, True), of_hopper]
+    assert memory(UNKNOWN) == memory(NO_PERMISSION) == [(None, False), of_hopper]
 
 
 def test_does_not_use_another_package_in_place_of_nvidia_ml_py(monkeypatch: pytest.MonkeyPatch) -> None:

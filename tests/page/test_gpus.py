@@ -45,6 +45,13 @@ def test_the_memory_of_a_gpu_in_mig_mode_is_that_of_its_instances() -> None:
     assert "see its MIG instances" in shown(status_input(mig()))
 
 
+def test_memory_that_the_system_has_is_not_unknown() -> None:
+    reading = replace(gpu_reading(at=AT + 1), unified_memory=True, memory_used_bytes=None, memory_total_bytes=None)
+    data = status_input(reduced(reading, start=idle()).node)
+    assert bars(data) == []
+    assert "shared with the system" in shown(data)
+
+
 def test_an_unreadable_gpu_has_no_bar_and_is_not_idle() -> None:
     lost = status_input(reduced(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node)
     assert bars(lost) == []

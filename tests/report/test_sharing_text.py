@@ -128,6 +128,15 @@ def test_shows_the_utilization_of_a_gpu_without_attribution() -> None:
     )
 
 
+def test_says_why_the_room_in_shared_memory_is_unknown() -> None:
+    present = three_clients()
+    gpu = present.gpus[GPU]
+    read = replace(gpu.reading, unified_memory=True, memory_used_bytes=None, memory_total_bytes=None)
+    lines = texts(replace(present, gpus={**present.gpus, GPU: replace(gpu, reading=read)}))
+    unknown = "unknown by memory, which the GPU and the system share, unknown by SM time"
+    assert f"  room for an unknown number of clients like these: 45 by client slots, {unknown}" in lines
+
+
 def test_shows_bypassing_processes_separately() -> None:
     present = split(three_clients(), {EVAL: flight(0.2), STRANGER: flight(0.5)}, gpu=OTHER_GPU)
     assert "  bypassing MPS: PID 801 (jupyter-lab) used 50.0 ± 1.0 % of its SMs" in texts(present)

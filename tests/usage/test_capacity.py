@@ -219,6 +219,20 @@ def test_a_memory_limit_is_unknown_if_the_ordinals_are() -> None:
 
 
 A, B, C = range(CLIENT, CLIENT + 3)
+
+
+def test_memory_that_the_system_uses_too_limits_no_number_of_clients() -> None:
+    present = split(limited(), {})
+    gpu = present.gpus[GPU]
+    read = replace(gpu.reading, unified_memory=True)
+    unified = replace(present, gpus={**present.gpus, GPU: replace(gpu, reading=read)})
+
+    before, after = of(present).headroom.by_bound, of(unified).headroom
+
+    assert {*before} - {*after.by_bound} == {Bound.MEMORY}
+    assert after.fits is None
+
+
 ALL_MIB = (GPU_BYTES - SERVER_BYTES) // MIB
 
 

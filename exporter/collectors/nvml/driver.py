@@ -71,6 +71,7 @@ class Values:
 
     def __init__(self) -> None:
         self.problems: dict[str, Reason] = {}  # the problem of each value that failed, by its name
+        self.not_supported: set[str] = set()  # the names of the values that this GPU does not have
 
     def read(self, name: str, function: Callable[..., Value], *arguments: Any) -> Value | None:
         """Return a value; None if it is not available or fails. Raise the error if the GPU or the driver is lost."""
@@ -79,7 +80,9 @@ class Values:
         except pynvml.NVMLError as error:
             if error.value in (*DRIVER_LOST, *GPU_LOST):
                 raise
-            if error.value not in NOT_AVAILABLE:
+            if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
+                self.not_supported.add(name)
+            elif error.value not in NOT_AVAILABLE:
                 self.problems[name] = nvml_problem(error, name)
             return None
 

@@ -168,6 +168,7 @@ class Gpu:
             if name not in self._constants and (value := values.text(name, function, handle)) is not None:
                 self._constants[name] = str(value)
         memory = values.read("memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
+        node = values.read("NUMA node", pynvml.nvmlDeviceGetNumaNodeId, handle)
         use = values.read("utilization", pynvml.nvmlDeviceGetUtilizationRates, handle)
         mig = values.read("MIG mode", pynvml.nvmlDeviceGetMigMode, handle)
         persistence = values.read("persistence mode", pynvml.nvmlDeviceGetPersistenceMode, handle)
@@ -183,6 +184,7 @@ class Gpu:
             memory_percent=None if use is None else int(use.memory),
             memory_used_bytes=None if memory is None else int(memory.used),
             memory_total_bytes=None if memory is None else int(memory.total) or None,
+            unified_memory=node is not None or "memory" in values.not_supported,
             energy_millijoules=values.read("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
             compute_mode=COMPUTE_MODES.get(mode),
             mig_mode=None if mig is None else bool(mig[0]),
@@ -305,6 +307,7 @@ class MigInstances:
             mps_processes=optional(mps_processes, handle),
             memory_used_bytes=None if memory is None else int(memory.used),
             memory_total_bytes=None if memory is None else int(memory.total) or None,
+            unified_memory=parent.unified_memory,
             driver_version=parent.driver_version,
             cuda_version=parent.cuda_version,
             compute_capability=parent.compute_capability,
