@@ -42,7 +42,7 @@ So the daemons are withdrawn, or restarting, if it is missing (stopDaemons in ma
 STARTUP_LOG = Path("log") / "startup.log"
 """The pod of NVIDIA's DRA driver removes this file when it starts, and creates it after it started the daemon. The
 driver creates the directory of a claim before that, and removes it with the claim
-(templates/mps-control-daemon.tmpl.yaml and cmd/gpu-kubelet-plugin/sharing.go of k8s-dra-driver-gpu, 25.x)."""
+(templates/mps-control-daemon.tmpl.yaml and cmd/gpu-kubelet-plugin/sharing.go of dra-driver-nvidia-gpu, 0.4 and 0.5)."""
 
 _MAX_CONFIG = 1 << 16
 

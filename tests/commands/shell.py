@@ -55,7 +55,7 @@ CONTROL_COMMANDS_3 = (
 PROGRAMS = _words(
     """amtool apt-get cat cd chmod chown chronyc curl cut date dcgmi df dmesg docker echo export fuser grep head
     helm dkms install jq kubectl ldconfig ln ls lspci mkdir modinfo modprobe mypy nvidia-smi pgrep pip podman
-    prlimit promtool ps rmmod ruff scontrol sed sha256sum sort ss ssh systemd-analyze systemd-sysusers
+    prlimit promtool ps rm rmmod ruff scontrol sed sha256sum sort ss ssh systemd-analyze systemd-sysusers
     systemd-tmpfiles tail tr truncate type watch uname uniq COMMAND deploy/packages/build lab/attribution/run.sh
     tests/gpu/run.sh"""
 )

@@ -75,7 +75,7 @@ def device_plugin(node: Node, resource: str = "nvidia.com/gpu", *, host_pid: boo
 
 
 def dra(node: Node, *, chroot: bool) -> Layout:
-    """Return a daemon of NVIDIA's DRA driver (25.x), in a chroot if the driver's root has a shell."""
+    """Return a daemon of NVIDIA's DRA driver (0.4 and 0.5), in a chroot if the driver's root has a shell."""
     directory = f"{DRA}/{CLAIM}-0a1b2"
     root = node.directory / "driver-root"
     root.mkdir(exist_ok=True)
