@@ -32,7 +32,7 @@ from tests.exporter_process import (
     run_python,
 )
 from tests.standin.mps import MpsStandIn
-from tests.standin.nvml import MEBIBYTE, Device, NvmlStandIn, hangs
+from tests.standin.nvml import MEBIBYTE, NOT_SUPPORTED, Device, NvmlStandIn, fails, hangs
 from tests.tools import needed
 
 
@@ -73,6 +73,26 @@ def test_reports_three_clients_and_a_bypassing_process(
     nvml.write([on_the_gpu(clients, mps, beside.pid)])
     exporter.shows(1, "cuda_mps_bypassing_processes", gpu=GPU)
     assert [event["pid"] for event in exporter.events("process_bypassing")] == [beside.pid]
+
+
+def test_a_gpu_without_memory_of_its_own_is_no_problem(
+    mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, environment: dict[str, str], start: Starter
+) -> None:
+    """NVML has the memory of the processes of a GB10, but none of the GPU."""
+    mps.start()
+    clients = three_clients(mps, nvml, start)
+    spark = replace(on_the_gpu(clients, mps), name="NVIDIA GB10", compute_capability=(12, 1))
+    nvml.write([spark], [fails("nvmlDeviceGetMemoryInfo", NOT_SUPPORTED)])
+    exporter = serve()
+    exporter.shows(sum(clients.values()) * MEBIBYTE, "cuda_mps_client_memory_used_bytes")
+
+    assert exporter.value("cuda_mps_exporter_source_up", source="nvml") == 1
+    assert exporter.value("cuda_mps_gpu_memory_total_bytes") is None
+    assert exporter.samples("cuda_mps_exporter_source_problem_info", source="nvml") == []
+    assert exporter.value("cuda_mps_gpu_clients_fit", bound="memory") is None
+    (gpu,) = exporter.page("/api/v1/status")["data"]["gpus"]
+    assert (gpu["unified_memory"], gpu.get("problem")) == (True, None)
+    assert "unknown by memory, which the GPU and the system share" in run(environment, "status").stdout
 
 
 def test_reports_clients_also_after_a_truncation_of_the_logs(mps: MpsStandIn, serve: Serve, start: Starter) -> None:

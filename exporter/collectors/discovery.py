@@ -37,7 +37,10 @@ the plugin cannot stop it and leaves the file."""
 
 READY = ".ready"
 """The plugin creates this file in its root directory after it started all daemons, and removes it before it stops them.
-So the daemons are withdrawn, or restarting, if it is missing (stopDaemons in main.go)."""
+If it cannot start one, it tries again every 30 s, without the file (startDaemons and stopDaemons in main.go)."""
+
+PLUGIN_STATUS = "Name:\tmps-control-dae\n", "\nUid:\t0\t"
+"""What /proc/PID/status of the plugin begins with, and contains."""
 
 STARTUP_LOG = Path("log") / "startup.log"
 """The pod of NVIDIA's DRA driver removes this file when it starts, and creates it after it started the daemon. The
@@ -56,6 +59,7 @@ class Declarations:
         """`matches` returns the possible pipe directories; `gke_config` is the configuration of GKE's device plugin."""
         self._matches = matches
         self._gke_config = gke_config
+        self._procfs = procfs
         self._booted_at = 0.0
         with contextlib.suppress(OSError):
             self._booted_at = boot_time(_text(procfs / "stat") or "") or 0.0
@@ -66,7 +70,7 @@ class Declarations:
         found = {location.name: (by, location) for by, location in itertools.islice(self._found(), MOST_DECLARED)}
         # A search of patterns skips what it cannot read.
         missing = {name: declared for name, declared in self._declared.items() if name not in found}
-        found |= {name: declared for name, declared in missing.items() if _still_declared(*declared)}
+        found |= {name: declared for name, declared in missing.items() if self._still_declared(*declared)}
         withdrawn = {name: declared for name, declared in missing.items() if name not in found}
         self._declared = found
         return found, withdrawn
@@ -74,7 +78,7 @@ class Declarations:
     def _found(self) -> Iterator[tuple[NamedBy, DaemonLocation]]:
         for location in self._matches():
             pipe = location.pipe.path
-            if pipe.name == "pipe" and _does_plugin_run(pipe):
+            if pipe.name == "pipe" and self._does_plugin_run(pipe):
                 yield NamedBy.DEVICE_PLUGIN, location
             elif claim_uid(str(pipe)) is not None:
                 # A new container of the pod removes the file. If it then fails, the daemon must still run.
@@ -91,21 +95,29 @@ class Declarations:
                 pipe = Path(DEFAULT_PIPE_DIRECTORY)
                 yield NamedBy.GKE, pipe_dir.on_host(str(pipe), pipe, Path(DEFAULT_LOG_DIRECTORY))
 
+    def _still_declared(self, by: NamedBy, location: DaemonLocation) -> bool:
+        pipe = location.pipe.path
+        if by is NamedBy.DEVICE_PLUGIN:
+            return self._does_plugin_run(pipe)
+        try:
+            return by is NamedBy.DRA and stat.S_ISDIR(pipe.lstat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
-def _still_declared(by: NamedBy, location: DaemonLocation) -> bool:
-    pipe = location.pipe.path
-    if by is NamedBy.DEVICE_PLUGIN:
-        return _does_plugin_run(pipe)
-    try:
-        return by is NamedBy.DRA and stat.S_ISDIR(pipe.lstat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    def _does_plugin_run(self, pipe: Path) -> bool:
+        """Return whether the plugin runs the daemon of a directory `ROOT/[VENDOR/]RESOURCE/pipe`. Raises OSError."""
+        if _time_of(pipe.with_name(STARTED)) is None:
+            return False
+        ready = any(_time_of(root / READY) is not None for root in pipe.parents[1:3])
+        return ready or any(map(_is_plugin, self._procfs.glob("[0-9]*/status")))
 
 
-def _does_plugin_run(pipe: Path) -> bool:
-    """Return whether the plugin runs the daemon of a pipe directory, `ROOT/[VENDOR/]RESOURCE/pipe`. Raises OSError."""
-    ready = any(_time_of(root / READY) is not None for root in pipe.parents[1:3])
-    return ready and _time_of(pipe.with_name(STARTED)) is not None
+def _is_plugin(status: Path) -> bool:
+    begin, user = PLUGIN_STATUS
+    with contextlib.suppress(OSError):
+        text = _text(status) or ""
+        return text.startswith(begin) and user in text
+    return False
 
 
 def _time_of(path: Path) -> float | None:

@@ -599,6 +599,23 @@ def test_a_daemon_that_the_device_plugin_could_not_stop_is_withdrawn(
     assert names(declarations) == [("device_plugin", "gpu")]
 
 
+@pytest.mark.parametrize(
+    ("uid", "name", "declared"), [(0, "mps-control-dae", 1), (1000, "mps-control-dae", 0), (0, "sh", 0)]
+)
+def test_a_daemon_that_the_device_plugin_cannot_start_is_declared(
+    node: Callable[[], Declarations], tmp_path: Path, uid: int, name: str, declared: int
+) -> None:
+    """The plugin tries again, and creates `.ready` only then."""
+    directory = tmp_path / "mps" / "nvidia.com" / "gpu"
+    (directory / "pipe").mkdir(parents=True)
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77" / "status").write_text(f"Name:\t{name}\nState:\tS (sleeping)\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+    assert names(node()) == [], "it has started no daemon yet"
+
+    (directory / ".started").touch()
+    assert names(node()) == [("device_plugin", "gpu")] * declared
+
+
 def test_a_claim_is_declared_from_the_start_of_its_daemon_to_its_end(
     node: Callable[[], Declarations], tmp_path: Path
 ) -> None:

@@ -92,6 +92,13 @@ def test_ends_for_a_replaced_driver_after_the_actions_under_way() -> None:
     assert not signals.stop, "the exit code differs from that after a signal"
 
 
+def test_systemd_starts_the_exporter_again_with_the_new_libraries() -> None:
+    unit = (Path(__file__).parents[2] / "systemd" / "cuda-mps-exporter.service").read_text()
+    settings = dict(line.split("=", 1) for line in unit.splitlines() if line.startswith("Restart"))
+    assert settings["Restart"] == "always"
+    assert str(os.EX_TEMPFAIL) not in settings["RestartPreventExitStatus"].split()
+
+
 def test_a_signal_sets_its_event_before_it_wakes_the_main_thread() -> None:
     stopped: list[bool] = []
     with handle_signals(lambda: stopped.append(signals.stop)) as signals:
