@@ -15,6 +15,7 @@ import structlog
 from exporter.actions.evidence import Evidence
 from exporter.actions.runner import ActionRunner, Tools
 from exporter.clock import Clock, SystemClock, boot_ns
+from exporter.collectors.api_server import PodLabels
 from exporter.collectors.child import OWN_USER, User
 from exporter.collectors.control_client import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.collectors.control_client import ControlClient, SessionLock
@@ -48,7 +49,7 @@ from exporter.state import poll_schedule
 from exporter.state.gpus import BYPASSING_AFTER_SECONDS
 from exporter.state.lifecycle import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
 from exporter.state.log_files import with_log_tail, without_reused_pids
-from exporter.state.processes import unnamed_pods
+from exporter.state.processes import unlabelled_pods, unnamed_pods
 from exporter.usage.attribution import processes_to_watch
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Assembly:
         held = affordable_pidfds()
         self.processes = Processes(proc=constants.procfs, clock=clock, wait=process_wait, max_pidfds=held)
         self.pods = Pods(constants.pods, clock=clock)
+        self.pod_labels = PodLabels(config.pod_labels, clock) if config.pod_labels else None
         self.pod_resources = PodResources(constants.pod_resources, clock)
         systemctl = Systemctl(clock, path=self._path)
         self.units = Units(systemctl, clock)
@@ -219,11 +221,10 @@ class Assembly:
         return self._config.constants.control_deadline * (CONTROL_ATTEMPTS + 1)
 
     def _threads(self) -> Iterator[CollectorThread]:
+        period = self._config.constants.discovery_period
         yield self._thread(CollectorName.PROCESS, self.processes.collect, period=CONTINUOUS, quiet=True)
         if self.discovery is not None:
-            yield self._thread(
-                CollectorName.DISCOVERY, self.discovery.collect, period=self._config.constants.discovery_period
-            )
+            yield self._thread(CollectorName.DISCOVERY, self.discovery.collect, period=period)
             yield self._thread(CollectorName.UNITS, self.units.collect, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
         yield self._unit_states_thread
         yield self._address_ranges_thread
@@ -239,9 +240,9 @@ class Assembly:
             structlog.get_logger().info(
                 "kernel_log_not_followed", problem=problem.code.value, text=reason_text(problem, CollectorName.KERNEL)
             )
-        yield self._thread(
-            CollectorName.PODS, _without_problem(self.pods.collect), period=self._config.constants.discovery_period
-        )
+        yield self._thread(CollectorName.PODS, _without_problem(self.pods.collect), period=period)
+        if self.pod_labels is not None:
+            yield self._thread(CollectorName.POD_LABELS, self.pod_labels.collect, period=period)
         yield self._thread(CollectorName.POD_RESOURCES, self.pod_resources.collect, period=POD_RESOURCES_PERIOD)
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
@@ -256,6 +257,8 @@ class Assembly:
         self.processes.watch(poll_schedule.processes_wanted(node), wanted.states, poll_schedule.start_ticks(node))
         pool.want(wanted)
         self.pods.watch(unnamed_pods(node))
+        if self.pod_labels is not None:
+            self.pod_labels.watch(unlabelled_pods(node))
         if self._libcuda_probes is not None:
             self._libcuda_probes.watch(*processes_to_watch(node))
         self._node, fault_at = node, fault_address.last_fault_at(node)

@@ -66,8 +66,8 @@ _PUBLIC_FIELDS = frozenset(
 )
 """Fields with words of systemd, of the kernel, of NVML, or of the exporter itself."""
 
-_WITH_NAMES_AS_KEYS = frozenset({"allocatable"})
-"""The fields whose keys are names: resources of Kubernetes."""
+_WITH_NAMES_AS_KEYS = frozenset({"allocatable", "labels"})
+"""The fields whose keys are names: resources of Kubernetes and labels of pods."""
 
 HEXADECIMAL = "0123456789abcdef"
 _UUID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"

@@ -382,6 +382,8 @@ def prune(node: Node) -> Node:
     node = fault_address.prune(state_processes.prune_units(node))
     if node.pods:
         present = state_processes.pod_uids(node)
+        # The labels of a pod are shown as long as its usage.
+        present |= {workload.name for workload in node.usage_totals.last_used_at}
         node = replace(node, pods={uid: pod for uid, pod in node.pods.items() if uid in present})
     return state_processes.prune_workload_counts(node)
 

@@ -531,7 +531,7 @@ def owned() -> Node:
         *at_work(*paths),
         daemon_process(),
         *(process(pid, cgroup=f"0::{path}\n") for pid, path in paths.items()),
-        PodFound(at=AT, uid=POD, name="train-0", namespace="team-a"),
+        PodFound(at=AT, uid=POD, name="train-0", namespace="team-a", labels={"team": "vision", "app": "train"}),
         gpu_reading(dict.fromkeys(paths, 1000)),
         gpu_reading({600: 500}, gpu=OTHER_GPU, index=1),
         *looks(),

@@ -46,6 +46,21 @@ CLIENTS = Row(
             height=10,
         ),
         table(
+            "Labels of the clients' pods",
+            "The labels that --kubernetes.pod-labels lists, until a day after the pod's last use. Empty: the option is "
+            "not set, or no pod has clients.",
+            "cuda_mps_pod_labels{node}",
+            {
+                "instance": "Node",
+                "client_namespace": "Namespace",
+                "client_pod": "Pod",
+                "client_pod_uid": "Pod's UID",
+                # Grafana takes the names of columns as patterns. The other names depend on the option.
+                "label_.+": "Labels",
+            },
+            sort=("Pod", False),
+        ),
+        table(
             "Processes that bypass MPS",
             "CUDA processes on GPUs of MPS that run without it. Empty: there is none.",
             "cuda_mps_bypassing_process_info{gpus}",

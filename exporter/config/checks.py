@@ -146,6 +146,12 @@ NAME = typed(
 PAGE = typed(str, "a path such as /metrics, where the exporter has no other page", _is_free_page)
 UNIT = typed(str, "a service such as nvidia-cuda-mps.service", is_service_name)
 
+POD_LABEL = typed(
+    str,
+    "the key of a pod label, such as team or app.kubernetes.io/name",
+    lambda text: re.fullmatch(r"([a-z0-9][a-z0-9.-]{0,252}/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", text, re.ASCII),
+)
+
 
 def pipe_directory(raw: object) -> Path:
     """Check an absolute path that is short enough for a daemon's sockets."""

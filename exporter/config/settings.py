@@ -11,6 +11,7 @@ from exporter.config import checks
 from exporter.config.checks import Address, Check
 from exporter.model import settings as model
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, AllowedAction, Limits, Mode
+from exporter.parse.printable import metric_label
 
 DEFAULT_PORT = 10677
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -248,6 +249,14 @@ class Config:
         choices=Attribution,
         help="Divide SM time among clients: bpf counts kernel launches (needs CAP_BPF, CAP_PERFMON).",
         commands=("serve", "record", "doctor", "demo"),
+    )
+    pod_labels: tuple[str, ...] = option(
+        (),
+        flag="--kubernetes.pod-labels",
+        metavar="LIST",
+        check=checks.entries(checks.POD_LABEL, least=0, distinct=metric_label),
+        help="Labels of clients' pods, such as team, that cuda_mps_pod_labels shows.",
+        commands=("serve", "record"),
     )
     watchdog: Mode = option(
         Mode.OBSERVE,

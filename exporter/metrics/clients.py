@@ -167,6 +167,27 @@ WORKLOADS = Group(
 )
 
 
+POD_LABELS = Group(
+    "Pod labels (`--kubernetes.pod-labels`)",
+    "SM time of each team in the last day, in hours of a whole GPU",
+    "sum by (label_team) (increase(cuda_mps_workload_sm_seconds_total[1d])\n"
+    "  * on (job, instance, workload) group_left (label_team) cuda_mps_pod_labels) / 3600",
+    Series(
+        "cuda_mps_pod_labels",
+        ("workload", "client_pod_uid", "client_pod", "client_namespace"),
+        lambda view: (
+            ((pod.uid, pod.uid, pod.name, pod.namespace, pod.labels), 1)
+            for pod in view.node.pods.values()
+            if pod.labels is not None
+        ),
+        more_labels=True,
+    ).help(
+        "Listed labels of a client's pod as label_NAME, read once, always 1. Absent if they could not be read. Ends a "
+        "day after the pod's last use."
+    ),
+)
+
+
 def _last(view: View) -> Items[Incident]:
     """Return each daemon's last fault, if it is not over or was recently."""
     at = view.node.at

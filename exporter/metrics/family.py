@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from exporter.parse.printable import printable
+from exporter.parse.printable import metric_label, printable
 from exporter.view import View
 
 T = TypeVar("T")
@@ -44,6 +44,7 @@ class Family:
     samples: Callable[[View], Iterable[tuple[Any, ...]]]
     choices: Mapping[str, tuple[str, ...]]
     help: str
+    more_labels: bool = False  # Whether the labels of a sample end with a mapping: the labels of a pod.
 
     @property
     def unit(self) -> str:
@@ -55,7 +56,12 @@ class Family:
         """Return the family with these samples."""
         metric = self.kind(self.name, self.help, labels=self.labels, unit=self.unit)
         for labels, *value in samples:
-            metric.add_metric([printable(label) for label in labels], *value)
+            values = labels[:-1] if self.more_labels else labels
+            metric.add_metric([printable(label) for label in values], *value)
+            if self.more_labels:
+                metric.samples[-1].labels.update(
+                    (metric_label(key), printable(label)) for key, label in labels[-1].items()
+                )
         return metric
 
 
@@ -66,6 +72,7 @@ class Series(NamedTuple):
     labels: tuple[str | Choice, ...]
     samples: Callable[[View], Iterable[tuple[Any, ...]]]
     histogram: bool = False
+    more_labels: bool = False
 
     def help(self, text: str) -> Family:
         """Return the family with this help. It is a counter if its name ends in `_total`."""
@@ -78,6 +85,7 @@ class Series(NamedTuple):
             self.samples,
             choices,
             text,
+            self.more_labels,
         )
 
 

@@ -93,6 +93,7 @@ class CollectorName(StrEnum):
     NVML_EVENTS = "nvml_events"
     PIPE_DIRECTORY = "pipe_directory"
     PODS = "pods"
+    POD_LABELS = "pod_labels"
     POD_RESOURCES = "pod_resources"
     PROCESS = "process"
     UNITS = "units"

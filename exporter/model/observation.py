@@ -354,12 +354,13 @@ class ProcessReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFound:
-    """The name and namespace of the pod that has this UID."""
+    """The name and namespace of the pod that has this UID, and those of its labels that are shown; None if unknown."""
 
     at: float
     uid: str
     name: str
     namespace: str
+    labels: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -240,8 +240,6 @@ class ReasonCode(StrEnum):
     )
 
     # Problems of an action: a unit or a program to start
-    API_SERVER_UNKNOWN = auto(), "no API server is known: the exporter does not run in a pod"
-    API_SERVER_UNREACHABLE = auto(), "the API server cannot be used: {text}"
     POD_DELETION_FORBIDDEN = (
         auto(),
         "the API server does not permit the exporter to delete pod {pod}: add its namespace to"
@@ -372,6 +370,8 @@ class ReasonCode(StrEnum):
     )
     CALL_FAILED = auto(), "{subject} failed: {detail}"
     ANSWER_TOO_LARGE = auto(), "{subject}: the answer is too large"
+    API_SERVER_UNKNOWN = auto(), "no API server is known: the exporter does not run in a pod"
+    API_SERVER_UNREACHABLE = auto(), "the API server cannot be used: {text}"
     UNEXPECTED_ERROR = (
         auto(),
         "[unexpected {text}|the exporter has a defect: {detail}. Report it with the exporter's log]",

@@ -45,6 +45,12 @@ def printable_value(value: object, longest: int = LONGEST_VALUE) -> Any:
     return value
 
 
+def metric_label(name: str) -> str:
+    """Return the metric label for a label of a pod, as kube-state-metrics names it (internal/store/utils.go)."""
+    words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", re.sub(r"[^a-zA-Z0-9_]", "_", name[:LONGEST_VALUE]))
+    return f"label_{words.lower()}"
+
+
 def is_service_name(name: str) -> bool:
     """Return whether the text names one service, and is neither a pattern nor an option (systemd.unit(5))."""
     return re.fullmatch(r"(?!-)[A-Za-z0-9:_.\\@-]{1,247}\.service", name) is not None

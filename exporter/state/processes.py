@@ -1,7 +1,7 @@
 """Processes: recent exits, and the workloads that clients belong to."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 from exporter.model.daemon import Daemon, DaemonState, with_commands
@@ -131,6 +131,12 @@ def pod_uid_of_daemon(daemon: Daemon, watch: WatchdogState | None) -> str | None
 def unnamed_pods(node: Node) -> frozenset[str]:
     """Return the UIDs of the pods whose name is unknown."""
     return pod_uids(node) - node.pods.keys()
+
+
+def unlabelled_pods(node: Node) -> Sequence[PodFound]:
+    """Return the pods of clients that have a known name and unknown labels."""
+    pods = (pod_of(node, node.processes.get(pid)) for daemon in node.daemons.values() for pid in daemon.clients)
+    return tuple({pod.uid: pod for pod in pods if pod is not None and pod.labels is None}.values())
 
 
 def pod_of_daemon(node: Node, daemon: Daemon) -> PodFound | None:

@@ -2,11 +2,13 @@
 
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from exporter.actions.steps import delete_pod
+from exporter.collectors.api_server import ask_pod
 from exporter.model.action import DeletePod
 from exporter.model.reason import Reason, ReasonCode
 from tests.kubernetes_api import ApiServer
@@ -22,7 +24,7 @@ def api(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 def delete(api: ApiServer, step: DeletePod = STEP) -> Reason | None:
-    return delete_pod(step, account=api.account, environment=api.environment)
+    return delete_pod(step, ask=partial(ask_pod, account=api.account, environment=api.environment))
 
 
 def test_deletes_the_pod(api: ApiServer) -> None:
@@ -63,7 +65,7 @@ def test_reports_an_error_of_the_api_server(api: ApiServer, answer: bytes, text:
 
 def test_does_not_trust_another_authority(api: ApiServer, tmp_path: Path) -> None:
     with ApiServer(tmp_path / "other") as other:
-        found = delete_pod(STEP, account=other.account, environment=api.environment)
+        found = delete_pod(STEP, ask=partial(ask_pod, account=other.account, environment=api.environment))
     assert found is not None
     assert found.code is ReasonCode.API_SERVER_UNREACHABLE
     assert api.deleted == []
@@ -72,7 +74,8 @@ def test_does_not_trust_another_authority(api: ApiServer, tmp_path: Path) -> Non
 def test_reports_that_no_api_server_answers(api: ApiServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    found = delete_pod(STEP, account=api.account, environment={**api.environment, "KUBERNETES_SERVICE_PORT": port})
+    environment = {**api.environment, "KUBERNETES_SERVICE_PORT": port}
+    found = delete_pod(STEP, ask=partial(ask_pod, account=api.account, environment=environment))
     assert found is not None
     assert found.code is ReasonCode.API_SERVER_UNREACHABLE
 
@@ -81,7 +84,8 @@ def test_reports_that_no_api_server_answers(api: ApiServer) -> None:
     "environment", [{}, {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "tcp://"}]
 )
 def test_outside_a_pod_no_api_server_is_known(api: ApiServer, environment: dict[str, str]) -> None:
-    assert delete_pod(STEP, account=api.account, environment=environment) == Reason(ReasonCode.API_SERVER_UNKNOWN)
+    ask = partial(ask_pod, account=api.account, environment=environment)
+    assert delete_pod(STEP, ask=ask) == Reason(ReasonCode.API_SERVER_UNKNOWN)
 
 
 def test_names_lead_to_no_other_path(api: ApiServer) -> None:

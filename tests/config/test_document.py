@@ -24,6 +24,12 @@ INVALID = (
     ("web.config_file", "expected a string of 1 to 4096 printable characters", ("''", "1")),
     ("log.level", "expected one of debug, info, warning, error", ("'loud'", "1", "[]")),
     ("clients.min_age_seconds", "expected a number of seconds from", ("'15s'", "-1", "nan", "inf", "true", ENDLESS)),
+    ("kubernetes.pod_labels", "expected a list in brackets", ("'team'",)),
+    (
+        "kubernetes.pod_labels",
+        "expected the key of a pod label, such as team",
+        [f"['{key}']" for key in ("", "*", "team.", "/team", "Example.com/team", "a/b/c", "t" * 64, "té", "team ")],
+    ),
     ("watchdog.allow", "expected one of kill_clients, shut_down_server", ("['all']",)),
     ("watchdog.allow", "expected a list in brackets", ("'kill_clients'",)),
     ("paths.state_directory", "expected an absolute path", ("'x'", '"/a\\u0000"')),
@@ -54,6 +60,11 @@ UNUSABLE = (
     ("[daemon]\n", "unknown section 'daemon'; did you mean daemons?"),
     ("zzz = 1", "unknown section 'zzz'"),
     ("web.listen_address = [':1', ':1']", "web.listen_address: invalid value ':1': duplicate entry"),
+    # Both would be the metric label label_cost_centre.
+    (
+        "kubernetes.pod_labels = ['cost-centre', 'costCentre']",
+        "kubernetes.pod_labels: invalid value 'costCentre': duplicate entry",
+    ),
     (
         "[[daemons]]\npinned_memory_limits = ['0=2G', '1=2G', '0=3G']",
         "daemons[1].pinned_memory_limits: invalid value '0=3G': duplicate entry",

@@ -24,6 +24,11 @@ OTHERS = {
     "log.format": ("logfmt", '"logfmt"', "logfmt"),
     "clients.min_age_seconds": ("1500ms", "1.5", 1.5),
     "attribution.method": ("bpf", '"bpf"', Attribution.BPF),
+    "kubernetes.pod_labels": (
+        "team,app.kubernetes.io/name",
+        '["team", "app.kubernetes.io/name"]',
+        ("team", "app.kubernetes.io/name"),
+    ),
     "watchdog.mode": ("act", '"act"', Mode.ACT),
     "watchdog.allow": (
         "kill_clients,end_hung_server",

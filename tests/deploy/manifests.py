@@ -27,6 +27,7 @@ INSTALLATIONS: Mapping[str, Sequence[str]] = {
     "openshift": ("--set=openshift.enabled=true",),
     "attribution": ("--set=attribution.enabled=true",),
     "restart-pods": ("--set=restartPods.namespaces={gpu-operator,nvidia},watchdog=act",),
+    "pod-labels": ("--set=podMetricLabels={team,app.kubernetes.io/name}",),
     "monitoring": (
         "--set=podMonitor.enabled=true,podMonitor.labels.release=stack",
         "--set=prometheusRule.enabled=true,prometheusRule.labels.release=stack",

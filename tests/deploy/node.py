@@ -14,7 +14,7 @@ from typing import Self
 
 import psutil
 
-from exporter.actions.steps import ACCOUNT
+from exporter.collectors.api_server import ACCOUNT
 from tests import program
 from tests.containers import Container
 from tests.deploy.manifests import container, pod, the

@@ -70,6 +70,7 @@ def test_the_schema_refuses_an_unknown_or_wrong_value(subtests: pytest.Subtests)
         "gpuAccess=yes",
         "mounts.tmp=tmp",
         "hostPort=10677",
+        "podMetricLabels={*}",
     ]:
         with subtests.test(value=value):
             done = helm("template", CHART, f"--set={value}")
@@ -110,7 +111,7 @@ def test_the_process_of_a_privileged_container_drops_all_rights_that_it_does_not
 
 
 def test_has_no_permissions_in_the_api_server(subtests: pytest.Subtests) -> None:
-    for installation in sorted(INSTALLATIONS.keys() - {"openshift", "restart-pods"}):
+    for installation in sorted(INSTALLATIONS.keys() - {"openshift", "restart-pods", "pod-labels"}):
         with subtests.test(installation=installation):
             assert not {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} & {*kinds(installation)}
             assert not pod(installation)["automountServiceAccountToken"]
@@ -138,6 +139,22 @@ def test_restart_pods_allows_only_to_delete_pods_in_the_listed_namespaces() -> N
     assert account["automountServiceAccountToken"]
     assert pod("restart-pods")["automountServiceAccountToken"]
     assert pod("restart-pods")["serviceAccountName"] == account["metadata"]["name"]
+
+
+def test_pod_labels_allow_only_to_get_pods() -> None:
+    """By name: the exporter cannot list or watch pods, or read anything else."""
+    role, binding = the("ClusterRole", "pod-labels"), the("ClusterRoleBinding", "pod-labels")
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    account = the("ServiceAccount", "pod-labels")
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", **{key: account["metadata"][key] for key in ("name", "namespace")}}
+    ]
+    assert account["automountServiceAccountToken"]
+    assert pod("pod-labels")["automountServiceAccountToken"]
+    assert not {"Role", "RoleBinding"} & {*kinds("pod-labels")}
+    elsewhere = {each["metadata"]["name"] for each in rendered(*INSTALLATIONS["pod-labels"], "--namespace=other")}
+    assert role["metadata"]["name"] not in elsewhere
 
 
 def test_openshift_allows_what_the_pod_requests_and_no_more() -> None:
@@ -314,6 +331,7 @@ def test_expects_a_daemon_only_on_nodes_with_a_label_that_declares_one(
     [
         ("default", ["serve"]),
         ("restart-pods", ["serve", "--watchdog.mode=act", "--watchdog.allow=delete_pod"]),
+        ("pod-labels", ["serve", "--kubernetes.pod-labels=team,app.kubernetes.io/name"]),
     ],
 )
 def test_only_an_explicit_choice_lets_the_watchdog_act(installation: str, arguments: list[str]) -> None:

@@ -94,6 +94,12 @@ def test_the_network_policy_allows_connections_to_the_metrics_only() -> None:
     assert found["policyTypes"] == ["Ingress", "Egress"]
 
 
+@pytest.mark.parametrize("installation", ["restart-pods", "pod-labels"])
+def test_the_network_policy_allows_connections_to_the_api_server_if_the_exporter_uses_it(installation: str) -> None:
+    found = rendered(*INSTALLATIONS[installation], "--set=networkPolicy.enabled=true")
+    assert [each["spec"]["policyTypes"] for each in found if each["kind"] == "NetworkPolicy"] == [["Ingress"]]
+
+
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
 
 MOST_BYTES = 1 << 20

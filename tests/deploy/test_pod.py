@@ -146,6 +146,32 @@ def test_the_watchdog_deletes_the_pod_of_a_dead_daemon(node: Node, nvml: NvmlSta
         program.stop()
 
 
+@pytest.mark.parametrize("node", ["pod-labels"], indirect=True)
+def test_shows_the_listed_labels_of_a_clients_pod(node: Node, nvml: NvmlStandIn, tmp_path: Path) -> None:
+    plugin = device_plugin(node)
+    node.path(f"/var/log/pods/team-a_trainer-0_{POD}").mkdir(parents=True)
+    client = node.client()
+    node.set_cgroup(client, cgroup(POD))
+    nvml.write([Device(processes=(Process(client),))])
+    plugin.start()
+    plugin.mps.connect_and_wait(client)
+    labels: dict[str, object] = {"team": "vision", "app.kubernetes.io/name": "trainer", "pod-template-hash": "5d9f"}
+    with ApiServer(tmp_path, {("team-a", "trainer-0"): POD}, frozenset({"team-a"}), labels={POD: labels}) as api:
+        node.set_service_account(api.account)
+        program = started(node, nvml, **api.environment)
+        program.shows(1, "cuda_mps_pod_labels", label_team="vision")
+        ((found, _),) = program.samples("cuda_mps_pod_labels")
+        assert found == {
+            "workload": POD,
+            **{key: LABELS[key] for key in ("client_pod_uid", "client_pod", "client_namespace")},
+            "label_team": "vision",
+            "label_app_kubernetes_io_name": "trainer",
+        }
+        assert program.value("cuda_mps_exporter_source_up", source="pod_labels") == 1
+        assert program.value("cuda_mps_workload_memory_used_bytes", workload=POD)
+        program.stop()
+
+
 def _assert_restarted(program: Exporter, daemon: str) -> None:
     assert program.value("cuda_mps_daemon_up", daemon=daemon) == 1
     assert program.value("cuda_mps_watchdog_restarts_total", daemon=daemon, result="succeeded") == 1

@@ -1,5 +1,7 @@
 """Workload labels of clients, families by workload, and their bounds."""
 
+from dataclasses import replace
+
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -8,7 +10,9 @@ from exporter.metrics.catalogue import NodeCollector
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.observation import PodFound
-from exporter.state.processes import unnamed_pods, workload_of
+from exporter.parse.printable import metric_label
+from exporter.state.processes import unlabelled_pods, unnamed_pods, workload_of
+from exporter.usage.accounting import IDLE_SECONDS
 from exporter.view import View
 from tests.builders import (
     AT,
@@ -26,6 +30,7 @@ from tests.builders import (
     full,
     gpu_reading,
     look,
+    looks,
     node,
     owned,
     process,
@@ -202,3 +207,89 @@ def test_the_name_of_a_pod_is_removed_with_its_last_process_and_dropped_if_it_ha
     assert not reduced(exited(601), look(), start=one_left).node.pods
     stray = PodFound(at=AT, uid="1" * 32, name="stray", namespace="default")
     assert not reduced(stray, gpu_reading()).node.pods
+
+
+# Labels of pods
+
+
+IN_POD = f"0::/kubepods/pod{POD}/{CONTAINER}\n"
+TRAINER = PodFound(at=AT, uid=POD, name="train-0", namespace="team-a")
+LABELS = {"team": "vision", "app.kubernetes.io/name": "train", "costCentre": "4711"}
+
+
+def pod_labels(present: Node) -> list[dict[str, str]]:
+    """Return the labels of each series of the family."""
+    parsed = parse_text(generate_latest(NodeCollector(View(present))).decode())
+    return [each.labels for metric in parsed if metric.name == "cuda_mps_pod_labels" for each in metric.samples]
+
+
+def in_pod(*pods: PodFound) -> Node:
+    return reduced(*at_work(CLIENT), process(cgroup=IN_POD), gpu_reading({CLIENT: 1000}), *pods).node
+
+
+def test_a_pods_labels_join_clients_and_workloads() -> None:
+    identity = {"workload": POD, "client_pod_uid": POD, "client_pod": "train-0", "client_namespace": "team-a"}
+    labels = {"label_team": "vision", "label_app_kubernetes_io_name": "train", "label_cost_centre": "4711"}
+    assert pod_labels(in_pod(replace(TRAINER, labels=LABELS))) == [identity | labels]
+
+
+def test_a_pod_without_listed_labels_has_a_series_and_one_that_was_not_asked_for_has_none() -> None:
+    (found,) = pod_labels(in_pod(replace(TRAINER, labels={})))
+    assert not [label for label in found if label.startswith("label_")]
+    assert not pod_labels(in_pod(TRAINER))
+
+
+def test_a_pod_is_asked_for_until_its_labels_are_known() -> None:
+    assert unlabelled_pods(in_pod()) == ()
+    assert unlabelled_pods(in_pod(TRAINER)) == (TRAINER,)
+    assert unlabelled_pods(in_pod(TRAINER, replace(TRAINER, labels={}))) == ()
+
+
+def test_only_pods_of_clients_are_asked_for() -> None:
+    """A bypassing process is no client."""
+    beside = [gpu_reading(beside=[700], at=AT + at) for at in (0, 2)]
+    present = reduced(*at_work(CLIENT), *beside, process(700, cgroup=IN_POD, at=AT + 2), replace(TRAINER, at=AT + 2))
+    assert present.node.pods
+    assert unlabelled_pods(present.node) == ()
+
+
+def test_labels_are_shown_as_long_as_the_usage_of_the_pod() -> None:
+    used = gpu_reading({CLIENT: 1000}, at=AT + 10), gpu_reading({CLIENT: 1000}, at=AT + 20)
+    present = reduced(*used, start=in_pod(replace(TRAINER, labels=LABELS))).node
+    gone = (*at_work(at=AT + 21), gpu_reading({}, at=AT + 21), gpu_reading({}, at=AT + 3600), *looks(at=AT + 3600))
+    later = reduced(exited(CLIENT, at=AT + 20), *gone, start=present).node
+    assert CLIENT not in later.processes
+    assert [each["label_team"] for each in pod_labels(later)] == ["vision"]
+    usage = series(View(later), "cuda_mps_workload_memory_byte_seconds", "workload")
+    assert (POD,) in usage
+    at = AT + IDLE_SECONDS + 3600
+    last = reduced(gpu_reading({}, at=at), gpu_reading({}, at=at + 10), *looks(at=at + 10), start=later).node
+    assert Workload(kind=WorkloadKind.POD, name=POD) not in last.usage_totals.last_used_at
+    assert not pod_labels(last)
+
+
+def test_hostile_labels_of_a_pod_forge_no_series_and_no_label() -> None:
+    """A recording can have any text."""
+    hostile = {'x"} 1\nforged{a="': '"} 1\nforged 1', "workload": "forged", "é" * 5000: "\ud800" * 5000}
+    present = in_pod(replace(TRAINER, labels=hostile))
+    (found,) = pod_labels(present)
+    assert found["workload"] == POD
+    assert found["label_workload"] == "forged"
+    text = generate_latest(NodeCollector(View(present))).decode()
+    assert not [line for line in text.splitlines() if line.startswith("forged")]
+    assert all(len(label) <= 128 for label in found.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("team", "label_team"),
+        ("cost-centre", "label_cost_centre"),
+        ("app.kubernetes.io/name", "label_app_kubernetes_io_name"),
+        ("costCentre", "label_cost_centre"),
+        ("GPUClass2B", "label_gpuclass2_b"),
+        ("0", "label_0"),
+    ],
+)
+def test_labels_have_the_names_of_kube_state_metrics(name: str, label: str) -> None:
+    assert metric_label(name) == label

@@ -3,6 +3,7 @@
 import ast
 import gzip
 import inspect
+import io
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from exporter.model.observation import PodFound
 from exporter.parse import cgroup, control_reply, kernel_log, log_message, protocol3
 from exporter.recording import WORDS, Mask, Recording, write_header, write_observation
 from tests.baseline.replayed import RECORDINGS, name_of, replay
@@ -104,6 +106,15 @@ def test_a_word_that_is_not_known_is_replaced(subtests: pytest.Subtests) -> None
             assert "secret" not in masked.casefold()
             assert [len(word) for word in LETTERS.findall(masked)] == [len(word) for word in LETTERS.findall(text)]
             assert re.sub(r"[^\W\d_]", "", masked) == re.sub(r"[^\W\d_]", "", text)
+
+
+def test_keys_and_values_of_pod_labels_are_replaced() -> None:
+    stream = io.StringIO()
+    labels = {"team": "vision", "secret.example/owner": "alice"}
+    write_observation(stream, PodFound(at=1.0, uid="1" * 32, name="n", namespace="s", labels=labels), MASK)
+    masked = json.loads(stream.getvalue())["labels"]
+    assert masked == {MASK.text(key): MASK.text(value) for key, value in labels.items()}
+    assert not {"vision", "secret", "owner", "alice"} & {*LETTERS.findall(str(masked))}
 
 
 def test_identifiers_keep_their_form_and_what_is_equal_in_them() -> None:
