@@ -60,6 +60,14 @@ def test_starts_the_program_as_an_ordinary_user() -> None:
     assert all(int(each) > 0 for each in user.split(":"))
 
 
+def test_builds_on_the_machine_of_the_builder_for_any_architecture() -> None:
+    """No emulator is needed: only the first stage runs commands, and it installs wheels of the image's architecture."""
+    build, final = instructions()
+    assert build[0].split()[1] == "--platform=$BUILDPLATFORM"
+    assert arguments_of("ARG", build) == ["TARGETARCH"]
+    assert "--platform" not in final[0]
+
+
 def test_has_the_version_of_the_package() -> None:
     (labels,) = arguments_of("LABEL", instructions()[1])
     assert f'org.opencontainers.image.version="{__version__}"' in labels

@@ -13,6 +13,7 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,12 @@ NEXT = "99.0"
 """Version of the package that replaces the one built here."""
 
 BUILD_SECONDS = 500
+
+MACHINES = {"amd64": 62, "arm64": 183}
+"""The architectures of the packages, and their machines in ELF files (EM_X86_64, EM_AARCH64)."""
+
+EXTENSIONS = frozenset({"bcrypt", "markupsafe", "psutil", "yaml"})
+"""Packages with compiled files. `lib/python3.X/site-packages` is before their names."""
 
 OF_THE_SOURCE = ("tests/web/test_runbooks.py", "tests/test_layering.py", "tests/deploy/test_image.py")
 """Fast tests that read many files of the repository."""
@@ -81,9 +88,37 @@ def built(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def deb(built: Path) -> Path:
-    """The Debian package."""
-    (found,) = built.glob("*.deb")
+    """The Debian package for this machine."""
+    (found,) = built.glob(f"*_{ran('dpkg', '--print-architecture').strip()}.deb")
     return found
+
+
+def unpacked(archive: Path, directory: Path) -> tuple[dict[str, Any], Path]:
+    """Unpack an image. Return its configuration, and the directory with its files."""
+    ran("tar", "xf", archive, "-C", directory)
+
+    def blob(descriptor: dict[str, str]) -> Path:
+        return directory / "blobs" / descriptor["digest"].replace(":", "/")
+
+    (entry,) = json.loads((directory / "index.json").read_text())["manifests"]
+    manifest = json.loads(blob(entry).read_text())
+    root = directory / "root"
+    root.mkdir()
+    for layer in manifest["layers"]:
+        ran("tar", "xf", blob(layer), "-C", root, "--exclude=dev/*")
+    return json.loads(blob(manifest["config"]).read_text()), root
+
+
+def machine_of(library: Path) -> int:
+    """Return e_machine of an ELF file."""
+    header = library.read_bytes()[:20]
+    assert header.startswith(b"\x7fELF")
+    return int.from_bytes(header[18:], "little")
+
+
+def contents(home: Path) -> set[str]:
+    """Return the paths of files, without the name of the machine."""
+    return {re.sub("x86_64|aarch64", "M", str(path.relative_to(home))) for path in home.rglob("*")}
 
 
 @pytest.fixture(scope="module")
@@ -252,15 +287,46 @@ def test_sha256sums_has_every_file(built: Path) -> None:
     assert sums == {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in others}
 
 
-def test_the_sbom_has_every_package_of_the_deb(built: Path, deb: Path, tmp_path: Path) -> None:
-    ran("dpkg-deb", "--extract", deb, tmp_path)
-    (sbom,) = built.glob("*.cdx.json")
-    content = json.loads(sbom.read_text())
-    listed = {(each["name"], each["version"]) for each in (*content["components"], content["metadata"]["component"])}
-    metadata = (tmp_path / HOME.lstrip("/")).glob("lib/python3*/site-packages/*.dist-info/METADATA")
-    contained = [email.message_from_string(each.read_text()) for each in metadata]
-    assert len(contained) > 5
-    assert {(each["Name"], each["Version"]) for each in contained} == listed
+def test_the_sbom_has_every_package_of_the_deb(built: Path, tmp_path: Path) -> None:
+    for deb in built.glob("*.deb"):
+        ran("dpkg-deb", "--extract", deb, tmp_path / deb.stem)
+        content = json.loads(deb.with_suffix(".cdx.json").read_text())
+        listed = {
+            (each["name"], each["version"]) for each in (*content["components"], content["metadata"]["component"])
+        }
+        metadata = (tmp_path / deb.stem / HOME.lstrip("/")).glob("lib/python3*/site-packages/*.dist-info/METADATA")
+        contained = [email.message_from_string(each.read_text()) for each in metadata]
+        assert len(contained) > 5
+        assert {(each["Name"], each["Version"]) for each in contained} == listed
+
+
+@pytest.mark.parametrize(("architecture", "machine"), MACHINES.items())
+def test_packages_of_each_architecture_have_only_its_files(
+    built: Path, tmp_path: Path, architecture: str, machine: int
+) -> None:
+    """Those of another architecture are not run. They have the same files, and the BPF programs of all machines."""
+    (deb,) = built.glob(f"*_{architecture}.deb")
+    (archive,) = built.glob(f"*-image-{architecture}.tar")
+    (tmp_path / "image").mkdir()
+    config, root = unpacked(archive, tmp_path / "image")
+    ran("dpkg-deb", "--raw-extract", deb, tmp_path / "deb")
+    control = email.message_from_string((tmp_path / "deb" / "DEBIAN" / "control").read_text())
+    assert control["Architecture"] == config["architecture"] == architecture
+    assert re.search(r"libc6 \(>= 2\.\d+\)", control["Depends"])
+    assert re.search(r"python3 \(>= 3\.\d+\), python3 \(<< 3\.\d+\)", control["Depends"])
+
+    home = tmp_path / "deb" / HOME.lstrip("/")
+    assert (home / "bin" / "python3").readlink() == Path("/usr/bin/python3")
+    assert (home / "bin" / NAME).read_text().splitlines()[0] == f"#!{HOME}/bin/python3"
+    for environment, extensions in ((home, EXTENSIONS), (root / HOME.lstrip("/"), EXTENSIONS | {"grpc"})):
+        libraries = list(environment.rglob("*.so"))
+        assert {path.relative_to(environment).parts[3] for path in libraries} >= extensions
+        assert {machine_of(path) for path in libraries} == {machine}
+        assert {path.name for path in environment.rglob("probes.*.o")} == {"probes.x86_64.o", "probes.aarch64.o"}
+
+    (other,) = (path for path in built.glob("*.deb") if path != deb)
+    ran("dpkg-deb", "--extract", other, tmp_path / "other")
+    assert contents(tmp_path / "other" / HOME.lstrip("/")) == contents(home)
 
 
 def test_the_wheel_names_its_python_and_license(built: Path) -> None:
@@ -294,19 +360,9 @@ def test_the_source_distribution_is_installed_in_a_new_environment(source: Path,
 
 def test_the_image_serves_as_its_user(built: Path, tmp_path: Path) -> None:
     """Its files are unpacked, and its command is run with another command line: a container needs cgroups."""
-    (archive,) = built.glob("*-image.tar")
-    ran("tar", "xf", archive, "-C", tmp_path)
-
-    def blob(descriptor: dict[str, str]) -> Path:
-        return tmp_path / "blobs" / descriptor["digest"].replace(":", "/")
-
-    (entry,) = json.loads((tmp_path / "index.json").read_text())["manifests"]
-    manifest = json.loads(blob(entry).read_text())
-    config = json.loads(blob(manifest["config"]).read_text())["config"]
-    root = tmp_path / "root"
-    root.mkdir()
-    for layer in manifest["layers"]:
-        ran("tar", "xf", blob(layer), "-C", root, "--exclude=dev/*")
+    (archive,) = built.glob(f"*-image-{ran('dpkg', '--print-architecture').strip()}.tar")
+    whole, root = unpacked(archive, tmp_path)
+    config = whole["config"]
     assert config["Cmd"] == ["serve"]
     variables = dict(each.split("=", 1) for each in config["Env"])
     chroot = ("chroot", f"--userspec={config['User']}", root, "env", "-i", f"PATH={variables['PATH']}")
