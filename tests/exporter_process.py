@@ -109,6 +109,7 @@ class Exporter:
                 value = self.value(name, **labels)
                 assert value == expected, f"{name} {labels} is {value}:\n{self.log_text()[-4000:]}"
             except urllib.error.HTTPError as error:
+                error.close()
                 raise AssertionError("no metrics yet") from error
 
         eventually(shown, every=0.1)

@@ -49,6 +49,8 @@ class _Server:
             with urllib.request.urlopen(request, timeout=30) as response:
                 text: str = response.read().decode()
         except (urllib.error.URLError, ConnectionError) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             raise AssertionError(f"not yet: {error}") from error
         return text
 

@@ -118,7 +118,7 @@ def parse_document(path: Path, text: str) -> Values:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: invalid TOML: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: invalid TOML: a number is too long, or brackets are too deep") from error
+        raise ConfigError(f"{path}: invalid TOML: a number is too long, or keys or brackets are too deep") from error
     values: Values = {"path": path, "daemons": _daemons(f"{path}: daemons", tables.pop("daemons", []))}
     for section, table in tables.items():
         if section not in settings.SECTIONS:

@@ -255,7 +255,8 @@ class Harness:
         assert self.exporter is not None
         try:
             opened_at = self.exporter.value("cuda_mps_watchdog_circuit_opened_timestamp_seconds", daemon=DAEMON)
-        except urllib.error.HTTPError:
+        except urllib.error.HTTPError as error:
+            error.close()
             return False
         return opened_at is not None and opened_at > self.actions.last("resume")
 

@@ -1,6 +1,7 @@
 """The configuration file: an error names the place and the valid values, and no file can break the program."""
 
 import os
+import sys
 import tomllib
 from pathlib import Path
 
@@ -79,7 +80,11 @@ UNUSABLE = (
     ("[log]\nlevel =", "invalid TOML: Invalid value (at end of document)"),
     ("[log]\nlevel = 'info'\nlevel = 'info'\n\n", "invalid TOML: Cannot overwrite a value (at line 3, column 15)"),
     (f"x = {'[' * 5000}", "invalid TOML: a number is too long, or"),
-    (f"web.max_requests{'.a' * 5000} = 1", "web.max_requests: invalid value "),
+    (
+        f"web.max_requests{'.a' * 5000} = 1",
+        # Python 3.14 limits the parts of a key.
+        "web.max_requests: invalid value " if sys.version_info < (3, 14) else "invalid TOML: a number is too long, or",
+    ),
     (f"x = {'9' * 5000}", "invalid TOML: a number is too long, or"),
 )
 """The text of a file, and the error after the file's name."""

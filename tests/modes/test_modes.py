@@ -305,6 +305,7 @@ def scraped(exporter: Exporter) -> str:
     try:
         return exporter.scrape()
     except urllib.error.HTTPError as error:
+        error.close()
         raise AssertionError("no metrics yet") from error
 
 

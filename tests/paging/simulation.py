@@ -60,6 +60,8 @@ class SimulatedNode:
             with urllib.request.urlopen(request, timeout=30, context=self._trusting) as response:
                 text: str = response.read().decode()
         except (urllib.error.URLError, ConnectionError) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             raise AssertionError(f"{url}: {error}") from error
         return text
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,6 +167,8 @@ def test_service_serves_and_stops_while_the_reader_of_its_log_blocks(pipe: Pipe,
             with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_SECONDS) as response:
                 text: str = response.read().decode()
         except OSError as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             raise AssertionError("it does not serve yet") from error
         (line,) = [line for line in text.splitlines() if line.startswith("cuda_mps_exporter_snapshot_timestamp_")]
         assert "cuda_mps_exporter_log_records_dropped_total 0.0" in text

@@ -62,6 +62,8 @@ class Node(Exporter):
             with urllib.request.urlopen(self._address, timeout=PATIENCE_SECONDS) as response:
                 return str(response.read().decode())
         except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             raise AssertionError(f"no metrics yet: {error}") from error
 
     def pid(self, unit: str) -> int:
