@@ -30,9 +30,10 @@ from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.pod_resources import PodResources
 from exporter.collectors.pool import CollectorPool, ControlPoller, LocationRegistry
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import AddressRangesCollector, Pods, Processes, WorkloadProcesses, affordable_pidfds
+from exporter.collectors.processes import AddressRangesCollector, Pods, Processes, affordable_pidfds
 from exporter.collectors.systemd import Journal, Systemctl, Units, UnitStates
 from exporter.collectors.thread import CollectorThread, Inbox, Reading, collect_each
+from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.config.settings import Attribution, Config
 from exporter.incidents import fault_address
 from exporter.model.daemon import Daemon
@@ -91,7 +92,10 @@ class Assembly:
         self.nvml = Nvml(clock)
         self._libcuda_probes = self._probes() if config.attribution is Attribution.BPF else None
         held = affordable_pidfds()
-        self.processes = Processes(proc=constants.procfs, clock=clock, wait=process_wait, max_pidfds=held)
+        self._workloads = WorkloadProcesses(self._proc, clock, constants.pods, config.slurm_trusted_namespaces)
+        self.processes = Processes(
+            proc=constants.procfs, clock=clock, wait=process_wait, max_pidfds=held, workloads=self._workloads
+        )
         self.pods = Pods(constants.pods, clock=clock)
         self.pod_labels = PodLabels(config.pod_labels, clock) if config.pod_labels else None
         self.pod_resources = PodResources(constants.pod_resources, clock)
@@ -126,7 +130,6 @@ class Assembly:
             )
         self.locations = LocationRegistry(discovery=self.discovery, journal=self.journal)
         self._identities = Identities()
-        self._workloads = WorkloadProcesses(self._proc, clock)
 
     def pool(self) -> CollectorPool:
         """Return the collector threads of the service."""

@@ -50,10 +50,10 @@ WORDS = """
     privileges process progress ps pte push qnx query quit reached read ready rece receive received recevie recovery
     refusing region remainder reply request requesting reserve reserved reset rke ro root run scontroller scope
     segment send serial server servers service session set share shared shm shut shutdown shutting slice sluid slurm
-    slurmstepd sm sms snap socket start started starting startup status stdout step sticky strong succeeded supported
-    swap sworker system systemd task teardown terminate termination the there this thread threads timeout tmp to torn
-    total trigging try type ui uid unable unallocated unix unknown used user using usr uuid valid var version vgpu
-    violation virt visible volta waiting was weak will with worker write xid yes
+    slurmstepd sm sms snap socket start started starting startup status stdout step stepmgr sticky strong succeeded
+    supported swap sworker system systemd task teardown terminate termination the there this thread threads timeout tmp
+    to torn total trigging try type ui uid unable unallocated unix unknown used user using usr uuid valid var version
+    vgpu violation virt visible volta waiting was weak will with worker write xid yes
 """
 """Words that identify nothing: those of the texts of MPS, of the kernel and of cgroups that the exporter reads."""
 

@@ -330,6 +330,7 @@ def process(
     user: str = "alice",
     command: str = "train.py",
     cgroup: str | None = None,
+    slurmstepd: str | None = None,
     environment: Mapping[str, str] | None = NO_LIMITS,
     parent: int | None = None,
 ) -> ProcessReading:
@@ -343,6 +344,7 @@ def process(
         user=user,
         command=command,
         cgroup=cgroup,
+        slurmstepd=slurmstepd,
         environment=environment,
         parent=None if parent is None else ProcessIdentity(pid=parent, start_ticks=parent * 100),
     )

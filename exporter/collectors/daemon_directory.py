@@ -23,8 +23,8 @@ from exporter.clock import Clock
 from exporter.collectors.daemon_processes import Identities, PidFile
 from exporter.collectors.pipe_dir import CONTROL_SOCKET, PRIVILEGED_SOCKET, DaemonLocation, Directory
 from exporter.collectors.proc import Presence, Proc
-from exporter.collectors.processes import WorkloadProcesses
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
+from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlSocket, Observation, SessionHolder, Wanted
 from exporter.parse.proc import listening_unix_sockets

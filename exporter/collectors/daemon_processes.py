@@ -15,7 +15,7 @@ from exporter.clock import Clock
 from exporter.collectors import pipe_dir
 from exporter.collectors.pipe_dir import DaemonLocation, Directory, Identity, PipeFiles, Root
 from exporter.collectors.proc import Presence, Proc
-from exporter.collectors.processes import MOST_PROCESSES, WorkloadProcesses
+from exporter.collectors.workload_processes import MOST_PROCESSES, WorkloadProcesses
 from exporter.model.daemon import MULTI_USER, STATIC_PARTITIONING
 from exporter.model.identity import identity_of
 from exporter.model.observation import DaemonProcess, ProcessReading
@@ -280,6 +280,7 @@ class PidFile:
         running_again = repeat and now.pid is not None
         if before is not None and not running_again and _key(before) == _key(now):
             return ()
+        now = replace(now, slurmstepd=self._workloads.slurmstepd(now.cgroup))
         if not location.expected:
             # Add the processes of its job or pod, and those that ended since the last search or could not be read.
             earlier = () if before is None or identity_of(before) != identity_of(now) else before.peers

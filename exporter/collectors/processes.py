@@ -3,14 +3,11 @@
 import contextlib
 import fcntl
 import os
-import re
 import resource
 import select
 import struct
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from errno import EIO
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -18,14 +15,14 @@ from typing import NamedTuple
 from exporter.clock import Clock
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import Reading
+from exporter.collectors.workload_processes import MAX_DIRECTORIES, SEARCH_SECONDS, WorkloadProcesses
 from exporter.model import observation as kinds
-from exporter.model.identity import ProcessIdentity, WorkloadProcess, WorkloadRole
+from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import AddressWant, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.settings import CLIENT_LIMITS
-from exporter.parse import proc as parse_proc
-from exporter.parse.cgroup import CgroupMembership, parse_cgroup, parse_pod_directory
-from exporter.parse.proc import MPS_PROGRAM_PREFIX, children_page_faults, is_exiting
+from exporter.parse.cgroup import parse_pod_directory
+from exporter.parse.proc import children_page_faults, is_exiting
 
 _INFO = struct.Struct("=QQ11Ii")
 """The first version of struct pidfd_info (include/uapi/linux/pidfd.h): first `mask`, last `exit_code`."""
@@ -53,9 +50,6 @@ def _exit_code(pidfd: int | None) -> int | None:
         return None
     mask, *_, exit_code = _INFO.unpack(info)
     return int(exit_code) if mask & _EXIT else None
-
-
-MAX_DIRECTORIES = 4096  # the kubelet runs 110 pods by default, and removes the directories of dead ones
 
 
 class Pods:
@@ -139,9 +133,18 @@ def wait_channel(proc: Proc, pid: int) -> str | None:
 class Processes:
     """Watches the wanted processes. All daemons need it, so it opens nothing that another user can make hang."""
 
-    def __init__(self, *, proc: Path, clock: Clock, wait: float = 0.2, max_pidfds: int = MAX_PIDFDS) -> None:
+    def __init__(
+        self,
+        *,
+        proc: Path,
+        clock: Clock,
+        wait: float = 0.2,
+        max_pidfds: int = MAX_PIDFDS,
+        workloads: WorkloadProcesses | None = None,
+    ) -> None:
         """`wait` limits one collection, in seconds."""
         self._proc = Proc(proc, clock)
+        self._workloads = workloads or WorkloadProcesses(self._proc, clock)
         self._clock = clock
         self._wait = wait
         self._max_pidfds = max_pidfds
@@ -155,7 +158,7 @@ class Processes:
         self._retry_at: dict[int, float] = {}
         """When each process that was not found is searched again."""
         self._young: dict[int, tuple[float, ProcessReading]] = {}
-        """When each young process is read again, and its first reading."""
+        """When each young process, or one in a job of an unknown number, is read again, and its last reading."""
         self._recheck_due = 0.0
         self._unknown: frozenset[int] = frozenset()
         """Processes of which it is unknown whether they run."""
@@ -258,15 +261,19 @@ class Processes:
                 self._known[pid], self._parents[pid] = reading.start_ticks, reading.parent
                 if reading.at - reading.started < EXEC_SECONDS:
                     self._young[pid] = (now + EXEC_SECONDS, reading)
+                elif self._workloads.may_know_more(reading):
+                    self._young[pid] = (now + SEARCH_SECONDS, reading)
                 yield reading
 
     def _executed(self, now: float) -> Iterator[ProcessReading]:
-        """Read young processes again, and report those that run another program, or have another environment."""
+        """Read some processes again, and report those that run another program, or have other known values."""
         for pid in [pid for pid, (due, _) in self._young.items() if due <= now]:
             _, before = self._young.pop(pid)
             after = self._read(pid)
             if after is not None and after.start_ticks == before.start_ticks:
                 after = replace(after, started=before.started, parent=before.parent)
+                if self._workloads.may_know_more(after):
+                    self._young[pid] = (now + SEARCH_SECONDS, after)
                 if after != replace(before, at=after.at):
                     yield after
 
@@ -274,7 +281,10 @@ class Processes:
         reading = None
         with contextlib.suppress(OSError):
             reading = self._proc.facts(pid)
-        return reading and replace(reading, environment=self._proc.variables(pid, CLIENT_LIMITS, intact=True))
+        if reading is None:
+            return None
+        environment = self._proc.variables(pid, CLIENT_LIMITS, intact=True)
+        return replace(reading, environment=environment, slurmstepd=self._workloads.slurmstepd(reading.cgroup))
 
     def _ending_parents(self, pids: Iterable[int]) -> Iterator[int]:
         """Wait for parents that are ending too.
@@ -309,102 +319,6 @@ class Processes:
 
 def _condition(state: ProcessState) -> tuple[int, str, int | None]:
     return state.start_ticks, "S" if state.state in _NORMAL else state.state, state.children_page_faults
-
-
-# -- Processes whose ends show that the Slurm job or pod of a daemon ends ----------------------------------------------
-
-SEARCH_SECONDS = 30.0
-"""How often /proc is searched, while a daemon that is not expected runs in a job or pod: 20 us for each process."""
-
-NEW_SECONDS = 1.0  # the same, for a daemon that is younger than the last search
-
-MOST_EXAMINED = 512
-"""Processes of one job or pod that are examined: those with the lowest PIDs, which are the oldest as a rule."""
-
-MOST_PROCESSES = 16
-"""Processes of one job or pod that are monitored: the oldest. They take descriptors that clients could have."""
-
-_STEP_DAEMON = "slurmstepd"
-_STEP = re.compile(r"/(?:job_[0-9]+|s[0-9A-Z]{13})/(step_[a-z0-9_+]+)")
-_EXTERN = "step_extern"
-"""The step of processes that enter the job from outside (prolog, ssh). It ends later than the others."""
-
-_SANDBOX = "pause"
-"""The program that holds a pod's namespaces, in containerd, CRI-O and cri-dockerd. Some pods of CRI-O have none."""
-
-_Members = Mapping[int, str]  # the cgroups of processes by PID
-
-
-class WorkloadProcesses:
-    """The processes of jobs and pods. Several threads may use it."""
-
-    def __init__(self, proc: Proc, clock: Clock) -> None:
-        self._proc = proc
-        self._clock = clock
-        self._members: dict[str, dict[int, str]] = {}
-        self._searched_at = float("-inf")
-        self._lock = threading.Lock()
-
-    def of(self, daemon: kinds.DaemonProcess) -> tuple[WorkloadProcess, ...]:
-        """Return the processes that show the end of a daemon's job or pod; none if any process cannot be read.
-
-        These are the processes that were not started by others of the job or pod, without the daemon. Of a job with
-        several steps, only those of the daemon's step count, if it has others than the daemon.
-        """
-        own = parse_cgroup(daemon.cgroup or "")
-        if own.job_or_pod is None or daemon.pid is None:
-            return ()
-        try:
-            members = self._members_of(own.job_or_pod, daemon.pid)
-            found = [self._first(pid, own, members) for pid in sorted(members)[:MOST_EXAMINED]]
-        except OSError:
-            return ()
-        oldest = sorted(filter(None, found), key=lambda process: (process.start_ticks, process.pid))
-        processes = [(process, members[process.pid]) for process in oldest if process.pid != daemon.pid]
-        step = [process for process, cgroup in processes if _step(cgroup) == _step(daemon.cgroup)]
-        others = [process for process, cgroup in processes if _step(cgroup) != _EXTERN]
-        return tuple((step or others)[:MOST_PROCESSES])
-
-    def _members_of(self, name: str, pid: int) -> _Members:
-        """Return the processes of a job or pod by PID, from a search of all. Raises OSError."""
-        with self._lock:
-            age = self._clock.monotonic() - self._searched_at
-            if age >= SEARCH_SECONDS or (age >= NEW_SECONDS and pid not in self._members.get(name, {})):
-                self._members = {}
-                for each in self._proc.pids():
-                    cgroup = self._read(each, "cgroup")
-                    found = parse_cgroup(cgroup).job_or_pod
-                    if found is not None:
-                        self._members.setdefault(found, {})[each] = cgroup
-                self._searched_at = self._clock.monotonic()
-            return self._members.get(name, {})
-
-    def _read(self, pid: int, name: str) -> str:
-        """Return a file of a process; empty if the process has ended. Raises OSError if that is not certain."""
-        text = self._proc.text(pid, name)
-        if text is None and not self._proc.is_unused(pid):
-            raise OSError(EIO, f"process {pid} cannot be read")
-        return text or ""
-
-    def _first(self, pid: int, own: CgroupMembership, members: _Members) -> WorkloadProcess | None:
-        """Return a process; None if of MPS or Slurm, or if one of its job or pod started it. Raises OSError."""
-        name, stat = self._proc.name(pid), self._read(pid, "stat")
-        start_ticks = parse_proc.start_ticks(stat)
-        if name in (None, MPS_PROGRAM_PREFIX, _STEP_DAEMON) or start_ticks is None or parse_proc.is_zombie(stat):
-            return None
-        parent = parse_proc.parent_pid(stat) or 0
-        if parent in members and self._proc.name(parent) != _STEP_DAEMON:
-            return None
-        role = WorkloadRole.TASK
-        if own.pod_uid is not None:
-            same = parse_cgroup(members[pid]).container == own.container
-            role = WorkloadRole.SANDBOX if name == _SANDBOX else WorkloadRole.CONTAINER if same else role
-        return WorkloadProcess(pid=pid, start_ticks=start_ticks, role=role)
-
-
-def _step(cgroup: str | None) -> str | None:
-    found = _STEP.search(cgroup or "")
-    return None if found is None else found[1]
 
 
 # -- Address ranges of clients, which show whose pointer an illegal access used ----------------------------------------

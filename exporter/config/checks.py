@@ -143,6 +143,7 @@ NAME = typed(
     f"a string of 1 to {MAX_NAME} printable characters that do not begin with a hyphen, as an option does",
     lambda text: _is_line(text) and len(text) <= MAX_NAME and not text.startswith("-"),
 )
+NAMESPACE = typed(str, "a namespace of Kubernetes", re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?").fullmatch)
 PAGE = typed(str, "a path such as /metrics, where the exporter has no other page", _is_free_page)
 UNIT = typed(str, "a service such as nvidia-cuda-mps.service", is_service_name)
 

@@ -273,6 +273,14 @@ class Config:
         help=f"Actions that end clients and that the watchdog may take: {', '.join(AllowedAction)}.",
         commands=("serve", "replay"),
     )
+    slurm_trusted_namespaces: tuple[str, ...] = option(
+        (),
+        flag="--slurm.trusted-namespaces",
+        metavar="LIST",
+        check=checks.entries(checks.NAMESPACE, least=0),
+        help="Kubernetes namespaces with slurmd in pods: their Slurm jobs are trusted. Root there can name any job.",
+        commands=("serve", "status", "record"),
+    )
     runtime_directory: Path = option(
         Path("/run/cuda-mps-exporter"),
         flag="--path.runtime-directory",

@@ -337,6 +337,9 @@ class ProcessReading:
     """A process in /proc. PID and `start_ticks` (clock ticks since boot) together identify it.
 
     `environment` has the variables of `CLIENT_LIMITS` at its start. It and `parent` are None if they were not read.
+
+    `slurmstepd` is the title of root's slurmstepd of its job, as it has the job's number. It is empty if it is unknown
+    or not needed, and None if the process is in no job, or if the Slurm in its pod is not trusted.
     """
 
     at: float
@@ -348,6 +351,7 @@ class ProcessReading:
     command: str | None = None
     executable: str | None = None
     cgroup: str | None = None
+    slurmstepd: str | None = None
     environment: Mapping[str, str] | None = None
     parent: ProcessIdentity | None = None
 
@@ -424,6 +428,7 @@ class DaemonProcess:
     unit: str | None = None
     user: str | None = None
     cgroup: str | None = None
+    slurmstepd: str | None = None  # as in `ProcessReading`
     peers: tuple[WorkloadProcess, ...] = ()
     pid_file_left: bool | None = None
     quit_traces: bool | None = None

@@ -6,6 +6,7 @@ kubelet or of Slurm, where it creates one. A workload can create the names below
 can be delegated to it. Examples are a `docker-ID.scope` below `user@1000.service`, a `job_1` in a container, or a pod
 in a container (kind, seen from its host). These are ignored, so that no user can pass for another's container, pod or
 job. Names below the service of a container runtime are that runtime's own, and are read as if they were at the root.
+Names of Slurm in a container of a pod count only if the configuration trusts the pod's namespace.
 
 A path that begins with `/..` is outside the reader's cgroup namespace. Its upper part is hidden, so the tail of a pod's
 path is accepted too.
@@ -47,6 +48,20 @@ _JOB_ID = r"job_(?P<slurm_job_id>[1-9][0-9]{0,9})"
 _JOB_SLUID = r"(?P<slurm_job_sluid>s[0-9A-HJKMNP-TV-Z]{13})"
 """An `s` and 13 digits of Crockford's base 32 (Slurm's src/common/sluid.c)."""
 
+_JOB = rf"(?:{_NODE}_)?slurmstepd\.scope/(?:{_JOB_ID}|{_JOB_SLUID})"
+"""Slurm's cgroup/v2. From 26.05 on, SLUIDs name job directories, unless CgroupJobIdPaths=yes (cgroup.conf(5))."""
+
+_JOB_IN_POD = re.compile(rf"/(?:[A-Za-z0-9_.-]+\.slice/){{1,8}}{_JOB}(?=/|\Z)")
+"""Where a slurmd in a container with a cgroup namespace of its own has its jobs, below the container's directory."""
+
+_TITLE = re.compile(r"slurmstepd: \[([1-9][0-9]{0,9})\.[A-Za-z0-9+]+(?: stepmgr)?\]")
+"""The title of a slurmstepd, `slurmstepd: [JOB.STEP]` (slurmstepd.c, _set_job_log_prefix, 22.05 to 26.05). Without a
+number, Slurm has the SLUID there."""
+
+_STEP = re.compile(r"^(.*?/(?:job_[0-9]+|s[0-9A-HJKMNP-TV-Z]{13}))/(step_[a-zA-Z0-9_+]+)(/slurm$)?", re.MULTILINE)
+"""The first directory that may be of a job, and of a step in it. With cgroup/v2, root's slurmstepd alone is in `slurm`
+there, and tasks are in `user` (cgroup_v2.c, cgroup_p_step_create)."""
+
 
 def _patterns(*patterns: str) -> tuple[re.Pattern[str], ...]:
     """Compile patterns of the beginning of a path. Each ends where a name ends."""
@@ -56,8 +71,7 @@ def _patterns(*patterns: str) -> tuple[re.Pattern[str], ...]:
 _UNITS = _patterns(
     # systemd's cgroup driver of Docker, containerd, CRI-O, Podman and nerdctl.
     rf"(?:docker|cri-containerd|containerd|crio|libpod|nerdctl)-{_ID}\.scope",
-    # Slurm's cgroup/v2. From 26.05 on, SLUIDs name job directories, unless CgroupJobIdPaths=yes (cgroup.conf(5)).
-    rf"(?:{_NODE}_)?slurmstepd\.scope/(?:{_JOB_ID}|{_JOB_SLUID})",
+    _JOB,
     # Nomad's exec, raw_exec and java drivers (drivers/shared/executor; before 1.7 without a slice of the parent's).
     rf"(?P<task>{_ALLOCATION})\.scope",
 )
@@ -107,14 +121,22 @@ class CgroupMembership:
     slurm_job_sluid: str | None = None
 
     @property
+    def job(self) -> str | None:
+        """The Slurm job, by the name of its directory."""
+        return self.slurm_job_sluid or self.slurm_job_id
+
+    @property
     def job_or_pod(self) -> str | None:
         """What ends as a whole: a Slurm job or a pod. Their names never look alike."""
-        return self.slurm_job_id or self.slurm_job_sluid or self.pod_uid
+        return self.job or self.pod_uid
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
-def parse_cgroup(text: str) -> CgroupMembership:
-    """Return what a process belongs to: on v1, in the first controller with a value, as Slurm has jobs only in some."""
+def parse_cgroup(text: str, slurmstepd: str | None = None) -> CgroupMembership:
+    """Return what a process belongs to: on v1, in the first controller with a value, as Slurm has jobs only in some.
+
+    `slurmstepd` is as in `ProcessReading`: with None, no name of Slurm in a container counts.
+    """
     paths: dict[str, str] = {}
     # A line is `ID:CONTROLLERS:PATH`. Only a newline ends a line: a cgroup's name cannot contain one.
     for _, controllers, path in ((*line.split(":", 2), "", "")[:3] for line in text[:_MAX_TEXT].split("\n")):
@@ -122,30 +144,49 @@ def parse_cgroup(text: str) -> CgroupMembership:
             paths[controllers] = path.removesuffix(" (deleted)")
     found: dict[str, str] = {}
     for path in paths.values():
-        found = {**_names_in(path), **found}
+        found = {**_names_in(path, with_jobs_in_pods=slurmstepd is not None), **found}
     if "pod_uid" in found:
         found["pod_uid"] = found["pod_uid"].replace("_", "-")
+    title = _TITLE.fullmatch(slurmstepd or "")
+    if title is not None and "slurm_job_sluid" in found:
+        found["slurm_job_id"] = title[1]
     # If the path in a v1 hierarchy of its name is the root, systemd does not use that hierarchy.
     unit = _unit_of(paths.get("name=systemd", "").strip("/") or paths.get("", ""))
     return CgroupMembership(unit=unit, **found)
 
 
-def _names_in(path: str) -> Mapping[str, str]:
+def _names_in(path: str, *, with_jobs_in_pods: bool) -> Mapping[str, str]:
     """Return what one path contains, by the names of the patterns' groups."""
     outside, slices, rest = _parts(path)
     patterns = _UNITS if slices else (*_UNITS, *_DIRECTORIES, *(_TAILS if outside else ()))
-    service, _, below = rest.partition("/")
+    service, _, in_service = rest.partition("/")
     if service in _RUNTIME_SERVICES:
-        patterns, rest = _DIRECTORIES, below
+        patterns, rest = _DIRECTORIES, in_service
+    below = [match for pattern in patterns if (match := pattern.match(rest)) is not None]
     matches = (
         *map(_SLICE_OF_POD.fullmatch, slices),
         *map(_SLICE_OF_TASK.fullmatch, slices[1:] if slices[:1] == ("ecstasks.slice",) else ()),
-        *(pattern.match(rest) for pattern in patterns),
+        *below,
+        *(_JOB_IN_POD.match(rest, match.end()) for match in below if with_jobs_in_pods),
     )
     found: dict[str, str] = {}
     for match in filter(None, matches):
         found = {key: value for key, value in match.groupdict().items() if value is not None} | found
     return found
+
+
+class Step(NamedTuple):
+    """A step of a Slurm job: the directory of the job, the name of the step's, and whether it is that of slurmstepd."""
+
+    job_directory: str
+    name: str
+    of_slurmstepd: bool
+
+
+def parse_step(text: str) -> Step | None:
+    """Return the step that a process is in, if its directory is indeed Slurm's: only the names are compared."""
+    found = _STEP.search(text[:_MAX_TEXT])
+    return None if found is None else Step(found[1], found[2], found[3] is not None)
 
 
 def _unit_of(path: str) -> str | None:

@@ -337,7 +337,10 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
         return False
     own = _death(node, process.pid, process.start_ticks)
     killed = own is not None and own.wait_status is not None
-    if (own is not None and killed and not _is_from_outside(own)) or daemon.lifecycle.clients_at_end is None:
+    out_of_memory = own is not None and own.out_of_memory
+    if (own is not None and killed and not out_of_memory and not _is_from_outside(own)) or (
+        daemon.lifecycle.clients_at_end is None
+    ):
         return False
     # A client may have been lost that is not in the job or pod of the daemon.
     ended = {pid: death.process for pid, death in node.deaths.items()}
@@ -346,9 +349,13 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
         return False
     if node.at - ended_at <= BESIDE_SECONDS:
         return None
+    deaths = {each: _death(node, each.pid, each.start_ticks) for each in process.peers}
+    if out_of_memory:
+        # With memory.oom.group, the kernel kills all processes of a job (cgroup-v2.rst).
+        return all(death is not None and death.out_of_memory for death in deaths.values())
 
     idle = not daemon.runtime.foreground and not daemon.lifecycle.clients_at_end
-    in_pod = cgroup_of(process).pod_uid is not None
+    in_pod = cgroup_of(process).job is None
 
     def is_independent(death: Death) -> bool:
         seconds = ended_at - death.at
@@ -357,7 +364,6 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
             return killed or not in_pod or _is_from_outside(death)
         return seconds >= -BESIDE_SECONDS and (idle or _is_from_outside(death))
 
-    deaths = {each: _death(node, each.pid, each.start_ticks) for each in process.peers}
     running = {(pid, process.start_ticks) for pid, process in node.processes.items()}
     known = {
         each: death for each, death in deaths.items() if death is not None or (each.pid, each.start_ticks) in running

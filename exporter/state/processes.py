@@ -83,7 +83,7 @@ def _add_death(node: Node, death: Death) -> Node:
 
 def cgroup_of(process: ProcessReading | DaemonProcess | None) -> CgroupMembership:
     """Return what a process belongs to by its cgroup; empty if the process is unknown."""
-    return parse_cgroup("" if process is None else process.cgroup or "")
+    return parse_cgroup("") if process is None else parse_cgroup(process.cgroup or "", process.slurmstepd)
 
 
 def workload_of(process: ProcessReading | DaemonProcess | None) -> Workload | None:
@@ -93,12 +93,13 @@ def workload_of(process: ProcessReading | DaemonProcess | None) -> Workload | No
     """
     if process is None:
         return None
-    return _workload(process.cgroup or "", process.user or (None if process.uid is None else str(process.uid)))
+    user = process.user or (None if process.uid is None else str(process.uid))
+    return _workload(process.cgroup or "", process.slurmstepd, user)
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
-def _workload(cgroup: str, user: str | None) -> Workload | None:
-    member = parse_cgroup(cgroup)
+def _workload(cgroup: str, slurmstepd: str | None, user: str | None) -> Workload | None:
+    member = parse_cgroup(cgroup, slurmstepd)
     names = (
         (WorkloadKind.SLURM_JOB, member.slurm_job_id or member.slurm_job_sluid),
         (WorkloadKind.POD, member.pod_uid),

@@ -14,7 +14,7 @@ from exporter.collectors.control_client import ControlClient
 from exporter.collectors.daemon_processes import REPEAT_SECONDS, PidFile
 from exporter.collectors.pipe_dir import PID_FILE, DaemonLocation, on_host
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import WorkloadProcesses
+from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
 from exporter.model.identity import WorkloadProcess, WorkloadRole
 from exporter.model.node import Node
@@ -75,6 +75,9 @@ class FoundProcesses(WorkloadProcesses):
     def of(self, daemon: DaemonProcess) -> tuple[WorkloadProcess, ...]:
         return () if daemon.pid is None else self.found
 
+    def slurmstepd(self, cgroup: str | None) -> str | None:
+        return None if cgroup is None else "slurmstepd: [4711.batch]"
+
 
 def test_reports_the_processes_of_a_daemons_job_and_the_earlier_ones(mps: MpsStandIn) -> None:
     """An ended one shows how the job ends. Of an expected daemon, none matters."""
@@ -91,6 +94,7 @@ def test_reports_the_processes_of_a_daemons_job_and_the_earlier_ones(mps: MpsSta
     expected = replace(location_of(mps), expected=True)
     (of_expected,) = PidFile(proc, clock, workloads=workloads).changed(expected)
 
+    assert {each.slurmstepd for each in (first, second, of_expected)} == {"slurmstepd: [4711.batch]"}
     assert (first.peers, second.peers, of_expected.peers) == ((script,), (another, script), ())
     assert first.user == psutil.Process().username()
     assert first.cgroup == Path("/proc/self/cgroup").read_text()

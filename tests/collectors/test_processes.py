@@ -21,6 +21,7 @@ from exporter.collectors.pipe_dir import PID_FILE, on_host
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import EXEC_SECONDS, MAX_PIDFDS, Processes, affordable_pidfds, wait_status
 from exporter.collectors.thread import Reading
+from exporter.collectors.workload_processes import SEARCH_SECONDS, WorkloadProcesses
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
 from exporter.model.reason import joined
 from exporter.parse.proc import is_exiting
@@ -85,6 +86,37 @@ def start_ticks(pid: int) -> int:
 
 def collect_often(collector: Processes | Watcher, times: int, kind: type[Observation]) -> list[Observation]:
     return [each for _ in range(times) for each in collect(collector, kind)]
+
+
+class Titles(WorkloadProcesses):
+    """Titles of slurmstepd, for any process."""
+
+    title = ""
+
+    def slurmstepd(self, cgroup: str | None) -> str | None:
+        return self.title
+
+    def may_know_more(self, reading: ProcessReading) -> bool:
+        return reading.slurmstepd == ""
+
+
+@pytest.mark.parametrize("age", [0.0, 3600.0])
+def test_reads_a_process_again_until_the_number_of_its_job_is_known(start: Starter, age: float) -> None:
+    pid, clock = start().pid, HandClock(SystemClock().now() + age)
+    titles = Titles(Proc(Path("/proc"), clock), clock)
+    collector = Processes(proc=Path("/proc"), clock=clock, wait=0.0, workloads=titles)
+    collector.watch(frozenset({pid}))
+    assert [each.slurmstepd for each in collect(collector, ProcessReading)] == [""]
+    for _ in range(3):
+        clock.time += SEARCH_SECONDS
+        assert collect(collector, ProcessReading) == []
+    titles.title = "slurmstepd: [4711.batch]"
+    clock.time += SEARCH_SECONDS
+    assert [each.slurmstepd for each in collect(collector, ProcessReading)] == [titles.title]
+    titles.title = "slurmstepd: [4712.batch]"
+    clock.time += 2 * SEARCH_SECONDS
+    assert collect(collector, ProcessReading) == []
+    collector.close()
 
 
 # -- properties of a process----------------------------------------------------------------------------------------

@@ -1,14 +1,16 @@
 """Which processes show the end of a daemon's Slurm job or pod."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import MOST_PROCESSES, SEARCH_SECONDS, WorkloadProcesses
+from exporter.collectors.workload_processes import MOST_PROCESSES, NEW_SECONDS, SEARCH_SECONDS, WorkloadProcesses
 from exporter.model.identity import WorkloadRole
-from exporter.model.observation import DaemonProcess
+from exporter.model.observation import DaemonProcess, ProcessReading
 from tests.clocks import HandClock
 
 JOB = "/system.slice/slurmstepd.scope/job_4711"
@@ -24,15 +26,33 @@ class Processes:
     def __init__(self, root: Path) -> None:
         self._root = root
         self.clock = HandClock()
-        self.collector = WorkloadProcesses(Proc(root, self.clock), self.clock)
+        self.logs = root / "pods"
+        self.trust()
 
-    def add(self, pid: int, name: str, cgroup: str, parent: int = 1, *, state: str = "S") -> None:
+    def trust(self, *namespaces: str) -> None:
+        self.collector = WorkloadProcesses(Proc(self._root, self.clock), self.clock, self.logs, namespaces)
+
+    def add(
+        self,
+        pid: int,
+        name: str,
+        cgroup: str,
+        parent: int = 1,
+        *,
+        state: str = "S",
+        title: str = "",
+        uid: int = 0,
+        users: str = "0 0 4294967295",
+    ) -> None:
         """Add a process that started after all with a lower PID."""
         (self._root / str(pid)).mkdir()
         zeros = " ".join("0" * 17)
         (self._root / str(pid) / "stat").write_text(f"{pid} ({name}) {state} {parent} {zeros} {pid * 100} 0 0")
         (self._root / str(pid) / "comm").write_text(f"{name}\n")
         (self._root / str(pid) / "cgroup").write_text(f"0::{cgroup}\n")
+        (self._root / str(pid) / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t0\t0\t0\n")
+        (self._root / str(pid) / "uid_map").write_text(f"{users}\n")
+        (self._root / str(pid) / "cmdline").write_text(f"{title}\0\0\0")
 
     def end(self, pid: int) -> None:
         for each in (self._root / str(pid)).iterdir():
@@ -40,10 +60,24 @@ class Processes:
         (self._root / str(pid)).rmdir()
 
     def found(self, cgroup: str) -> list[tuple[int, WorkloadRole]]:
-        daemon = DaemonProcess(at=1.0, daemon="x", pid=DAEMON, start_ticks=9000, cgroup=f"0::{cgroup}\n")
+        daemon = DaemonProcess(
+            at=1.0,
+            daemon="x",
+            pid=DAEMON,
+            start_ticks=9000,
+            cgroup=f"0::{cgroup}\n",
+            slurmstepd=self.title(cgroup),
+        )
         found = self.collector.of(daemon)
         assert all(each.start_ticks == each.pid * 100 for each in found)
         return [(each.pid, each.role) for each in found]
+
+    def title(self, cgroup: str) -> str | None:
+        return self.collector.slurmstepd(f"0::{cgroup}\n")
+
+    def may_know_more(self, cgroup: str) -> bool:
+        process = ProcessReading(at=1.0, pid=7, start_ticks=1, started=1.0, cgroup=f"0::{cgroup}\n")
+        return self.collector.may_know_more(replace(process, slurmstepd=self.title(cgroup)))
 
 
 @pytest.fixture
@@ -152,3 +186,142 @@ def test_finds_nothing_while_a_process_cannot_be_read(processes: Processes, monk
 
 def test_a_name_with_spaces_and_parentheses_hides_nothing(processes: Processes) -> None:
     assert processes.found(batch(processes, ") S 31 (")) == [(31, TASK)]
+
+
+# -- numbers of Slurm jobs that have no number in the path -------------------------------------------------------------
+
+SCOPE = "/system.slice/slurmstepd.scope"
+SLUID, OTHER_SLUID = "sEKNKTV3WPV500", "sEKNKTV3WPV600"
+TASKS, STEPD = f"{SCOPE}/{SLUID}/step_batch/user/task_0", f"{SCOPE}/{SLUID}/step_batch/slurm"
+TITLE = "slurmstepd: [4711.batch]"
+IN_CONTAINER = f"{POD}/{OWN}{SCOPE}"
+LOGS = "training_worker-0_6f9a2c1e-1b5d-4c57-9b0e-3d0f5a7c2b11"
+
+
+def test_reads_the_number_of_a_job_in_the_title_of_its_slurmstepd(processes: Processes) -> None:
+    processes.add(29, "slurmstepd", STEPD.replace(SLUID, OTHER_SLUID), SLURMD, title="slurmstepd: [4712.batch]")
+    processes.add(30, "slurmstepd", STEPD, SLURMD, title=TITLE)
+    assert processes.title(TASKS) == TITLE
+    assert processes.title(TASKS.replace("step_batch", "step_3")) == TITLE
+    assert processes.title(TASKS.replace(SLUID, OTHER_SLUID)) == "slurmstepd: [4712.batch]"
+
+
+@pytest.mark.parametrize("cgroup", ["/user.slice/session-2.scope", f"{JOB}/step_0/user/task_0", f"/docker/{OWN}", POD])
+def test_searches_no_title_for_other_processes(
+    processes: Processes, cgroup: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Proc, "pids", lambda _: pytest.fail("searched"))
+    assert processes.title(cgroup) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "cgroup", "more"),
+    [
+        ("slurmstepd", STEPD, {"uid": 1000}),
+        ("slurmstepd", STEPD, {"users": "0 100000 65536"}),
+        ("python3", STEPD, {}),
+        ("slurmstepd", TASKS, {}),
+        ("slurmstepd", f"{STEPD}/deeper", {}),
+        ("slurmstepd", f"{TASKS}/{SLUID}/step_0/slurm", {}),
+        ("slurmstepd", f"{TASKS}/slurm", {}),
+        ("slurmstepd", f"/user.slice/user-1000.slice/user@1000.service{STEPD}", {}),
+        ("slurmstepd", f"/docker/{OWN}{STEPD}", {}),
+        ("slurmstepd", STEPD.replace(SLUID, OTHER_SLUID), {}),
+        ("slurmstepd", STEPD.replace("step_batch/", ""), {}),
+    ],
+)
+def test_a_workload_cannot_forge_the_number_of_its_job(
+    processes: Processes, name: str, cgroup: str, more: dict[str, Any]
+) -> None:
+    """By another user or user namespace, by another program, or in a directory that it can create or enter."""
+    processes.add(30, name, cgroup, SLURMD, title=TITLE, **more)
+    assert processes.title(TASKS) == ""
+    processes.add(31, "slurmstepd", STEPD, SLURMD, title="slurmstepd: [4713.batch]")
+    processes.clock.time += SEARCH_SECONDS
+    assert processes.title(TASKS) == "slurmstepd: [4713.batch]"
+
+
+@pytest.mark.parametrize("file", ["cgroup", "status", "uid_map", "stat"])
+def test_a_number_that_cannot_be_read_is_unknown_and_read_later(
+    processes: Processes, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes.add(30, "slurmstepd", STEPD, SLURMD, title=TITLE)
+    text = Proc.text
+    monkeypatch.setattr(
+        Proc,
+        "text",
+        lambda self, pid, name, *more: None if (pid, name) == (30, file) else text(self, pid, name, *more),
+    )
+    assert processes.title(TASKS) == ""
+    assert processes.may_know_more(TASKS)
+    monkeypatch.undo()
+    assert processes.title(TASKS) == ""
+    processes.clock.time += SEARCH_SECONDS
+    assert processes.title(TASKS) == TITLE
+    assert not processes.may_know_more(TASKS)
+
+
+def test_a_pid_that_changes_hands_gives_no_number(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its title is read, another process gets the PID of slurmstepd."""
+    processes.add(30, "slurmstepd", STEPD, SLURMD, title=TITLE)
+    ticks = iter([3000, 3001])
+    monkeypatch.setattr(Proc, "start_ticks", lambda self, pid: next(ticks))
+    assert processes.title(TASKS) == ""
+
+
+def test_searches_once_for_all_processes_of_a_job(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches, pids = [], Proc.pids
+    monkeypatch.setattr(Proc, "pids", lambda self: searches.append(1) or pids(self))
+    for _ in range(3):
+        processes.title(TASKS)
+        processes.title(TASKS.replace(SLUID, OTHER_SLUID))
+    assert len(searches) == 1
+    processes.clock.time += NEW_SECONDS
+    processes.title(TASKS)
+    processes.title(TASKS.replace("500", "700"))
+    processes.title(TASKS.replace("500", "701"))
+    assert len(searches) == 2
+
+
+@pytest.mark.parametrize("namespace", ["training", "other"])
+def test_trusts_the_jobs_in_pods_of_the_named_namespaces(processes: Processes, namespace: str) -> None:
+    (processes.logs / LOGS).mkdir(parents=True)
+    processes.trust(namespace)
+    by_number, by_sluid = f"{IN_CONTAINER}/job_42/step_0/user/task_0", f"{IN_CONTAINER}/{SLUID}/step_0/user/task_0"
+    processes.add(30, "slurmstepd", f"{IN_CONTAINER}/{SLUID}/step_0/slurm", title="slurmstepd: [43.0]")
+    trusted = namespace == "training"
+    assert processes.title(by_number) == ("" if trusted else None)
+    assert processes.title(by_sluid) == ("slurmstepd: [43.0]" if trusted else None)
+    assert processes.title(f"{POD}/{OWN}") is None
+
+
+def test_trusts_no_job_in_a_pod_of_an_unknown_namespace(processes: Processes) -> None:
+    cgroup = f"{IN_CONTAINER}/job_42/step_0/user/task_0"
+    processes.trust("training")
+    assert processes.title(cgroup) is None
+    assert processes.may_know_more(cgroup)
+    (processes.logs / LOGS).mkdir(parents=True)
+    assert processes.title(cgroup) == ""
+    assert not processes.may_know_more(cgroup)
+
+
+def test_finds_the_tasks_of_a_job_in_a_trusted_pod(processes: Processes) -> None:
+    """And none of the other processes of the pod. All are in one container, which is not the daemon's own."""
+    (processes.logs / LOGS).mkdir(parents=True)
+    processes.trust("training")
+    own = f"{IN_CONTAINER}/job_42/step_batch/user/task_0"
+    processes.add(40, "pause", f"{POD}/{HOLDER}")
+    processes.add(41, "slurmd", f"{POD}/{OWN}")
+    processes.add(42, "slurmstepd", f"{IN_CONTAINER}/job_42/step_batch/slurm", 41)
+    processes.add(43, "bash", own, 42)
+    processes.add(44, "bash", own.replace("42", "43"), 42)
+    processes.add(DAEMON, "nvidia-cuda-mps", own)
+    assert processes.found(own) == [(43, TASK)]
+
+
+def test_finds_the_tasks_of_a_job_beside_the_containers_of_a_pod(processes: Processes) -> None:
+    own = f"/kubepods.slice/kubepods-pod{POD[-36:].replace('-', '_')}.slice{JOB}/step_0/user/task_0"
+    processes.add(42, "slurmstepd", own.replace("user/task_0", "slurm"))
+    processes.add(43, "bash", own, 42)
+    processes.add(DAEMON, "nvidia-cuda-mps", own)
+    assert processes.found(own) == [(43, TASK)]

@@ -33,6 +33,7 @@ INVALID = (
     ),
     ("watchdog.allow", "expected one of kill_clients, shut_down_server", ("['all']",)),
     ("watchdog.allow", "expected a list in brackets", ("'kill_clients'",)),
+    ("slurm.trusted_namespaces", "expected a namespace of Kubernetes", ("['slurm*']", "['']", "['a_b']", "['a.b']")),
     ("paths.state_directory", "expected an absolute path", ("'x'", '"/a\\u0000"')),
     ("daemons.pipe_directory", "expected an absolute path", ("'a'", "1")),
     ("daemons.pipe_directory", "the path of a socket there has over 107 bytes", (f"'/{'x' * 90}'",)),

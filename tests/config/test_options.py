@@ -35,6 +35,7 @@ OTHERS = {
         '["kill_clients", "end_hung_server"]',
         frozenset({AllowedAction.KILL_CLIENTS, AllowedAction.END_HUNG_SERVER}),
     ),
+    "slurm.trusted_namespaces": ("slurm,jobs", '["slurm", "jobs"]', ("slurm", "jobs")),
     "paths.runtime_directory": ("/run/other", '"/run/other"', Path("/run/other")),
     "paths.state_directory": ("/var/other", '"/var/other"', Path("/var/other")),
 }
@@ -51,7 +52,9 @@ def meant(option: Option) -> object:
 
 def valid_default(option: Option) -> str:
     default = default_text(option, "serve").replace(", ", ",")
-    return {"web.config_file": "/else", "watchdog.allow": "restart_daemon"}.get(option.key, default)
+    return {"web.config_file": "/else", "watchdog.allow": "restart_daemon", "slurm.trusted_namespaces": "x"}.get(
+        option.key, default
+    )
 
 
 def test_a_file_sets_the_option_and_nothing_else(subtests: pytest.Subtests, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.parse.cgroup import CgroupMembership, parse_cgroup
+from exporter.parse.cgroup import CgroupMembership, parse_cgroup, parse_step
 
 ID, OTHER_ID = "99f3a16ea25b7724cb56a4f0c0df1113ad9474fbf5545bead97fd5c7f61c13f4", "fd9d0ea0" * 8
 UID = "eab5a334-93fe-48a8-b139-9e8079c1f163"
@@ -364,10 +364,101 @@ hierarchies = st.sampled_from(("0::/", "1:name=systemd:/", "9:memory:/", "::", "
 lines = st.tuples(hierarchies, paths).map("".join)
 
 
+BY_SLUID = v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0")
+
+
+@pytest.mark.parametrize(
+    "step", ["batch", "extern", "interactive", "TBD", "0", "17", "0+1", "0 stepmgr", "extern stepmgr"]
+)
+def test_a_job_that_is_named_by_its_sluid_has_the_number_of_its_slurmstepd(step: str) -> None:
+    expected = CgroupMembership(unit="slurmstepd.scope", slurm_job_id="4711", slurm_job_sluid=SLUID)
+    assert parse_cgroup(BY_SLUID, f"slurmstepd: [4711.{step}]") == expected
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        *(
+            None,
+            "",
+            "slurmstepd",
+            "slurmstepd: [4711.ba",
+            f"slurmstepd: [{SLUID}.batch]",
+            "slurmstepd: [4711:namespace]",
+        ),
+        *("slurmstepd: [0.batch]", "slurmstepd: [47112345678.batch]", "slurmstepd: [4711.batch] x", "[4711.batch]"),
+        *(
+            "slurmstepd: [\u0664\u0662.batch]",
+            "x slurmstepd: [4711.batch]",
+            "slurmstepd: [4711.batch]\n",
+            "a" * 100_000,
+        ),
+    ],
+)
+def test_another_title_has_no_number(title: str | None) -> None:
+    assert parse_cgroup(BY_SLUID, title) == CgroupMembership(unit="slurmstepd.scope", slurm_job_sluid=SLUID)
+
+
+def test_a_title_changes_nothing_else(subtests: pytest.Subtests) -> None:
+    for corpus, forms in CORPORA.items():
+        for name, (text, expected) in forms.items():
+            with subtests.test(corpus=corpus, name=name):
+                if not expected.slurm_job_sluid and name != "Slurm in a pod":
+                    assert parse_cgroup(text, "slurmstepd: [4711.batch]") == expected
+
+
+IN_POD = f"/kubepods.slice/kubepods-pod{UID_}.slice/crio-{ID}.scope"
+
+
+@pytest.mark.parametrize(
+    ("path", "title", "job", "sluid"),
+    [
+        (f"{IN_POD}/system.slice/n1_slurmstepd.scope/job_42/step_0/user/task_0", "", "42", None),
+        (f"{IN_POD}/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0", "slurmstepd: [42.0]", "42", SLUID),
+        (f"{IN_POD}/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0", "", None, SLUID),
+        (f"/kubepods/pod{UID}/{ID}/jobs.slice/slurmstepd.scope/job_42/step_0", "", "42", None),
+        (f"/kubepods/pod{UID}/system.slice/slurmstepd.scope/job_42/step_0", "", "42", None),
+        (f"{IN_POD}/slurmstepd.scope/job_42", "", None, None),
+        (f"{IN_POD}/x/system.slice/slurmstepd.scope/job_42", "", None, None),
+        (f"{IN_POD}/system.slice/x.scope/slurmstepd.scope/job_42", "", None, None),
+        (f"{IN_POD}/system.slice/slurmstepd.scope/job_42", None, None, None),
+    ],
+)
+def test_names_the_jobs_of_a_trusted_pod(path: str, title: str | None, job: str | None, sluid: str | None) -> None:
+    """With a title, even an empty one. Only where a slurmd in the container has its jobs."""
+    found = parse_cgroup(v2(path), title)
+    assert (found.pod_uid, found.slurm_job_id, found.slurm_job_sluid) == (UID, job, sluid)
+
+
+def test_names_the_jobs_beside_the_containers_of_a_pod() -> None:
+    """Slinky's and Soperator's slurmd is privileged, so it sees the cgroups of the node, and has its jobs there."""
+    found = parse_cgroup(v2(f"{IN_POD.rpartition('/')[0]}/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"))
+    assert (found.pod_uid, found.slurm_job_id, found.container) == (UID, "42", None)
+
+
+STEPS = {
+    v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0"): ("step_0", False),
+    v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_batch/slurm"): ("step_batch", True),
+    v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0+1/slurm"): ("step_0+1", True),
+    v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/slurm/deeper"): ("step_0", False),
+    v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0/slurm"): ("step_0", False),
+    v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/{SLUID}/step_1/slurm"): ("step_0", False),
+}
+
+
+@pytest.mark.parametrize("text", STEPS)
+def test_returns_the_first_step_in_a_path(text: str) -> None:
+    """A workload can create any directories below that of its task."""
+    directory = text.partition("/step_")[0]
+    assert parse_step(text) == (directory, *STEPS[text])
+
+
 @given(st.text() | st.lists(lines).map("\n".join))
 @settings(max_examples=200)
 def test_any_text_parses_as_a_cgroup_file(text: str) -> None:
     assert isinstance(parse_cgroup(text), CgroupMembership)
+    assert isinstance(parse_cgroup(text, ""), CgroupMembership)
+    parse_step(text)
 
 
 GENUINE = {

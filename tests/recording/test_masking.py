@@ -152,3 +152,11 @@ def test_the_words_of_all_texts_that_are_parsed_are_known(subtests: pytest.Subte
 
 def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+@pytest.mark.parametrize("step", ["batch", "extern", "interactive", "0+1", "extern stepmgr"])
+def test_the_number_of_a_slurm_job_stays(step: str) -> None:
+    path, title = "0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0\n", f"slurmstepd: [4711.{step}]"
+    masked = cgroup.parse_cgroup(MASK.text(path), MASK.text(title))
+    assert masked == cgroup.parse_cgroup(path, title)
+    assert masked.slurm_job_id == "4711"

@@ -17,6 +17,7 @@ from typing import Self
 
 from tests.containers import Container, pids
 from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.shared_objects import shared_object
 from tests.tools import needed
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -187,10 +188,38 @@ class Containerd:
         self._place.run(needed("ctr"), f"--address={self._socket}", f"--namespace={namespace}", *words)
 
 
-class Slurm:
-    """Jobs of a cluster with one node: munged, slurmctld and slurmd."""
+_CGROUP2_ALONE = """
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-    def __init__(self, place: Place) -> None:
+int open(const char *path, int flags, ...) {
+    va_list mode;
+    va_start(mode, flags);
+    int file = syscall(SYS_openat, AT_FDCWD, path, flags, va_arg(mode, mode_t));
+    va_end(mode);
+    if (file < 0 || strcmp(path, "/proc/self/cgroup") != 0) return file;
+    char text[4096] = {0};
+    read(file, text, sizeof(text) - 1);
+    close(file);
+    file = memfd_create("cgroup", MFD_CLOEXEC);
+    char *line = strstr(text, "0::/");
+    write(file, line, strlen(line));
+    lseek(file, 0, SEEK_SET);
+    return file;
+}
+"""
+"""Makes /proc/self/cgroup look as on a machine with cgroup v2 alone: Slurm refuses to start if it has other lines."""
+
+
+class Slurm:
+    """Jobs of a cluster with one node: munged, slurmctld and slurmd, with this version of cgroups."""
+
+    def __init__(self, place: Place, version: str) -> None:
         self._place = place
         directory = place.directory
         for name in ("state", "spool", "munge"):
@@ -200,7 +229,6 @@ class Slurm:
         # A cgroup of Slurm has the name of the node.
         node, host = f"t{secrets.token_hex(4)}", socket.gethostname()
         ports = _free_ports()
-        version = "v1" if (CGROUPS / "freezer").is_dir() else "v2"
         automatic = "CgroupAutomount=yes" if version == "v1" else "IgnoreSystemd=yes"
         (directory / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/{version}\n{automatic}\n")
         (directory / "slurm.conf").write_text(
@@ -230,8 +258,15 @@ PartitionName=p Nodes={node} Default=YES OverSubscribe=FORCE:8
         munge = [f"--{option}={directory}/munge/{name}" for option, name in files.items()]
         place.start(needed("munged"), "--force", "--foreground", *munge)
         place.start(needed("slurmctld"), "-D", **self._environment)
-        place.start(needed("slurmd"), "-D", "-N", node, **self._environment)
-        place.remove_cgroup(f"{CGROUPS}/freezer/slurm_{node}")
+        variables = dict(self._environment)
+        if version == "v2":
+            place.use_cgroup2()
+            place.run("mkdir", "-p", f"{CGROUPS}/system.slice")
+            shim = shared_object(directory / "cgroup2.so", source=_CGROUP2_ALONE)
+            variables |= {"LD_PRELOAD": str(shim), "INVOCATION_ID": "0"}  # with the latter, slurmd stays where it is
+        place.start(needed("slurmd"), "-D", "-N", node, **variables)
+        self._scope = f"{CGROUPS}/system.slice/{node}_slurmstepd.scope"
+        place.remove_cgroup(f"{CGROUPS}/freezer/slurm_{node}" if version == "v1" else self._scope)
         eventually(self._assert_idle)
 
     def _assert_idle(self) -> None:
@@ -242,6 +277,15 @@ PartitionName=p Nodes={node} Default=YES OverSubscribe=FORCE:8
         words = ("--parsable", "--chdir=/", "--output=/dev/null", "--wrap=exec sleep 600")
         job = self._place.run(needed("sbatch"), *words, **self._environment)
         return job, self._place.process(f"job_{job}/")
+
+    def move_to_sluid(self, job: str) -> str:
+        """Move a job's processes and its slurmstepd to the directory that Slurm 26.05 has for it; return the SLUID."""
+        sluid = "s" + job.zfill(13)
+        script = f"""cd {self._scope} && find job_{job} -type d | sort | while read -r old; do
+            new={sluid}${{old#job_{job}}} && mkdir $new
+            while read -r pid; do echo $pid >$new/cgroup.procs; done <$old/cgroup.procs; done"""
+        self._place.run("sh", "-ec", script)
+        return sluid
 
     def cancel(self, job: str) -> None:
         """End a job."""

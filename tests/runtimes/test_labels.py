@@ -9,7 +9,7 @@ import pytest
 
 from tests.eventually import eventually
 from tests.exporter_process import Exporter, Serve
-from tests.runtimes.programs import Containerd, Place, Podman, Slurm
+from tests.runtimes.programs import CGROUPS, Containerd, Place, Podman, Slurm
 from tests.standin.mps import MpsStandIn
 from tests.tools import not_here
 
@@ -38,7 +38,7 @@ def exporter(mps: MpsStandIn, serve: Serve) -> Exporter:
 
 def assert_labels(exporter: Exporter, pid: int, **expected: str) -> None:
     """Wait until a client has exactly these labels that name its workload."""
-    names = ("client_container", "client_pod_uid", "slurm_job_id", "task")
+    names = ("client_container", "client_pod_uid", "slurm_job_id", "slurm_job_sluid", "task")
 
     def labelled() -> None:
         found = [labels for labels, _ in exporter.samples("cuda_mps_client_info", pid=str(pid))]
@@ -72,9 +72,12 @@ def test_tasks_of_containerd(place: Place, exporter: Exporter, mps: MpsStandIn) 
         assert_labels(exporter, pid, client_container=container)
 
 
-def test_jobs_of_slurm(place: Place, exporter: Exporter, mps: MpsStandIn) -> None:
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_jobs_of_slurm(place: Place, exporter: Exporter, mps: MpsStandIn, version: str) -> None:
     """Two of one user at the same time, of which one ends."""
-    slurm = Slurm(place)
+    if version == "v1" and not (CGROUPS / "freezer").is_dir():
+        not_here("the machine has no cgroups of version 1")
+    slurm = Slurm(place, version)
     jobs = dict(slurm.submit() for _ in range(2))
     for pid in jobs.values():
         mps.connect_and_wait(pid)
@@ -86,3 +89,13 @@ def test_jobs_of_slurm(place: Place, exporter: Exporter, mps: MpsStandIn) -> Non
     slurm.cancel(ended)
     exporter.shows(None, "cuda_mps_client_info", slurm_job_id=ended)
     assert exporter.value("cuda_mps_client_info", slurm_job_id=other) == 1
+
+
+def test_a_job_that_slurm_names_by_its_sluid(place: Place, exporter: Exporter, mps: MpsStandIn) -> None:
+    """The number is in the title of a real slurmstepd. Its directory is the one of Slurm 26.05, made by hand."""
+    slurm = Slurm(place, "v2")
+    jobs = dict(slurm.submit() for _ in range(2))
+    sluids = {job: slurm.move_to_sluid(job) for job in jobs}
+    for job, pid in jobs.items():
+        mps.connect_and_wait(pid)
+        assert_labels(exporter, pid, slurm_job_id=job, slurm_job_sluid=sluids[job])

@@ -62,10 +62,11 @@ def running(
     """Return a node with a daemon in this cgroup, with these other processes, and with clients of the cgroup `of`."""
     related = tuple(WorkloadProcess(pid=pid, start_ticks=pid * 100, role=role) for pid, role in roles)
     daemon = replace(daemon_process(), user="alice", cgroup=cgroup, peers=related, **more)
+    title = daemon.slurmstepd
     return reduced(
         daemon,
-        *(process(pid, cgroup=cgroup) for pid, _ in roles),
-        *(process(pid, cgroup=of or cgroup) for pid in connected),
+        *(process(pid, cgroup=cgroup, slurmstepd=title) for pid, _ in roles),
+        *(process(pid, cgroup=of or cgroup, slurmstepd=title) for pid in connected),
         *at_work(*connected),
         start=node(expected=expected),
     )
@@ -102,6 +103,34 @@ def test_a_daemon_that_is_left_by_the_script_of_its_job_is_stopped(status: int |
     assert after(without_clients, ends(SCRIPT, status, after=-0.01), ends(CONTROL)) == STOPPED
 
 
+BY_SLUID = JOB.replace("job_4711", "sEKNKTV3WPV500")
+IN_PODS = "0::/kubepods.slice/kubepods-pod{}.slice{}{}".format(POD.replace("-", "_"), "{}", JOB.removeprefix("0::"))
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "title"),
+    [
+        (BY_SLUID, "slurmstepd: [4711.batch]"),
+        (BY_SLUID, ""),
+        (IN_PODS.format(f"/cri-containerd-{'a' * 64}.scope"), ""),
+        (IN_PODS.format(""), None),
+    ],
+)
+def test_a_daemon_ends_with_its_job_in_all_layouts(cgroup: str, title: str | None) -> None:
+    """Slurm 26.05 names jobs by SLUIDs. slurmd can run in a pod, which goes on."""
+    job = running((SCRIPT, TASK), connected=(CLIENT,), cgroup=cgroup, slurmstepd=title)
+    assert after(job, ends(CONTROL), ends(SCRIPT, after=0.01)) == STOPPED
+    assert after(job, ends(SCRIPT, SUCCESS, after=-2.0), ends(CONTROL)) == STOPPED
+    assert after(job, ends(CONTROL)) == LOST
+
+
+def test_a_job_with_a_number_that_was_read_late_is_one_job() -> None:
+    """The daemon's number is known, and that of its client is not."""
+    job = running((SCRIPT, TASK), cgroup=BY_SLUID, slurmstepd="slurmstepd: [4711.batch]")
+    late = reduced(process(CLIENT, cgroup=BY_SLUID), *at_work(CLIENT), start=job.node)
+    assert after(late, ends(CONTROL), ends(SCRIPT, after=0.01)) == STOPPED
+
+
 def test_a_daemon_that_ends_alone_is_lost(subtests: pytest.Subtests) -> None:
     for status in [SIGTERM, SIGKILL, SIGSEGV, SUCCESS, None]:
         with subtests.test(status=status):
@@ -135,6 +164,19 @@ def test_a_daemon_that_ends_by_itself_is_lost_even_if_its_job_ends(status: int) 
 def test_a_daemon_that_is_killed_for_lack_of_memory_is_lost() -> None:
     record = f"3,1,2,-;Out of memory: Killed process {CONTROL} (nvidia-cuda-mps) total-vm:1kB, anon-rss:1kB"
     assert after(BATCH, KernelRecord(at=END - 0.01, record=record), ends(CONTROL), ends(SCRIPT)) == LOST
+
+
+def test_a_daemon_that_the_kernel_kills_with_all_of_its_job_is_stopped() -> None:
+    """As with memory.oom.group."""
+
+    def killed(pid: int) -> KernelRecord:
+        record = f"3,1,2,-;Memory cgroup out of memory: Killed process {pid} (x) total-vm:1kB, anon-rss:1kB"
+        return KernelRecord(at=END - 0.01, record=record)
+
+    ended = (ends(CONTROL), ends(CLIENT, after=0.01), ends(SCRIPT, after=0.02))
+    assert after(BATCH, killed(CONTROL), killed(CLIENT), killed(SCRIPT), *ended) == STOPPED
+    assert after(BATCH, killed(CONTROL), killed(CLIENT), *ended) == LOST
+    assert after(BATCH, killed(CLIENT), ends(CLIENT, after=-1.0), ends(CONTROL), ends(SCRIPT, after=0.02)) == STOPPED
 
 
 def test_the_end_of_one_of_several_tasks_is_not_the_end_of_the_job() -> None:
