@@ -87,7 +87,9 @@ def _daemon(daemon: DaemonStatus, document: StatusDocument) -> Row:
         "State": badge(daemon.severity, daemon.label),
         "For": "" if daemon.state_since is None else _age(document, daemon.state_since),
         "PID": _known(daemon.pid),
-        "Started by": display_name(daemon.unit) if daemon.expected else "not expected",
+        "Started by": display_name(daemon.unit)
+        if daemon.expected
+        else f"{printable(daemon.owner)} (not expected)".lstrip(),
         "Servers": ", ".join(str(each.pid) for each in daemon.servers),
         "Clients": f"{least}{daemon.client_count}",
         "Limits of a new server": limits(daemon, document),

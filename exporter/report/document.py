@@ -149,7 +149,8 @@ class WatchdogStatus:
 class DaemonStatus:
     """A control daemon with its servers.
 
-    `label` is its state, or in a few words its problem. The limits are those of the next server. `died`, `faults`,
+    `label` is its state, or in a few words its problem. `owner` has its user, and its job or pod, if it is not expected
+    and they are known. The limits are those of the next server. `died`, `faults`,
     `fault_affected` (clients) and `refused` (by reason) are counts.
     """
 
@@ -159,6 +160,7 @@ class DaemonStatus:
     severity: Severity
     label: str
     expected: bool
+    owner: str
     pid: int | None
     unit: str | None
     foreign_uid: int | None

@@ -13,6 +13,7 @@ from exporter.report.daemon_findings import daemon_findings, faults, recovered
 from exporter.report.finding import Finding
 from exporter.report.problem import NodeProblem
 from exporter.report.problems import DaemonProblem, Situation
+from exporter.report.process_status import owner_of
 from exporter.report.reasons import log_text, reason_text, source_text
 from exporter.report.remedy import DOCTOR, gpu_text, needed, recovery_steps
 from exporter.state.devices import uses_gpu
@@ -63,6 +64,13 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
     if any(each.problem is NodeProblem.NVML_UNUSABLE for each in found):
         cause = NodeProblem.NVML_UNUSABLE.definition.label
         found = tuple(replace(each, follows=cause) if each.problem in _NEED_DRIVER else each for each in found)
+    owners = {daemon.name: owner for daemon in daemons if (owner := owner_of(node, daemon))}
+    found = tuple(
+        replace(each, facts=(f"the daemon belongs to {owners[each.daemon]}", *each.facts))
+        if each.daemon in owners
+        else each
+        for each in found
+    )
     # Causes come before what may follow from them.
     order = (NodeProblem.NVML_UNUSABLE, NodeProblem.GPU_LOST)
     return tuple(sorted(found, key=lambda each: (-each.severity.rank, each.problem not in order)))

@@ -33,7 +33,7 @@ from exporter.report.incident_document import ProcessStatus
 from exporter.report.incident_status import incident_status
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import of_phase
-from exporter.report.process_status import by_number, client_status, filled, names_of, printed, reason_status
+from exporter.report.process_status import by_number, client_status, filled, names_of, owner_of, printed, reason_status
 from exporter.report.reasons import log_text, source_text
 from exporter.report.remedy import address_of
 from exporter.report.status_text import counts_of, modes, with_summary
@@ -184,6 +184,7 @@ def _daemon(
         state_since=None if daemon.state is None else daemon.lifecycle.state_since,
         severity=severity,
         label=label,
+        owner=owner_of(node, daemon),
         unit=printed(runtime.unit or daemon.declared.unit),
         foreign_uid=runtime.foreign_owner,
         static_partitions=daemon.has_static_partitions,

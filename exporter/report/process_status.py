@@ -5,6 +5,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
+from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.reason import Reason
@@ -14,7 +15,7 @@ from exporter.report.document import ClientStatus
 from exporter.report.incident_document import ReasonStatus
 from exporter.report.reasons import reason_text
 from exporter.report.text import pid_text, process_text, workload_text
-from exporter.state.processes import cgroup_of, client_id, pod_of, workload_of
+from exporter.state.processes import cgroup_of, client_id, pod_of, pod_of_daemon, workload_of
 from exporter.view import gpu_name
 
 Part = TypeVar("Part")
@@ -66,6 +67,16 @@ def names_of(node: Node, pid: int, uid: int | None = None, exited: ProcessReadin
         "workload": workload_of(process),
         "pod": None if pod is None else printed(pod.name),
     }
+
+
+def owner_of(node: Node, daemon: Daemon) -> str:
+    """Return the user of a daemon that is not expected, and its job or pod: `alice, job 42`; empty if unknown."""
+    process = daemon.runtime.last_process
+    if process is None or daemon.declared.expected:
+        return ""
+    pod = pod_of_daemon(node, daemon)
+    workload = workload_text(workload_of(process), None if pod is None else pod.name)
+    return ", ".join(filter(None, (printed(process.user), workload)))
 
 
 def described(

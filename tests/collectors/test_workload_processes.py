@@ -278,6 +278,7 @@ def test_searches_once_for_all_processes_of_a_job(processes: Processes, monkeypa
     assert len(searches) == 1
     processes.clock.time += NEW_SECONDS
     processes.title(TASKS)
+    assert len(searches) == 1
     processes.title(TASKS.replace("500", "700"))
     processes.title(TASKS.replace("500", "701"))
     assert len(searches) == 2

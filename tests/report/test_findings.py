@@ -502,3 +502,27 @@ def test_a_dead_daemon_has_the_clients_that_ended_and_its_logs() -> None:
     assert any(command.startswith("tail -n 30 ") for step in down.steps for command in step.commands)
     (crash_loop,) = (each for each in scene("servers-crash") if each.code == "server_crash_loop")
     assert "/server.log " in crash_loop.steps[0].commands[0]
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "title", "owner"),
+    [
+        ("system.slice/slurmstepd.scope/job_42/step_0/user/task_0", None, "alice, job 42"),
+        ("system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0", "slurmstepd: [43.0]", "alice, job 43"),
+        ("system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0", "", "alice, job sEKNKTV3WPV500"),
+        ("user.slice/user-1001.slice/session-2.scope", None, "alice"),
+    ],
+)
+def test_a_finding_names_the_job_and_user_of_a_daemon_that_is_not_expected(
+    cgroup: str, title: str | None, owner: str
+) -> None:
+    """The name of its directory may have only the number of a mount namespace."""
+    daemon = replace(daemon_process(), user="alice", cgroup=f"0::/{cgroup}\n", slurmstepd=title)
+    present = reduced(daemon, start=full()).node
+    for expected in (False, True):
+        known = present.daemons[DAEMON]
+        known = replace(known, declared=replace(known.declared, expected=expected))
+        document = document_of(replace(present, daemons={DAEMON: known}))
+        facts = [fact for finding in document.findings for fact in finding.facts]
+        assert (f"the daemon belongs to {owner}" in facts) is not expected
+        assert document.daemons[0].owner == ("" if expected else owner)

@@ -121,6 +121,7 @@ def test_a_daemon_ends_with_its_job_in_all_layouts(cgroup: str, title: str | Non
     job = running((SCRIPT, TASK), connected=(CLIENT,), cgroup=cgroup, slurmstepd=title)
     assert after(job, ends(CONTROL), ends(SCRIPT, after=0.01)) == STOPPED
     assert after(job, ends(SCRIPT, SUCCESS, after=-2.0), ends(CONTROL)) == STOPPED
+    assert after(job, ends(SCRIPT, SUCCESS, after=-2.0), ends(CONTROL, None)) == STOPPED
     assert after(job, ends(CONTROL)) == LOST
 
 
