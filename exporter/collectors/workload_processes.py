@@ -92,7 +92,8 @@ class WorkloadProcesses:
             if not known and age >= (NEW_SECONDS if known is None else SEARCH_SECONDS):
                 with contextlib.suppress(OSError):
                     self._search()
-            return self._titles.setdefault(step.job_directory, "")
+                self._titles.setdefault(step.job_directory, "")
+            return self._titles.get(step.job_directory, "")
 
     def may_know_more(self, reading: ProcessReading) -> bool:
         """Return whether a later reading may have the number of the process's job."""

@@ -269,6 +269,14 @@ def test_a_pid_that_changes_hands_gives_no_number(processes: Processes, monkeypa
     assert processes.title(TASKS) == ""
 
 
+def test_a_job_that_is_younger_than_the_last_search_waits_only_briefly(processes: Processes) -> None:
+    processes.title(TASKS.replace(SLUID, OTHER_SLUID))
+    processes.add(30, "slurmstepd", STEPD, SLURMD, title=TITLE)
+    assert processes.title(TASKS) == ""
+    processes.clock.time += NEW_SECONDS
+    assert processes.title(TASKS) == TITLE
+
+
 def test_searches_once_for_all_processes_of_a_job(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     searches, pids = [], Proc.pids
     monkeypatch.setattr(Proc, "pids", lambda self: searches.append(1) or pids(self))
