@@ -17,6 +17,9 @@ CHART = Path(__file__).parents[2] / "deploy" / "helm" / "cuda-mps-exporter"
 
 NAMESPACE = "cuda-mps-exporter"
 
+IMAGE = "--set=image.repository=registry.example.com/cuda-mps-exporter"
+"""The only required value."""
+
 INSTALLATIONS: Mapping[str, Sequence[str]] = {
     "default": (),
     "nri": ("--set=gpuAccess=nri",),
@@ -45,7 +48,7 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def rendered(*arguments: str | Path, name: str = "cuda-mps-exporter") -> Sequence[Object]:
     """Return all objects that the chart installs with these arguments."""
-    done = helm("template", name, CHART, f"--namespace={NAMESPACE}", *arguments)
+    done = helm("template", name, CHART, f"--namespace={NAMESPACE}", "--skip-tests", IMAGE, *arguments)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 

@@ -13,6 +13,7 @@ from exporter import __version__
 from exporter.cli import main
 from tests.deploy.manifests import (
     CHART,
+    IMAGE,
     INSTALLATIONS,
     Object,
     container,
@@ -58,7 +59,7 @@ def test_validation_rejects_a_wrong_key() -> None:
 def test_the_chart_passes_strict_lint(subtests: pytest.Subtests) -> None:
     for installation in INSTALLATIONS:
         with subtests.test(installation=installation):
-            done = helm("lint", "--strict", CHART, *INSTALLATIONS[installation])
+            done = helm("lint", "--strict", CHART, IMAGE, *INSTALLATIONS[installation])
             assert done.returncode == 0, done.stdout
 
 
@@ -71,9 +72,14 @@ def test_the_schema_refuses_an_unknown_or_wrong_value(subtests: pytest.Subtests)
         "mounts.tmp=tmp",
         "hostPort=10677",
         "podMetricLabels={*}",
+        "image.repository=registry.example.com/exporter@sha256:0",
+        "image.digest=0.1.0",
+        "image.pullPolicy=Sometimes",
+        "image.tag=1",
+        "updateStrategy=RollingUpdate",
     ]:
         with subtests.test(value=value):
-            done = helm("template", CHART, f"--set={value}")
+            done = helm("template", CHART, IMAGE, f"--set={value}")
             assert done.returncode != 0
             assert value.split("=")[0].split(".")[-1] in done.stderr
 
@@ -193,7 +199,8 @@ def test_the_pod_has_the_image_of_this_version_its_probes_and_the_processes_of_t
             assert container(installation)["image"] == f"registry.example.com/cuda-mps-exporter:{__version__}"
             (port,) = container(installation)["ports"]
             for probe, page in (("livenessProbe", "/-/healthy"), ("readinessProbe", "/-/ready")):
-                assert container(installation)[probe]["httpGet"] == {"path": page, "port": port["name"]}
+                expected = {"path": page, "port": port["name"], "scheme": "HTTP"}
+                assert container(installation)[probe]["httpGet"] == expected
 
 
 def test_one_daemon_set_has_the_directories_of_all_systems() -> None:
@@ -369,7 +376,7 @@ def test_two_releases_in_one_namespace_share_no_object() -> None:
         next(each["spec"] for each in rendered(name=name) if each["kind"] == "DaemonSet") for name in ("one", "two")
     )
     assert first["selector"] != second["selector"]
-    assert first["selector"]["matchLabels"] == first["template"]["metadata"]["labels"]
+    assert first["selector"]["matchLabels"].items() <= first["template"]["metadata"]["labels"].items()
 
 
 def test_attribution_only_adds_launch_counting() -> None:
@@ -384,3 +391,23 @@ def test_attribution_only_adds_launch_counting() -> None:
 def test_the_chart_has_the_version_of_the_package() -> None:
     chart = (CHART / "Chart.yaml").read_text().splitlines()
     assert {f"version: {__version__}", f"appVersion: {__version__}"} <= set(chart)
+
+
+def test_without_an_image_the_chart_fails_with_the_commands_that_build_and_push_one() -> None:
+    done = helm("template", CHART)
+
+    assert done.returncode != 0
+    image = f"your.registry/cuda-mps-exporter:{__version__}"
+    assert f"podman build -f deploy/Containerfile -t {image} ." in done.stderr
+    assert f"podman push {image}" in done.stderr
+    assert "--set image.repository=your.registry/cuda-mps-exporter" in done.stderr
+
+
+def test_a_digest_replaces_the_tag() -> None:
+    digest = f"sha256:{'0a' * 32}"
+    (found,) = [
+        each for each in rendered(f"--set=image.digest={digest},image.pullPolicy=Always") if each["kind"] == "DaemonSet"
+    ]
+    (only,) = found["spec"]["template"]["spec"]["containers"]
+    assert only["image"] == f"registry.example.com/cuda-mps-exporter@{digest}"
+    assert only["imagePullPolicy"] == "Always"

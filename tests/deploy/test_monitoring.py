@@ -1,15 +1,17 @@
 """Objects for the Prometheus operator and for Grafana: scrape targets with their labels, alerts and dashboards."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.deploy.manifests import INSTALLATIONS, Object, container, objects, rendered, the
+from tests.deploy.manifests import NAMESPACE, Object, container, objects, rendered, the
 
 RULES = Path(__file__).parents[2] / "alerts" / "cuda-mps.rules.yml"
+CONTAINERFILE = Path(__file__).parents[2] / "deploy" / "Containerfile"
 JOB = "cuda-mps-exporter"
 
 
@@ -25,8 +27,8 @@ def relabeled(**labels: str) -> dict[str, str]:
         if each.get("action") == "labeldrop":
             labels = {name: value for name, value in labels.items() if not re.fullmatch(each["regex"], name)}
         else:
-            value = each.get("separator", ";").join(labels[name] for name in each["sourceLabels"])
-            labels[each["targetLabel"]] = value
+            value = each.get("separator", ";").join(labels[name] for name in each.get("sourceLabels", ()))
+            labels[each["targetLabel"]] = each.get("replacement", value)
     return {name: value for name, value in labels.items() if not name.startswith("__")}
 
 
@@ -40,12 +42,6 @@ def test_selects_the_pods_and_their_port() -> None:
     )
 
 
-def test_the_job_has_the_name_that_the_alerts_use() -> None:
-    label = the("PodMonitor", "monitoring")["spec"]["jobLabel"]
-    assert the("DaemonSet", "monitoring")["spec"]["template"]["metadata"]["labels"][label] == JOB
-    assert f'job="{JOB}"' in RULES.read_text()
-
-
 def test_a_target_is_named_by_its_node_and_keeps_its_series_with_another_pod() -> None:
     (port,) = container("monitoring")["ports"]
     labels = relabeled(
@@ -55,29 +51,59 @@ def test_a_target_is_named_by_its_node_and_keeps_its_series_with_another_pod() -
         pod="cuda-mps-exporter-x2x4z",
         container="exporter",
         endpoint="metrics",
+        job="cuda-mps-exporter/another-name",
     )
-    assert labels == {"node": "gpu-7", "instance": "gpu-7:10677", "namespace": "cuda-mps-exporter"}
+    assert labels == {"job": JOB, "node": "gpu-7", "instance": "gpu-7:10677", "namespace": "cuda-mps-exporter"}
+    assert f'job="{JOB}"' in RULES.read_text()
+
+
+def alerts(*arguments: str) -> dict[str, Object]:
+    """Return the alerts of the rule object, by name."""
+    found = rendered("--set=prometheusRule.enabled=true", *arguments)
+    (rules,) = [each["spec"] for each in found if each["kind"] == "PrometheusRule"]
+    return {rule["alert"]: rule for group in rules["groups"] for rule in group["rules"] if "alert" in rule}
 
 
 def test_the_rule_object_has_the_alerts_of_the_rule_file() -> None:
-    assert the("PrometheusRule", "monitoring")["spec"] == yaml.safe_load(RULES.read_text())
+    found = rendered("--set=prometheusRule.enabled=true,hostPort=true")
+    (rules,) = [each["spec"] for each in found if each["kind"] == "PrometheusRule"]
+    assert rules == yaml.safe_load(RULES.read_text())
 
 
 def test_runbook_links_can_have_another_start() -> None:
     wiki = "https://wiki.example.com/mps/"
-    found = rendered(*INSTALLATIONS["monitoring"], f"--set=runbookUrl={wiki}")
-    (rules,) = [each for each in found if each["kind"] == "PrometheusRule"]
-    alerts = (rule for group in rules["spec"]["groups"] for rule in group["rules"] if "alert" in rule)
-    links = [rule["annotations"]["runbook_url"] for rule in alerts]
+    found = alerts(f"--set=runbookUrl={wiki}")
+    links = [rule["annotations"]["runbook_url"] for rule in found.values()]
     assert links
     assert {link.removeprefix(wiki) for link in links} <= {each.name for each in (RULES.parent / "runbooks").iterdir()}
 
 
-def test_a_runbook_link_opens_on_the_port_of_the_node() -> None:
-    (port,) = container("monitoring")["ports"]
-    assert port["hostPort"] == port["containerPort"], "the label instance has the port of the container"
-    (without,) = [each for each in rendered("--set=hostPort=false") if each["kind"] == "DaemonSet"]
-    assert "hostPort" not in without["spec"]["template"]["spec"]["containers"][0]["ports"][0]
+@pytest.mark.parametrize(("tls", "scheme"), [("false", "http"), ("true", "https")])
+def test_a_runbook_link_opens_on_the_port_of_the_node(tls: str, scheme: str) -> None:
+    """The label instance has the port of the container."""
+    arguments = f"--set=hostPort=true,web.tls={tls}"
+    (daemon_set,) = [each for each in rendered(arguments) if each["kind"] == "DaemonSet"]
+    (port,) = daemon_set["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert port["hostPort"] == port["containerPort"]
+    files = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    links = {each["alert"]: each["annotations"]["runbook_url"] for each in files if "alert" in each}
+    assert {name: rule["annotations"]["runbook_url"] for name, rule in alerts(arguments).items()} == {
+        name: link.replace("http://", f"{scheme}://", 1) for name, link in links.items()
+    }
+
+
+def test_without_a_reachable_page_an_alert_has_a_command_that_prints_its_runbook() -> None:
+    """The files of the wheel are below the virtual environment of the image."""
+    assert "hostPort" not in container("default")["ports"][0]
+    share = "/opt/cuda-mps-exporter/share/cuda-mps-exporter/"
+    assert 'RUN ["python", "-m", "venv", "/opt/cuda-mps-exporter"]' in CONTAINERFILE.read_text()
+    for name, rule in alerts().items():
+        assert "runbook_url" not in rule["annotations"]
+        *command, path = shlex.split(rule["annotations"]["runbook"])
+        daemon_set = the("DaemonSet", "default")["metadata"]["name"]
+        assert command == ["kubectl", "exec", "-n", NAMESPACE, f"ds/{daemon_set}", "--", "cat"]
+        assert path == f"{share}alerts/runbooks/{name}.md"
+        assert (RULES.parent / "runbooks" / f"{name}.md").exists()
 
 
 @pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
@@ -88,7 +114,7 @@ def test_objects_have_the_label_by_which_prometheus_selects(kind: str) -> None:
 def test_the_network_policy_allows_connections_to_the_metrics_only() -> None:
     found = the("NetworkPolicy", "monitoring")["spec"]
     labels = the("DaemonSet", "monitoring")["spec"]["template"]["metadata"]["labels"]
-    assert found["podSelector"]["matchLabels"] == labels
+    assert found["podSelector"]["matchLabels"].items() <= labels.items()
     assert [each["ports"] for each in found["ingress"]] == [[{"port": "metrics"}]]
     assert "egress" not in found
     assert found["policyTypes"] == ["Ingress", "Egress"]

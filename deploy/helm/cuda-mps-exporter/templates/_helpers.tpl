@@ -1,11 +1,116 @@
-{{- define "labels" -}}
-app.kubernetes.io/name: {{ .Chart.Name | quote }}
+{{- define "name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "fullname" -}}
+{{- $name := include "name" . }}
+{{- $full := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) }}
+{{- .Values.fullnameOverride | default $full | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace }}
+{{- end }}
+
+{{- /* The name of objects outside the namespace. Another namespace can have a release of the same name. */}}
+{{- define "outside" -}}
+{{- printf "%s-%s" (include "namespace" .) (include "fullname" .) }}
+{{- end }}
+
+{{- define "serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (include "fullname" .) }}
+{{- end }}
+
+{{- /* They never change, because a cluster refuses another selector of a DaemonSet. */}}
+{{- define "selectorLabels" -}}
+app.kubernetes.io/name: {{ include "name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
+
 {{- /* Whether the exporter uses the API server. */}}
 {{- define "usesApiServer" -}}
 {{- or .Values.restartPods.namespaces .Values.podMetricLabels | empty | not }}
 {{- end }}
+
+{{- /* The values as strings, because a cluster refuses labels, annotations and variables that are numbers. */}}
+{{- define "strings" -}}
+{{- $all := dict }}
+{{- range $key, $value := . }}
+{{- $_ := set $all $key (kindIs "string" $value | ternary $value (toJson $value)) }}
+{{- end }}
+{{- toYaml $all }}
+{{- end }}
+
+{{- /* The labels of an object: (list $ others). Neither others nor commonLabels can replace the standard labels. */}}
+{{- define "labels" -}}
+{{- $root := index . 0 }}
+{{- $all := include "selectorLabels" $root | fromYaml }}
+{{- $_ := set $all "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63) }}
+{{- $_ := set $all "app.kubernetes.io/version" $root.Chart.AppVersion }}
+{{- $_ := set $all "app.kubernetes.io/managed-by" $root.Release.Service }}
+{{- range rest . }}
+{{- $all = merge $all . }}
+{{- end }}
+{{- include "strings" (merge $all $root.Values.commonLabels) }}
+{{- end }}
+
+{{- define "image" -}}
+{{- with .Values.image }}
+{{- if not .repository }}
+{{- $tag := .tag | default $.Chart.AppVersion }}
+{{- fail (printf `
+
+image.repository is not set, and no image is published. In a clone of the project, build one and push it:
+
+  podman build -f deploy/Containerfile -t your.registry/cuda-mps-exporter:%s .
+  podman push your.registry/cuda-mps-exporter:%s
+
+Then give helm its name:
+
+  --set image.repository=your.registry/cuda-mps-exporter
+` $tag $tag) }}
+{{- end }}
+{{- .repository }}{{ with .digest }}@{{ . }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "scheme" -}}
+{{- .Values.web.tls | ternary "https" "http" }}
+{{- end }}
+
+{{- /* How the kubelet checks a page. It has no certificate and no password: then, whether the port is open. */}}
+{{- define "probe" -}}
+{{- $root := index . 0 }}
+{{- if $root.Values.web.authenticated -}}
+tcpSocket: {port: metrics}
+{{- else -}}
+httpGet: {path: {{ index . 1 }}, port: metrics, scheme: {{ include "scheme" $root | upper }}}
+{{- end }}
+{{- end }}
+
+{{- /* The endpoint of a PodMonitor or a ServiceMonitor: (list $ values). The alerts use this job name instead of the
+name of the object. They name the node, because the address of a pod can change. The exporter's own pod is no label:
+otherwise each rollout would end all series and open alerts. The label client_pod has the pod of a client. */}}
+{{- define "endpoint" -}}
+{{- $root := index . 0 }}
+{{- $monitor := index . 1 }}
+{{- $all := dict "port" "metrics" "scheme" (include "scheme" $root) }}
+{{- range $key := list "tlsConfig" "basicAuth" }}
+{{- with get $root.Values.web $key }}{{ $_ := set $all $key . }}{{ end }}
+{{- end }}
+{{- range $key := list "interval" "scrapeTimeout" "metricRelabelings" }}
+{{- with get $monitor $key }}{{ $_ := set $all $key . }}{{ end }}
+{{- end }}
+{{- $node := "__meta_kubernetes_pod_node_name" }}
+{{- $_ := set $all "relabelings" (concat (list
+  (dict "targetLabel" "job" "replacement" "cuda-mps-exporter")
+  (dict "targetLabel" "node" "sourceLabels" (list $node))
+  (dict "targetLabel" "instance" "sourceLabels" (list $node "__meta_kubernetes_pod_container_port_number") "separator" ":")
+  (dict "action" "labeldrop" "regex" "pod|container|endpoint|service")
+) $monitor.relabelings) }}
+{{- toYaml (mergeOverwrite $all $monitor.endpoint) }}
+{{- end }}
+
 {{- /* The capabilities of the process. */}}
 {{- define "capabilities" -}}
 {{- $all := list "SYS_PTRACE" }}
