@@ -24,7 +24,7 @@ from tests.deploy.manifests import (
     rendered,
     the,
 )
-from tests.deploy.schemas import schema_errors
+from tests.deploy.schemas import NEWEST, OLDER, schema_errors
 
 STATE = "/var/lib/cuda-mps-exporter"
 NEEDED = ["SYS_PTRACE"]
@@ -53,7 +53,18 @@ def test_validation_rejects_a_wrong_key() -> None:
     wrong["spec"]["template"]["spec"]["hostPid"] = True
     wrong["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privileged"] = "no"
 
-    assert len(schema_errors(wrong)) == 2
+    versions = {error.partition(":")[0] for error in schema_errors(wrong)}
+    assert versions == {NEWEST, *OLDER}
+    assert len(schema_errors(wrong)) == 2 * len(versions)
+
+
+def test_validation_knows_what_an_older_version_lacks() -> None:
+    """Directories in memory have a mode since 1.37."""
+    changed = copy.deepcopy(the("DaemonSet", "host"))
+    (memory,) = [each for each in changed["spec"]["template"]["spec"]["volumes"] if "emptyDir" in each]
+    memory["emptyDir"]["mode"] = 0o700
+
+    assert {error.partition(":")[0] for error in schema_errors(changed)} == {*OLDER}
 
 
 def test_the_chart_passes_strict_lint(subtests: pytest.Subtests) -> None:

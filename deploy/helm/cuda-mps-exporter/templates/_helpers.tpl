@@ -1,39 +1,39 @@
-{{- define "name" -}}
+{{- define "cuda-mps-exporter.name" -}}
 {{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{- define "fullname" -}}
-{{- $name := include "name" . }}
+{{- define "cuda-mps-exporter.fullname" -}}
+{{- $name := include "cuda-mps-exporter.name" . }}
 {{- $full := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) }}
 {{- .Values.fullnameOverride | default $full | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{- define "namespace" -}}
+{{- define "cuda-mps-exporter.namespace" -}}
 {{- .Values.namespaceOverride | default .Release.Namespace }}
 {{- end }}
 
 {{- /* The name of objects outside the namespace. Another namespace can have a release of the same name. */}}
-{{- define "outside" -}}
-{{- printf "%s-%s" (include "namespace" .) (include "fullname" .) }}
+{{- define "cuda-mps-exporter.outside" -}}
+{{- printf "%s-%s" (include "cuda-mps-exporter.namespace" .) (include "cuda-mps-exporter.fullname" .) }}
 {{- end }}
 
-{{- define "serviceAccount" -}}
-{{- .Values.serviceAccount.name | default (include "fullname" .) }}
+{{- define "cuda-mps-exporter.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (include "cuda-mps-exporter.fullname" .) }}
 {{- end }}
 
 {{- /* They never change, because a cluster refuses another selector of a DaemonSet. */}}
-{{- define "selectorLabels" -}}
-app.kubernetes.io/name: {{ include "name" . | quote }}
+{{- define "cuda-mps-exporter.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "cuda-mps-exporter.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- /* Whether the exporter uses the API server. */}}
-{{- define "usesApiServer" -}}
+{{- define "cuda-mps-exporter.usesApiServer" -}}
 {{- or .Values.restartPods.namespaces .Values.podMetricLabels | empty | not }}
 {{- end }}
 
 {{- /* The values as strings, because a cluster refuses labels, annotations and variables that are numbers. */}}
-{{- define "strings" -}}
+{{- define "cuda-mps-exporter.strings" -}}
 {{- $all := dict }}
 {{- range $key, $value := . }}
 {{- $_ := set $all $key (kindIs "string" $value | ternary $value (toJson $value)) }}
@@ -42,19 +42,19 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- /* The labels of an object: (list $ others). Neither others nor commonLabels can replace the standard labels. */}}
-{{- define "labels" -}}
+{{- define "cuda-mps-exporter.labels" -}}
 {{- $root := index . 0 }}
-{{- $all := include "selectorLabels" $root | fromYaml }}
+{{- $all := include "cuda-mps-exporter.selectorLabels" $root | fromYaml }}
 {{- $_ := set $all "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63) }}
 {{- $_ := set $all "app.kubernetes.io/version" $root.Chart.AppVersion }}
 {{- $_ := set $all "app.kubernetes.io/managed-by" $root.Release.Service }}
 {{- range rest . }}
 {{- $all = merge $all . }}
 {{- end }}
-{{- include "strings" (merge $all $root.Values.commonLabels) }}
+{{- include "cuda-mps-exporter.strings" (merge $all $root.Values.commonLabels) }}
 {{- end }}
 
-{{- define "image" -}}
+{{- define "cuda-mps-exporter.image" -}}
 {{- with .Values.image }}
 {{- if not .repository }}
 {{- $tag := .tag | default $.Chart.AppVersion }}
@@ -74,27 +74,27 @@ Then give helm its name:
 {{- end }}
 {{- end }}
 
-{{- define "scheme" -}}
+{{- define "cuda-mps-exporter.scheme" -}}
 {{- .Values.web.tls | ternary "https" "http" }}
 {{- end }}
 
 {{- /* How the kubelet checks a page. It has no certificate and no password: then, whether the port is open. */}}
-{{- define "probe" -}}
+{{- define "cuda-mps-exporter.probe" -}}
 {{- $root := index . 0 }}
 {{- if $root.Values.web.authenticated -}}
 tcpSocket: {port: metrics}
 {{- else -}}
-httpGet: {path: {{ index . 1 }}, port: metrics, scheme: {{ include "scheme" $root | upper }}}
+httpGet: {path: {{ index . 1 }}, port: metrics, scheme: {{ include "cuda-mps-exporter.scheme" $root | upper }}}
 {{- end }}
 {{- end }}
 
 {{- /* The endpoint of a PodMonitor or a ServiceMonitor: (list $ values). The alerts use this job name instead of the
 name of the object. They name the node, because the address of a pod can change. The exporter's own pod is no label:
 otherwise each rollout would end all series and open alerts. The label client_pod has the pod of a client. */}}
-{{- define "endpoint" -}}
+{{- define "cuda-mps-exporter.endpoint" -}}
 {{- $root := index . 0 }}
 {{- $monitor := index . 1 }}
-{{- $all := dict "port" "metrics" "scheme" (include "scheme" $root) }}
+{{- $all := dict "port" "metrics" "scheme" (include "cuda-mps-exporter.scheme" $root) }}
 {{- range $key := list "tlsConfig" "basicAuth" }}
 {{- with get $root.Values.web $key }}{{ $_ := set $all $key . }}{{ end }}
 {{- end }}
@@ -112,7 +112,7 @@ otherwise each rollout would end all series and open alerts. The label client_po
 {{- end }}
 
 {{- /* The capabilities of the process. */}}
-{{- define "capabilities" -}}
+{{- define "cuda-mps-exporter.capabilities" -}}
 {{- $all := list "SYS_PTRACE" }}
 {{- if eq .Values.gpuAccess "privileged" }}{{ $all = append $all "SYSLOG" }}{{ end }}
 {{- if .Values.attribution.enabled }}{{ $all = concat $all .Values.attribution.capabilities }}{{ end }}
