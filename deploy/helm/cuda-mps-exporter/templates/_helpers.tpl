@@ -70,22 +70,29 @@ Then give helm its name:
   --set image.repository=your.registry/cuda-mps-exporter
 ` $tag $tag) }}
 {{- end }}
-{{- .repository }}{{ with .digest }}@{{ . }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- with $.Values.global.imageRegistry }}{{ . }}/{{ end }}{{ .repository }}{{ with .digest }}@{{ . }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end }}
+{{- end }}
+
+{{- /* Other charts allow names of Secrets under global. */}}
+{{- define "cuda-mps-exporter.imagePullSecrets" -}}
+{{- $all := list }}
+{{- range concat (.Values.global.imagePullSecrets | default list) .Values.imagePullSecrets }}
+{{- $all = append $all (kindIs "string" . | ternary (dict "name" .) .) }}
+{{- end }}
+{{- toYaml $all }}
 {{- end }}
 
 {{- define "cuda-mps-exporter.scheme" -}}
 {{- .Values.web.tls | ternary "https" "http" }}
 {{- end }}
 
-{{- /* How the kubelet checks a page. It has no certificate and no password: then, whether the port is open. */}}
+{{- /* (list $ page values): how the kubelet checks a page. It has no certificate and no password: then, the port. */}}
 {{- define "cuda-mps-exporter.probe" -}}
 {{- $root := index . 0 }}
-{{- if $root.Values.web.authenticated -}}
-tcpSocket: {port: metrics}
-{{- else -}}
-httpGet: {path: {{ index . 1 }}, port: metrics, scheme: {{ include "cuda-mps-exporter.scheme" $root | upper }}}
-{{- end }}
+{{- $get := dict "httpGet" (dict "path" (index . 1) "port" "metrics" "scheme" (include "cuda-mps-exporter.scheme" $root | upper)) }}
+{{- $check := $root.Values.web.authenticated | ternary (dict "tcpSocket" (dict "port" "metrics")) $get }}
+{{- toYaml (mergeOverwrite $check (index . 2)) }}
 {{- end }}
 
 {{- /* The endpoint of a PodMonitor or a ServiceMonitor: (list $ values). The alerts use this job name instead of the
@@ -96,7 +103,7 @@ otherwise each rollout would end all series and open alerts. The label client_po
 {{- $monitor := index . 1 }}
 {{- $all := dict "port" "metrics" "scheme" (include "cuda-mps-exporter.scheme" $root) }}
 {{- range $key := list "tlsConfig" "basicAuth" }}
-{{- with get $root.Values.web $key }}{{ $_ := set $all $key . }}{{ end }}
+{{- with get $root.Values.web $key }}{{ $_ := set $all $key (deepCopy .) }}{{ end }}
 {{- end }}
 {{- range $key := list "interval" "scrapeTimeout" "metricRelabelings" }}
 {{- with get $monitor $key }}{{ $_ := set $all $key . }}{{ end }}
