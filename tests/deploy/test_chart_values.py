@@ -449,3 +449,17 @@ def test_helm_test_passes_if_an_exporter_is_ready(serve: Serve) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
     eventually(passes)
+
+
+def test_the_notes_show_how_to_reach_a_page_and_to_test() -> None:
+    """Without a cluster, helm shows what an installation would print."""
+    arguments = ("install", "gpu", CHART, IMAGE, f"--namespace={NAMESPACE}", "--dry-run=client")
+    for tls, scheme in (("false", "http"), ("true", "https")):
+        done = helm(*arguments, f"--set=web.tls={tls}")
+        assert done.returncode == 0, done.stderr
+        notes = done.stdout.partition("NOTES:")[2]
+        daemon_set = one("DaemonSet", rendered(name="gpu"))["metadata"]["name"]
+        assert f"kubectl exec -n {NAMESPACE} ds/{daemon_set} -- cuda-mps-exporter status" in notes
+        assert f"kubectl port-forward -n {NAMESPACE} POD 10677" in notes
+        assert f"{scheme}://localhost:10677/" in notes
+        assert f"helm test -n {NAMESPACE} gpu" in notes
