@@ -75,8 +75,8 @@ def names(found: Sequence[Object]) -> Counter[tuple[str, str | None, str]]:
 
 def test_each_object_and_the_pods_have_the_recommended_labels_and_those_of_the_user() -> None:
     arguments = (
-        "--set=commonLabels.team=gpu,commonLabels.cost=1200",
-        "--set=podLabels.app\\.kubernetes\\.io/name=other",
+        r"--set=commonLabels.team=gpu,commonLabels.cost=1200,commonLabels.app\.kubernetes\.io/instance=other",
+        r"--set=podLabels.app\.kubernetes\.io/name=other",
     )
     found = rendered(*ALL_KINDS, *arguments)
 
@@ -439,6 +439,20 @@ def test_helm_test_fails_if_no_exporter_answers(arguments: Sequence[str]) -> Non
     done = _helm_test(f"{LOCALHOST}:1", *arguments)
     assert done.returncode == 1
     assert "no exporter answers" in done.stderr
+
+
+def test_helm_test_passes_with_a_certificate_of_an_unknown_authority(tmp_path: Path, serve: Serve) -> None:
+    certificate = Authority(tmp_path).issue("server", "DNS:cuda-mps-exporter")
+    config = tmp_path / "web-config.yml"
+    config.write_text(f"tls_server_config: {{cert_file: {certificate.cert}, key_file: {certificate.key}}}")
+    address = serve(CUDA_MPS_EXPORTER_WEB_CONFIG_FILE=str(config)).address()
+    assert address.startswith("https://")
+    (port,) = re.findall(r":(\d+)/", address)
+
+    def passes() -> None:
+        assert _helm_test(f"{LOCALHOST}:{port}", "--set=web.tls=true").returncode == 0
+
+    eventually(passes)
 
 
 def test_helm_test_passes_if_an_exporter_is_ready(serve: Serve) -> None:
