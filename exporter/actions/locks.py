@@ -59,6 +59,10 @@ class LockFile:
         directory = self._path.parent
         directory.mkdir(mode=0o755, exist_ok=True)
         owner = directory.stat()
+        if owner.st_uid == os.geteuid() and not owner.st_mode & stat.S_ISVTX and directory.is_mount():
+            # The kubelet lets all users write to an emptyDir volume, which only the exporter's container has.
+            directory.chmod(owner.st_mode & ~_WRITABLE_BY_OTHERS)
+            owner = directory.stat()
         if owner.st_mode & _WRITABLE_BY_OTHERS:
             raise PermissionError(f"{directory} is writable by other users")
         descriptor = os.open(self._path, _FLAGS, 0o600)

@@ -139,11 +139,13 @@ PIPE_DIRECTORIES = (
     "/tmp/nvidia-mps*",  # noqa: S108 (chosen by NVIDIA)
     "/run/nvidia-mps",
     "/run/nvidia-mps/*",
+    "/run/mps-ecs",
     "/run/nvidia/mps/*/pipe",
     "/run/nvidia/mps/*/*/pipe",
     "/var/lib/kubelet/plugins/gpu.nvidia.com/mps/*/pipe",
 )
-"""Where discovery searches for pipe directories: the defaults, and those of NVIDIA's device plugin and DRA driver."""
+"""Where discovery searches for pipe directories: the defaults, those of NVIDIA's device plugin and DRA driver, and that
+of ECS (scripts/al2023/gpu/nvidia-mps.service of amazon-ecs-ami)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from exporter.report.remedy import (
     DOCTOR,
     address_of,
     client_count,
+    clients_beside,
     command_to_end_server,
     command_to_kill,
     commands_to_restart,
@@ -389,8 +390,12 @@ def _steps(
         case DaemonProblem.DAEMON_ENDED:
             return (ManualStep(text=start), cause)
         case _ if daemon.ended and daemon.declared.expected and watch.quarantine is None:
-            start = "Start the daemon." if problem is DaemonProblem.DAEMON_DOWN else start
-            to_start = ManualStep(text=start, commands=commands_to_start(node, daemon, policy), ends=0)
+            commands, ends = commands_to_start(node, daemon, policy), clients_beside(node, daemon)
+            if problem is DaemonProblem.DAEMON_DOWN:
+                start = (
+                    "Start the daemon." if commands else "Have what ran the daemon start it. Delete its pod, if any."
+                )
+            to_start = ManualStep(text=start, commands=commands, ends=ends if commands else None)
             if watch.phase in _RESTARTING:
                 return (_WAIT, cause)
             if suspended:
@@ -401,7 +406,7 @@ def _steps(
         case DaemonProblem.DAEMON_UNRESPONSIVE:
             if watch.phase in _RESTARTING:
                 return (_WAIT, cause)
-            commands, ends = commands_to_restart(node, daemon, policy), client_count(daemon)
+            commands, ends = commands_to_restart(node, daemon, policy), clients_beside(node, daemon)
             text = "If the watchdog does not restart the daemon, restart it" if acts else "Restart the daemon"
             text = f"{text}{', which ends its clients' if ends is None else ''}."
             first = tuple[ManualStep, ...]()

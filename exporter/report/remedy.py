@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from shlex import join, quote
 from typing import Any
 
-from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.daemon import Daemon, DaemonState, NamedBy
 from exporter.model.identity import ProcessIdentity, WorkloadKind, identity_of
 from exporter.model.incident import ClientDetails
 from exporter.model.node import Node
@@ -19,7 +19,7 @@ from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_argum
 from exporter.report.document import ManualStep
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
-from exporter.state.processes import pod_of, pod_of_daemon, process_id, workload_of
+from exporter.state.processes import pod_of, pod_of_daemon, pod_uid_of_daemon, process_id, workload_of
 from exporter.view import gpu_name
 from exporter.watchdog.context import Policy
 from exporter.watchdog.restart import start_environment
@@ -157,6 +157,21 @@ def client_count(daemon: Daemon) -> int | None:
     return len(daemon.clients) if daemon.clients_known else None
 
 
+def clients_beside(node: Node, daemon: Daemon) -> int | None:
+    """Return how many clients end with a daemon's pod, its own included; None if that is unknown.
+
+    The device plugin has a daemon for each resource in one pod.
+    """
+    pod = _pod_uid(node, daemon)
+    daemons = (other for other in node.daemons.values() if other is daemon or pod == _pod_uid(node, other))
+    counts = [client_count(other) for other in (daemons if pod else (daemon,)) if not other.ended]
+    return None if None in counts else sum(filter(None, counts))
+
+
+def _pod_uid(node: Node, daemon: Daemon) -> str | None:
+    return pod_uid_of_daemon(daemon, node.watches.get(daemon.name))
+
+
 def command_to_set(variable: str, value: str) -> str | None:
     """Return what sets a variable for the programs that a shell starts."""
     return _line(f"export {variable}={quote(value)}")
@@ -221,8 +236,8 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
     """Return what starts a daemon: its unit, or else what the watchdog would run, as the daemon's own user.
 
     The same as what the watchdog does (`watchdog/restart.py`). If a pod ran it, this deletes the pod, and the
-    pod's controller creates another one. Empty if another container ran it, or if no line can be written. A daemon that
-    never ran may lack its directories.
+    pod's controller creates another one. Empty if Kubernetes declares it or ran it in a pod without a known name, if
+    another container ran it, or if no line can be written. A daemon that never ran may lack its directories.
     """
     policy = policy or Policy()
     watch, daemon_policy = node.watches.get(daemon.name, WatchdogState()), policy.daemon_policy_of(daemon)
@@ -238,7 +253,8 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
     pod = None if daemon_policy.command else pod_of_daemon(node, daemon)
     if pod is not None:
         return known(_line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))))
-    if _in_container(daemon):
+    in_pod = daemon.declared.by in _BY_KUBERNETES or _pod_uid(node, daemon) is not None
+    if _in_container(daemon) or (in_pod and not daemon_policy.command):
         return ()
     process = daemon.runtime.process or watch.process
     # A one-shot command has no state of the watchdog.
@@ -252,6 +268,9 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
         directories = [each for each in (daemon.pipe_directory, daemon.log_directory) if each]
         line = f"{sudo}mkdir -p {join(directories)} && {line}"
     return known(_line(line))
+
+
+_BY_KUBERNETES = (NamedBy.GKE, NamedBy.DRA, NamedBy.DEVICE_PLUGIN)
 
 
 def start_command(node: Node, daemon: Daemon, policy: Policy) -> tuple[str, ...]:

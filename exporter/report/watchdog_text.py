@@ -58,7 +58,8 @@ def outlook(node: Node, daemon: Daemon, policy: Policy | None) -> str:
     if watch.reason is not None and watch.reason.code in _MUST_WAIT:
         return f"The watchdog does not act: {reason_text(watch.reason)}."
     if policy.mode_of(daemon) is Mode.OBSERVE:
-        why = OBSERVES if problem is None else "it cannot lock the daemon"
+        acts = policy.configured_mode_of(daemon) is Mode.ACT
+        why = "it cannot lock the daemon" if acts else OBSERVES
         would = "" if last is None or last.begun else f" In act mode, it would {action_text(last.kind)} now."
         return f"The watchdog will not {'restart it' if restart else 'act'}: {why}.{would}"
     if watch.reason is None:

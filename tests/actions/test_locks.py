@@ -168,6 +168,25 @@ def test_a_directory_that_other_users_can_write_to_is_not_used(made: list[ActLoc
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("mode", "found", "after"), [
+    (0o777, None, 0o755),
+    (0o1777, BlockReason.NO_LOCK, 0o1777),
+])  # fmt: skip
+def test_an_own_volume_that_the_kubelet_lets_all_users_write_to_is_closed_to_them(
+    made: list[ActLocks],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: int,
+    found: BlockReason | None,
+    after: int,
+) -> None:
+    """An emptyDir has 0777. A mounted /tmp stays as it is."""
+    monkeypatch.setattr(Path, "is_mount", lambda _: True)
+    tmp_path.chmod(mode)
+    assert locks(made, tmp_path).found == {"training": found}
+    assert tmp_path.stat().st_mode & 0o7777 == after
+
+
 def test_a_link_in_place_of_the_file_is_not_followed(made: list[ActLocks], tmp_path: Path) -> None:
     first = locks(made, tmp_path)
     (file,) = tmp_path.glob("*.lock")

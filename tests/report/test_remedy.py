@@ -17,9 +17,11 @@ from exporter.model.observation import DaemonProcess, UnitState
 from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.report.findings import findings
+from exporter.report.problems import DaemonProblem
 from exporter.report.remedy import (
     Address,
     address_of,
+    clients_beside,
     command_to_end_server,
     command_to_kill,
     commands_to_restart,
@@ -46,6 +48,7 @@ from tests.builders import (
     idle,
     process,
     reduced,
+    three_clients,
     watched,
     with_fields,
 )
@@ -226,6 +229,46 @@ def test_sends_no_pids_to_a_daemon_in_another_pid_namespace() -> None:
 
     assert command_to_end_server(513, address) is None
     assert "nsenter" in (control_command("get_server_list", address) or "")
+
+
+@pytest.mark.parametrize("by", [NamedBy.DEVICE_PLUGIN, NamedBy.DRA, NamedBy.GKE])
+def test_writes_no_command_that_starts_a_daemon_of_kubernetes_beside_its_pod(by: NamedBy) -> None:
+    """The exporter may have started after the daemon ended, so that its pod is unknown."""
+    present = daemon_down()
+    assert started(present)
+    present = replace(present, daemons={DAEMON: with_fields(only(present), declared__by=by, declared__expected=True)})
+    shown = [each for each in findings(present, AT + 15) if each.problem is DaemonProblem.DAEMON_DOWN]
+
+    assert started(present) == ()
+    assert started(present, Policy(daemon_policies={DAEMON: DaemonPolicy(command=("start-mps",))}))
+    assert [(each.steps[0].commands, each.steps[0].ends) for each in shown] == [((), None)]
+    assert "Delete its pod" in shown[0].steps[0].text
+
+
+def in_pod(present: Node) -> Node:
+    """Return the node with its daemon in a pod."""
+    daemon = only(present)
+    cgroup = "0::/kubepods.slice/kubepods-pod6f9a2c1e_1b5d_4c57_9b0e_3d0f5a7c2b11.slice\n"
+    known = DaemonProcess(at=AT, daemon=DAEMON, pid=CONTROL, start_ticks=1, uid=0, cgroup=cgroup)
+    return replace(present, daemons={DAEMON: with_fields(daemon, runtime__last_process=known)})
+
+
+def test_writes_no_command_that_starts_a_daemon_beside_a_pod_without_a_known_name() -> None:
+    assert started(in_pod(daemon_down())) == ()
+
+
+def test_counts_the_clients_of_all_daemons_of_a_pod() -> None:
+    """The device plugin has a daemon for each resource in one pod."""
+    present = in_pod(three_clients())
+    daemon = only(present)
+    beside = replace(daemon, name="/run/nvidia/mps/beside/pipe")
+    elsewhere = replace(only(three_clients()), name="/run/nvidia/mps/elsewhere/pipe")
+    present = replace(present, daemons={each.name: each for each in (daemon, beside, elsewhere)})
+
+    assert clients_beside(present, daemon) == 6
+    assert clients_beside(present, elsewhere) == 3
+    unknown = with_fields(beside, connections__listed_at=None)
+    assert clients_beside(replace(present, daemons={**present.daemons, beside.name: unknown}), daemon) is None
 
 
 def test_writes_no_commands_for_an_ended_daemon_of_a_container() -> None:

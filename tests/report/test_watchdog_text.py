@@ -163,6 +163,7 @@ def test_states_what_will_happen_in_the_mode_and_the_budget_in_force(subtests: p
     other = replace(ACTING, locks={DAEMON: BlockReason.ANOTHER_EXPORTER})
     for present, policy, outlook in [
         (down(), Policy(), observes),
+        (down(), Policy(locks={}), observes),
         (down(last_action=would), Policy(), f"{observes} In act mode, it would restart the daemon now."),
         (down(), None, ""),
         (down(), lock, "The watchdog will not restart it: it cannot lock the daemon."),
