@@ -30,13 +30,17 @@ class Layout:
         *,
         text: str = "",
         withdraw: Callable[[Path], object] = Path.unlink,
+        label: str | None = None,
+        pod: tuple[str, str] | None = None,
     ) -> None:
         """`directories` are those of pipes and logs on the node. `text` is that of the declaration.
 
-        `start` starts the daemon, and `withdraw` gets the declaration.
+        `start` starts the daemon, and `withdraw` gets the declaration. `pod` has namespace and name of the daemon's
+        pod, with the node's PIDs; None if it has none.
         """
         name, log = directories
-        self.name = name
+        self.name, self.directory = label or name, name
+        self.pod = pod
         self.mps = MpsStandIn(node.path(name).parent)
         self.mps.pipe_directory, self.mps.log_directory = node.path(name), node.path(log)
         for directory in (self.mps.pipe_directory, self.mps.log_directory):
@@ -48,9 +52,16 @@ class Layout:
     def start(self) -> None:
         """Start the daemon, then declare it."""
         self._start(self)
-        wait_until((self.mps.pipe_directory / "nvidia-cuda-mps-control.pid").exists, "the daemon")
+        pid = self.mps.pipe_directory / "nvidia-cuda-mps-control.pid"
+        wait_until(lambda: pid.exists() and pid.read_text() != "", "the daemon")
         self._declaration.parent.mkdir(parents=True, exist_ok=True)
         self._declaration.write_text(self._text)
+
+    def show_pod(self, uid: str, cgroup: str) -> None:
+        """Have the running daemon in its pod with this UID, as the kubelet and the kernel show it."""
+        if self.pod is not None:
+            self._node.path(f"/var/log/pods/{'_'.join(self.pod)}_{uid}").mkdir(parents=True, exist_ok=True)
+            self._node.set_cgroup(self.mps.pid, cgroup)
 
     def withdraw(self) -> None:
         """End the declaration, as the installation does when it no longer needs the daemon."""
@@ -71,7 +82,31 @@ def device_plugin(node: Node, resource: str = "nvidia.com/gpu", *, host_pid: boo
         _in_pod(node, script, variables, host_pid=host_pid)
         node.path(f"{PLUGIN}/.ready").touch()
 
+    pod = ("gpu-operator", "nvidia-device-plugin-mps-control-daemon-x7k2p") if host_pid else None
+    return Layout(node, (f"{directory}/pipe", f"{directory}/log"), f"{directory}/.started", start, pod=pod)
+
+
+def bottlerocket(node: Node) -> Layout:
+    """Return the daemon of the device plugin as a service of the node (bottlerocket-core-kit, pull request 789)."""
+    directory = f"{PLUGIN}/nvidia.com/gpu.shared"
+
+    def start(layout: Layout) -> None:
+        _in_pod(node, "nvidia-cuda-mps-control -d && exec sleep 600", layout.mps.environment(), host_pid=True)
+        node.path(f"{PLUGIN}/.ready").touch()
+
     return Layout(node, (f"{directory}/pipe", f"{directory}/log"), f"{directory}/.started", start)
+
+
+def host(node: Node) -> Layout:
+    """Return the daemon of a node that runs MPS itself. The label of the node declares it."""
+    script = "nvidia-cuda-mps-control -d && exec sleep 600"
+    return Layout(
+        node,
+        (DEFAULT_PIPE_DIRECTORY, DEFAULT_LOG_DIRECTORY),
+        "/etc/systemd/system/mps.service",
+        lambda layout: _in_pod(node, script, layout.mps.environment(), host_pid=True),
+        label="node",
+    )
 
 
 def dra(node: Node, *, chroot: bool) -> Layout:
@@ -105,6 +140,8 @@ def dra(node: Node, *, chroot: bool) -> Layout:
         start,
         text="startup complete\n",
         withdraw=lambda _: shutil.rmtree(node.path(directory)),
+        # A generated name is shortened to 63 characters.
+        pod=("dra-driver-nvidia-gpu", f"{f'mps-control-daemon-{CLAIM}-0a1b2'[:58]}x7k2p"),
     )
 
 

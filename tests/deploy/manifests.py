@@ -20,14 +20,16 @@ NAMESPACE = "cuda-mps-exporter"
 IMAGE = "--set=image.repository=registry.example.com/cuda-mps-exporter"
 """The only required value."""
 
+FILES = {each.name.removesuffix("-values.yaml"): each for each in sorted((CHART / "ci").glob("*-values.yaml"))}
+
+VALUES = {name: file for name, file in FILES.items() if name != "web-config"}
+"""The documented values of each installation."""
+
 INSTALLATIONS: Mapping[str, Sequence[str]] = {
+    **{name: (f"--values={file}",) for name, file in VALUES.items()},
     "default": (),
-    "nri": ("--set=gpuAccess=nri",),
     "privileged": ("--set=gpuAccess=privileged,runtimeClassName=",),
     "none": ("--set=gpuAccess=none",),
-    "gke": (f"--values={CHART / 'values-gke.yaml'}",),
-    "host": (f"--values={CHART / 'values-host.yaml'}",),
-    "openshift": ("--set=openshift.enabled=true",),
     "attribution": ("--set=attribution.enabled=true",),
     "restart-pods": ("--set=restartPods.namespaces={gpu-operator,nvidia},watchdog=act",),
     "pod-labels": ("--set=podMetricLabels={team,app.kubernetes.io/name}",),
@@ -37,7 +39,7 @@ INSTALLATIONS: Mapping[str, Sequence[str]] = {
         "--set=dashboards.enabled=true,networkPolicy.enabled=true",
     ),
 }
-"""Arguments of helm by installation."""
+"""Arguments of helm by installation, and of the other options."""
 
 
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -42,6 +42,8 @@ class Node:
         self._processes = Container(directory, own_files=False)
         for volume in pod(variant)["volumes"]:
             self.source(volume).mkdir(parents=True, exist_ok=True)
+            if "emptyDir" in volume:
+                self.source(volume).chmod(0o777)  # as the kubelet does
         for name, text in the("ConfigMap", variant)["data"].items():
             (directory / "config" / name).write_text(text)
 

@@ -30,7 +30,8 @@ STATE = "/var/lib/cuda-mps-exporter"
 NEEDED = ["SYS_PTRACE"]
 BPF = ["BPF", "PERFMON"]
 
-RUNTIME = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+CAPABILITIES = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+RUNTIME = {"NVIDIA_VISIBLE_DEVICES": "all", **CAPABILITIES}
 NRI = {"nvidia.cdi.k8s.io/container.exporter": "management.nvidia.com/gpu=all"}
 
 
@@ -128,7 +129,7 @@ def test_the_process_of_a_privileged_container_drops_all_rights_that_it_does_not
 
 
 def test_has_no_permissions_in_the_api_server(subtests: pytest.Subtests) -> None:
-    for installation in sorted(INSTALLATIONS.keys() - {"openshift", "restart-pods", "pod-labels"}):
+    for installation in sorted(INSTALLATIONS.keys() - {"openshift", "openshift-no-cdi", "restart-pods", "pod-labels"}):
         with subtests.test(installation=installation):
             assert not {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} & {*kinds(installation)}
             assert not pod(installation)["automountServiceAccountToken"]
@@ -198,7 +199,7 @@ def test_the_pod_writes_only_to_its_state_directory_and_mounts_paths_at_the_same
             assert not paths.keys() - mounts.keys(), "what is not mounted is not asked for"
             assert {path for name, path in paths.items() if not mounts[name].get("readOnly")} == {STATE}
             elsewhere = {name for name, path in paths.items() if mounts[name]["mountPath"] != path}
-            assert elsewhere == ({"driver"} if installation == "gke" else set())
+            assert elsewhere == paths.keys() & {"driver", "all-gpus"}
 
 
 def test_the_pod_has_the_image_of_this_version_its_probes_and_the_processes_of_the_node(
@@ -243,7 +244,11 @@ def test_each_mount_can_be_switched_off() -> None:
     ("installation", "runtime_class", "environment", "annotations"),
     [
         ("default", "nvidia", RUNTIME, {}),
-        ("nri", None, {}, NRI),
+        ("gpu-operator-default-runtime", None, RUNTIME, {}),
+        ("gpu-operator-nri", None, {}, NRI),
+        ("gpu-operator-hardened", "nvidia", CAPABILITIES, {}),
+        ("bottlerocket", None, CAPABILITIES, {}),
+        ("dra-cdi", None, {}, {}),
         ("privileged", None, RUNTIME, {}),
         ("none", None, {}, {}),
     ],
@@ -261,13 +266,60 @@ def test_each_way_to_access_gpus_without_reserving_them(
     assert "nvidia.com/gpu" not in container(installation)["resources"]["limits"]
 
 
+def test_mounts_nothing_of_the_node_for_all_gpus_of_nvidias_runtime(subtests: pytest.Subtests) -> None:
+    """The runtime reads source and destination (visibleDevicesFromMounts of nvidia-container-toolkit 1.18 to 1.20)."""
+    for installation in INSTALLATIONS:
+        with subtests.test(installation=installation):
+            mounts = [each for each in container(installation)["volumeMounts"] if each["name"] == "all-gpus"]
+            if installation not in ("bottlerocket", "gpu-operator-hardened"):
+                assert not mounts
+                continue
+            (mount,) = mounts
+            assert mount["mountPath"] == "/var/run/nvidia-container-devices/all"
+            assert host_paths(installation)["all-gpus"] == "/dev/null"
+
+
+DRA = ("dra-cdi", "dra-gpucluster", "gke-dra")
+
+
+def test_a_claim_has_all_gpus_of_the_node_and_reserves_none(subtests: pytest.Subtests) -> None:
+    for installation in INSTALLATIONS:
+        with subtests.test(installation=installation):
+            names = [
+                (each["name"], each["resourceClaimTemplateName"])
+                for each in pod(installation).get("resourceClaims", ())
+            ]
+            assert bool(names) == (installation in DRA)
+            assert container(installation)["resources"].get("claims", []) == [{"name": name} for name, _ in names]
+            if not names:
+                assert "ResourceClaimTemplate" not in kinds(installation)
+                continue
+            template = the("ResourceClaimTemplate", installation)
+            assert [name for _, name in names] == [template["metadata"]["name"]]
+            assert template["metadata"]["namespace"] == the("DaemonSet", installation)["metadata"]["namespace"]
+            (request,) = template["spec"]["spec"]["devices"]["requests"]
+            assert request["exactly"] == {
+                "deviceClassName": "gpu.nvidia.com",
+                "allocationMode": "All",
+                "adminAccess": True,
+            }
+
+
+def test_a_claim_needs_a_cluster_that_knows_admin_access() -> None:
+    arguments = (CHART, IMAGE, "--set=gpuAccess=dra")
+    old, new = (helm("template", *arguments, f"--kube-version={version}") for version in ("1.33.9", "1.34.0"))
+    assert "gpuAccess: dra needs Kubernetes 1.34" in old.stderr
+    assert old.returncode != 0
+    assert new.returncode == 0
+
+
 def test_gke_has_the_driver_of_the_node_and_can_request_a_share() -> None:
-    assert host_paths("gke")["driver"] == "/home/kubernetes/bin/nvidia"
-    assert variables("gke")["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
-    assert "/usr/local/nvidia/bin" in variables("gke")["PATH"].split(":")
-    found = rendered(*INSTALLATIONS["gke"], r"--set=resources.limits.nvidia\.com/gpu=1")
-    (specification,) = [each["spec"]["template"]["spec"] for each in found if each["kind"] == "DaemonSet"]
-    assert specification["containers"][0]["resources"]["limits"] == {"memory": "256Mi", "nvidia.com/gpu": 1}
+    for installation in ("gke", "gke-share"):
+        assert host_paths(installation)["driver"] == "/home/kubernetes/bin/nvidia"
+        assert variables(installation)["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+        assert "/usr/local/nvidia/bin" in variables(installation)["PATH"].split(":")
+    without, share = (container(installation)["resources"]["limits"] for installation in ("gke", "gke-share"))
+    assert share == {**without, "nvidia.com/gpu": 1}
 
 
 def terms_of(installation: str) -> list[list[Object]]:
@@ -281,7 +333,7 @@ def test_leaves_a_node_that_the_gpu_operator_pauses(subtests: pytest.Subtests) -
     for installation in INSTALLATIONS:
         with subtests.test(installation=installation):
             paused = {"operator": "NotIn", "values": ["paused-for-driver-upgrade", "paused-for-mig-change"]}
-            labels = ("nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.client")
+            labels = [f"nvidia.com/gpu.deploy.{name}" for name in ("dcgm-exporter", "client", "dcgm-exporter-dra")]
             for first, *others in terms_of(installation):
                 assert others == [
                     {"key": key, **paused} for key in labels if not first["key"].startswith("cloud.google.com/")
@@ -322,6 +374,9 @@ def test_runs_on_all_nodes_with_mps_despite_taints(subtests: pytest.Subtests) ->
             assert labels == [
                 ("nvidia.com/gpu.present", "true"),
                 ("nvidia.com/mps.capable", "true"),
+                ("feature.node.kubernetes.io/pci-10de.present", "true"),
+                ("feature.node.kubernetes.io/pci-0302_10de.present", "true"),
+                ("feature.node.kubernetes.io/pci-0300_10de.present", "true"),
                 ("cloud.google.com/gke-gpu-sharing-strategy", "mps"),
                 ("cuda-mps-exporter/mps", "host"),
             ]

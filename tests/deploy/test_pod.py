@@ -1,12 +1,13 @@
 """In a pod of the chart, the exporter finds the daemons of each MPS installation and the pods of their clients."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.deploy.layouts import Layout, device_plugin, dra, gke
+from tests.deploy.layouts import Layout, bottlerocket, device_plugin, dra, gke, host
 from tests.deploy.node import Node
 from tests.eventually import eventually
 from tests.exporter_process import Exporter
@@ -26,21 +27,50 @@ LABELS = {
 }
 DAEMON_POD = "7f9a2c1e-1b5d-4c57-9b0e-3d0f5a7c2b11"
 
-LAYOUTS: dict[str, tuple[str, Callable[[Node], Sequence[Layout]]]] = {
-    "device plugin": ("default", lambda node: [device_plugin(node)]),
-    "device plugin with its own PIDs, renamed": (
-        "default",
-        lambda node: [device_plugin(node, "nvidia.com/gpu.shared", host_pid=False)],
-    ),
-    "device plugin with two resources": (
-        "default",
-        lambda node: [device_plugin(node, "nvidia.com/gpu.shared"), device_plugin(node, "nvidia.com/h200.shared")],
-    ),
-    "DRA driver in a chroot": ("default", lambda node: [dra(node, chroot=True)]),
-    "DRA driver without a chroot": ("default", lambda node: [dra(node, chroot=False)]),
-    "GKE": ("gke", lambda node: [gke(node)]),
-    "NRI plugin": ("nri", lambda node: [device_plugin(node)]),
+Layouts = Callable[[Node], Sequence[Layout]]
+
+
+def one(node: Node) -> Sequence[Layout]:
+    return [device_plugin(node)]
+
+
+def renamed(node: Node) -> Sequence[Layout]:
+    return [device_plugin(node, "nvidia.com/gpu.shared")]
+
+
+def chroot(node: Node) -> Sequence[Layout]:
+    return [dra(node, chroot=True)]
+
+
+LAYOUTS: Mapping[str, Layouts] = {
+    "gpu-operator": lambda node: [
+        device_plugin(node, "nvidia.com/gpu.shared"),
+        device_plugin(node, "nvidia.com/h200.shared"),
+    ],
+    "gpu-operator-nri": renamed,
+    "gpu-operator-hardened": one,
+    "device-plugin": lambda node: [device_plugin(node, "nvidia.com/gpu.shared", host_pid=False)],
+    "dra": chroot,
+    "dra-cdi": chroot,
+    "gke": lambda node: [gke(node)],
+    "gke-dra": lambda node: [dra(node, chroot=False)],
+    "bottlerocket": lambda node: [bottlerocket(node)],
+    "openshift": one,
+    "host": lambda node: [host(node)],
 }
+"""The daemons of an installation."""
+
+SAME = {
+    "gpu-operator-default-runtime": "gpu-operator",
+    "device-plugin-default-runtime": "gpu-operator",
+    "dra-gpucluster": "dra-cdi",
+    "gke-share": "gke",
+    "eks": "gpu-operator",
+    "openshift-no-cdi": "openshift",
+    "k3s": "gpu-operator",
+    "talos": "gpu-operator",
+}
+"""Installations with the daemons and the pod of another one. They differ in what starts the pod."""
 
 
 def cgroup(pod: str, container: str = CONTAINER) -> str:
@@ -70,47 +100,73 @@ def _assert_reported(program: Exporter, daemon: str, client: int) -> None:
     assert {key: found[0][key] for key in LABELS} == LABELS
 
 
-@pytest.mark.parametrize(
-    ("node", "layouts"), [pytest.param(*each, id=name) for name, each in LAYOUTS.items()], indirect=["node"]
-)
-def test_a_node_declares_its_daemons_itself(
-    node: Node, layouts: Callable[[Node], Sequence[Layout]], nvml: NvmlStandIn, mps: MpsStandIn
-) -> None:
-    """No file of the exporter names them. The machine of the test has a daemon too, which is not on the node.
+def status(program: Exporter) -> dict[str, Any]:
+    """Return the document of the exporter's status."""
+    found: dict[str, Any] = program.page("/api/v1/status")["data"]
+    return found
 
-    The exporter starts first. It expects no daemon before the node declares one, or after the node withdrew it.
+
+@pytest.mark.parametrize(("node", "layouts"), LAYOUTS.items(), indirect=["node"], ids=LAYOUTS)
+def test_an_installation_declares_its_daemons_itself(
+    request: pytest.FixtureRequest, node: Node, layouts: Layouts, nvml: NvmlStandIn, mps: MpsStandIn
+) -> None:
+    """The machine of the test has a daemon too, which is not on the node.
+
+    The exporter expects a daemon while the node declares one, and says what is true of it: its owner, its limits, what
+    ends if it is started again, and how that is done.
     """
     mps.start()
     found = layouts(node)
+    first, others = found[0], found[1:]
     node.path(f"/var/log/pods/team-a_trainer-0_{POD}").mkdir(parents=True)
     client = node.client()
     node.set_cgroup(client, cgroup(POD))
     nvml.write([Device(processes=(Process(client),))])
     for each in found:
         each.start()
-    first = found[0]
-    own_pids = "own PIDs" in "".join(name for name, each in LAYOUTS.items() if each[1] is layouts)
-    first.mps.connect_and_wait(0 if own_pids else client)
+        each.show_pod(DAEMON_POD, cgroup(DAEMON_POD, "2f" * 32))
+    first.mps.connect_and_wait(0 if request.node.callspec.id == "device-plugin" else client)
+    for each in others:
+        each.mps.connect_and_wait(node.client())
     program = started(node, nvml)
 
     for each in found:
         program.shows(1, "cuda_mps_daemon_up", daemon=each.name)
-        program.shows(1, "cuda_mps_daemon_info", pipe_directory=each.name, expected="true")
+        program.shows(1, "cuda_mps_daemon_info", pipe_directory=each.directory, expected="true", uid="0")
     eventually(lambda: _assert_reported(program, first.name, client))
     assert len(program.samples("cuda_mps_daemon_info")) == len(found)
     assert program.value("cuda_mps_workload_memory_used_bytes", workload_kind="pod", workload=POD)
     assert program.value("cuda_mps_exporter_history_writable") == 1
     assert [labels["source"] for labels, up in program.samples("cuda_mps_exporter_source_up") if not up] == []
     assert not list(first.mps.pipe_directory.glob("pipe-*"))
+    healthy = status(program)
+    assert healthy["findings"] == []
+    for shown in healthy["daemons"]:
+        assert shown["active_thread_ratio"] in (None, 1), "unknown, or no limit"
+        assert shown["pinned_memory_limit_bytes"] == {}
+        assert shown["foreign_uid"] is None
 
     first.die()
     program.shows(0, "cuda_mps_daemon_up", daemon=first.name)
     assert program.value("cuda_mps_daemon_info", daemon=first.name, expected="true") == 1
+    (down,) = [each for each in status(program)["findings"] if each["code"] == "daemon_down"]
+    assert down["daemons"] == [first.name]
+    assert "it only observes" in down["outlook"]
+    step = down["steps"][0]
+    if first.pod is not None:
+        namespace, name = first.pod
+        assert step["commands"] == [f"kubectl delete pod --namespace {namespace} {name}"]
+        assert step["ends"] == len(others), "the pod of the device plugin has the other daemon too"
+    elif first.name == "node":
+        assert [each.split()[-2:] for each in step["commands"]] == [["nvidia-cuda-mps-control", "-d"]]
+    else:
+        assert step["commands"] == []
 
-    first.withdraw()
-    program.shows(1, "cuda_mps_daemon_info", daemon=first.name, expected="false")
-    for each in found[1:]:
-        assert program.value("cuda_mps_daemon_info", daemon=each.name, expected="true") == 1
+    if first.name != "node":
+        first.withdraw()
+        program.shows(1, "cuda_mps_daemon_info", daemon=first.name, expected="false")
+        for each in others:
+            assert program.value("cuda_mps_daemon_info", daemon=each.name, expected="true") == 1
     program.stop()
 
 
