@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from tests.deploy.manifests import VALUES, Object, container, pod
-from tests.deploy.test_pod import LAYOUTS, SAME
+from tests.deploy.manifests import VALUES, Object, pod
+from tests.deploy.test_pod import LAYOUTS
 
 Labels = Mapping[str, str]
 
@@ -81,6 +81,7 @@ NODES: Mapping[str, Sequence[Labels]] = {
     "openshift-no-cdi": ALL_OPERATORS,
     "k3s": DEVICE_PLUGIN,
     "talos": DEVICE_PLUGIN,
+    "slurm-in-pods": ALL_OPERATORS,
     "host": ({"cuda-mps-exporter/mps": "host"}, {**OPERATOR, "cuda-mps-exporter/mps": "host"}),
 }
 """Labels of the nodes that have MPS, by installation."""
@@ -120,8 +121,8 @@ def _matches(expression: Object, node: Labels) -> bool:
             raise ValueError(other)
 
 
-def test_the_nodes_of_all_installations_are_known() -> None:
-    assert NODES.keys() == VALUES.keys()
+def test_the_nodes_and_daemons_of_all_installations_are_known() -> None:
+    assert NODES.keys() == VALUES.keys() == LAYOUTS.keys()
 
 
 @pytest.mark.parametrize("installation", NODES)
@@ -145,16 +146,3 @@ def test_the_values_of_each_installation_say_which_nodes_they_are_for() -> None:
     for name, file in VALUES.items():
         comment = [line for line in file.read_text().splitlines() if line.startswith("# ")]
         assert 1 <= len(comment) <= 4, name
-
-
-def test_each_installation_has_a_stand_in_whose_pod_differs_only_in_what_starts_it() -> None:
-    assert NODES.keys() == LAYOUTS.keys() | SAME.keys()
-    for installation, other in SAME.items():
-        assert _as_run(installation) == _as_run(other)
-
-
-def _as_run(installation: str) -> tuple[Object, Object]:
-    """Return the pod and its container without its runtime, its nodes and its share of a GPU."""
-    started_by = {"runtimeClassName", "nodeSelector", "containers"}
-    rest = {key: value for key, value in pod(installation).items() if key not in started_by}
-    return rest, {key: value for key, value in container(installation).items() if key != "resources"}

@@ -43,34 +43,23 @@ def chroot(node: Node) -> Sequence[Layout]:
 
 
 LAYOUTS: Mapping[str, Layouts] = {
+    **dict.fromkeys(("gpu-operator-hardened", "openshift", "openshift-no-cdi", "k3s", "talos", "slurm-in-pods"), one),
+    **dict.fromkeys(
+        ("gpu-operator-default-runtime", "gpu-operator-nri", "device-plugin-default-runtime", "eks"), renamed
+    ),
+    **dict.fromkeys(("dra", "dra-cdi", "dra-gpucluster"), chroot),
     "gpu-operator": lambda node: [
         device_plugin(node, "nvidia.com/gpu.shared"),
         device_plugin(node, "nvidia.com/h200.shared"),
     ],
-    "gpu-operator-nri": renamed,
-    "gpu-operator-hardened": one,
     "device-plugin": lambda node: [device_plugin(node, "nvidia.com/gpu.shared", host_pid=False)],
-    "dra": chroot,
-    "dra-cdi": chroot,
     "gke": lambda node: [gke(node)],
+    "gke-share": lambda node: [gke(node)],
     "gke-dra": lambda node: [dra(node, chroot=False)],
     "bottlerocket": lambda node: [bottlerocket(node)],
-    "openshift": one,
     "host": lambda node: [host(node)],
 }
-"""The daemons of an installation."""
-
-SAME = {
-    "gpu-operator-default-runtime": "gpu-operator",
-    "device-plugin-default-runtime": "gpu-operator",
-    "dra-gpucluster": "dra-cdi",
-    "gke-share": "gke",
-    "eks": "gpu-operator",
-    "openshift-no-cdi": "openshift",
-    "k3s": "gpu-operator",
-    "talos": "gpu-operator",
-}
-"""Installations with the daemons and the pod of another one. They differ in what starts the pod."""
+"""The daemons of each installation."""
 
 
 def cgroup(pod: str, container: str = CONTAINER) -> str:
@@ -167,6 +156,26 @@ def test_an_installation_declares_its_daemons_itself(
         program.shows(1, "cuda_mps_daemon_info", daemon=first.name, expected="false")
         for each in others:
             assert program.value("cuda_mps_daemon_info", daemon=each.name, expected="true") == 1
+    program.stop()
+
+
+@pytest.mark.parametrize("node", ["slurm-in-pods"], indirect=True)
+def test_names_the_job_of_a_client_of_a_slurmd_in_a_pod_of_the_trusted_namespace(node: Node, nvml: NvmlStandIn) -> None:
+    """The names below another pod are that pod's own."""
+    pods = {"slurm_slurmd-0": POD, "team-a_trainer-0": DAEMON_POD}
+    clients = [node.client() for _ in pods]
+    for client, (directory, uid) in zip(clients, pods.items(), strict=True):
+        node.path(f"/var/log/pods/{directory}_{uid}").mkdir(parents=True)
+        node.set_cgroup(client, f"{cgroup(uid).strip()}/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n")
+    nvml.write([Device(processes=tuple(map(Process, clients)))])
+    plugin = device_plugin(node)
+    plugin.start()
+    for client in clients:
+        plugin.mps.connect_and_wait(client)
+    program = started(node, nvml)
+
+    for client, job in zip(clients, ("4711", ""), strict=True):
+        program.shows(1, "cuda_mps_client_info", pid=str(client), slurm_job_id=job)
     program.stop()
 
 
