@@ -1,6 +1,7 @@
 """The stand-ins, and real processes, for the tests that need them: each ended with its test."""
 
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
@@ -26,11 +27,23 @@ NOTHING_SKIPPED = os.environ.get("CUDA_MPS_EXPORTER_NOTHING_SKIPPED") == "1"
 Starter = Callable[..., "subprocess.Popen[bytes]"]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let Hypothesis neither check how fast the machine is nor store what failed in another run."""
     unchecked = [HealthCheck.too_slow, HealthCheck.data_too_large]
     settings.register_profile("hermetic", deadline=None, database=None, suppress_health_check=unchecked)
     settings.load_profile("hermetic")
+    if (worker := getattr(config, "workerinput", None)) is not None:
+        _compile_part(config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+
+
+def _compile_part(config: pytest.Config, worker: int, workers: int) -> None:
+    """Import each n-th test file. Otherwise each worker compiles all of them, all in the same order."""
+    root = config.rootpath
+    folders = [path for path in map(root.joinpath, config.args) if path.is_dir()]
+    files = sorted({file for folder in folders for file in folder.rglob("test_*.py")})
+    for file in files[worker::workers]:
+        with contextlib.suppress(Exception):  # collection imports it again, and reports the error
+            importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
 
 
 @pytest.hookimpl(wrapper=True)

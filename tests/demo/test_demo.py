@@ -27,18 +27,18 @@ from tests.clocks import HandClock
 from tests.simulated import ACTING, MINUTE, minutes
 from tests.state.invariants import assert_consistent, assert_counts_match_events, assert_only_grown, counters
 
-HOUR_MINUTES = 60 - int(PAST_SECONDS) // 60
+HOUR_MINUTES, DEFAULT_MINUTES = 36, 25
+"""As many as the events need that come last. Both are less than an hour, with the past that is simulated before."""
 END = AT + (HOUR_MINUTES - 1) * MINUTE
+
+assert HOUR_MINUTES * MINUTE + PAST_SECONDS < 60 * MINUTE
 
 TRAINING, INFERENCE, NOTEBOOKS = (f"/run/nvidia/mps/{name}/pipe" for name in ("training", "inference", "notebooks"))
 
 
 @cache
 def hour() -> tuple[Reduced, ...]:
-    """Return the node after each minute of an hour, with `--watchdog=act` and `--attribution=bpf`.
-
-    The first quarter is before the demo starts.
-    """
+    """Return the node after each minute, with `--watchdog=act` and `--attribution=bpf`."""
     clock = HandClock(AT)
     return tuple(islice(minutes(clock, Simulation(1, clock, probes=True), ACTING), HOUR_MINUTES))
 
@@ -47,7 +47,7 @@ def hour() -> tuple[Reduced, ...]:
 def default_hour() -> tuple[Reduced, ...]:
     """Return the same of the default installation: it only observes, and attributes no SM time."""
     clock = HandClock(AT)
-    return tuple(islice(minutes(clock, Simulation(1, clock)), HOUR_MINUTES))
+    return tuple(islice(minutes(clock, Simulation(1, clock)), DEFAULT_MINUTES))
 
 
 def events(of_minutes: Sequence[Reduced] | None = None) -> list[Event]:
@@ -89,8 +89,9 @@ def test_has_every_kind_of_event() -> None:
 
 def test_every_lost_daemon_returns() -> None:
     """Each loss is followed by the same daemon's return, unless the hour ends before."""
-    for reported in (events(), events(default_hour())):
-        lost = [event for event in reported if event.event is EventName.DAEMON_LOST and event.at < END - 4 * MINUTE]
+    for of_minutes in (hour(), default_hour()):
+        reported, end = events(of_minutes), AT + (len(of_minutes) - 1) * MINUTE
+        lost = [event for event in reported if event.event is EventName.DAEMON_LOST and event.at < end - 4 * MINUTE]
         assert lost
         for loss in lost:
             returns = [
