@@ -44,9 +44,15 @@ def test_an_unusable_control_program_of_a_running_daemon_is_a_problem_with_a_rem
 ) -> None:
     path = tmp_path / "program"
     mps.start()
-    serve(overrides=FAST | {"control_executable": str(path)})
+    exporter = serve(overrides=FAST | {"control_executable": str(path)})
+
+    def has_noticed(reason: str) -> None:
+        assert reason in json.dumps(exporter.page("/api/v1/status"))
+
     for text, mode, reason in UNUSABLE:
         make(path, text, mode)
+        # A command takes longer than a request, and is run once for each.
+        eventually(lambda reason=reason: has_noticed(reason))  # type: ignore[misc]
         eventually(lambda reason=reason: assert_reported(environment, reason, "unknown"))  # type: ignore[misc]
 
 

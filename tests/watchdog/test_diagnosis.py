@@ -459,7 +459,7 @@ def test_idle_and_slow_connections_restart_nothing() -> None:
             if number == 40:
                 break
             post.observe(*_step(chance, at))
-            post.until(at + 7)
+            post.until(at + 7, every=1)
         if post.kinds:
             wrong.append((trial, post.kinds))
     assert not wrong
