@@ -7,8 +7,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from exporter.config.load import DEFAULT_FILE, FILE_VARIABLE
-from exporter.config.reference import default_text
+from exporter.config.load import DEFAULT_FILE, FILE_VARIABLE, default_text
 from exporter.config.settings import COLLECTING, CONFIGURED, SECTIONS
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, Mode
 from exporter.terminal import CHOICES as COLOR_CHOICES

@@ -23,8 +23,7 @@ from exporter.collectors.pool import CollectorPool
 from exporter.collectors.processes import raise_open_file_limit
 from exporter.collectors.thread import CollectorThread, Inbox, collect_each
 from exporter.config.checks import checked, duration
-from exporter.config.load import Reloader
-from exporter.config.reference import as_toml
+from exporter.config.load import Reloader, as_toml
 from exporter.config.settings import Attribution, Config, DaemonConfig
 from exporter.errors import ConfigError
 from exporter.loop import Loop

@@ -1,12 +1,13 @@
 """Build the configuration: a flag outweighs a variable, a variable the file, and the file the default."""
 
 import difflib
+import json
 import re
 import stat
 import tomllib
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from posixpath import normpath
@@ -14,7 +15,7 @@ from typing import Any
 
 from exporter.config import settings
 from exporter.config.checks import DIRECTORY, Check, checked, overlapping, pipe_directory, plain, shown
-from exporter.config.settings import Config, Constants, DaemonConfig, Option
+from exporter.config.settings import DAEMON_KEYS, SECTIONS, Config, Constants, DaemonConfig, Option
 from exporter.errors import ConfigError
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 
@@ -232,3 +233,38 @@ class Reloader:
         self.needs_restart = tuple(option.key for option in settings.FIXED if option.of(read) != option.of(before))
         self.config = replace(read, **{option.attribute: option.of(before) for option in settings.FIXED})
         return self.config
+
+
+def as_toml(config: Config) -> str:
+    """Return a configuration as a file, with its defaults. Reading that file gives the same configuration."""
+    tables = [(f"[{section}]", _lines(options, config)) for section, options in SECTIONS.items()]
+    tables += [("[[daemons]]", _lines(DAEMON_KEYS, daemon)) for daemon in config.daemons]
+    return "".join("\n".join((head, *lines, "", "")) for head, lines in tables)
+
+
+def _lines(options: Mapping[str, Option], config: object) -> Iterator[str]:
+    for key, option in options.items():
+        value = option.of(config)
+        if value not in (None, ()):
+            yield f"{key} = {toml(plain(value))}"
+        elif option.flag:
+            yield f'# {key} = "…"'
+
+
+def toml(value: object) -> str:
+    """Return a value in TOML: as JSON, with DEL escaped. Bytes that are not UTF-8 have no form: question marks."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text.encode(errors="replace").decode().replace("\x7f", "\\u007f")
+
+
+def default_text(option: Option, command: str) -> str:
+    """Return the default of a command's option, as its flag has it."""
+    match plain(option.defaults.get(command, option.default)):
+        case None | []:
+            return "none"
+        case list() as entries:
+            return ", ".join(entries)
+        case bool() as value:
+            return toml(value)
+        case value:
+            return f"{value}s" if isinstance(option.default, float) else f"{value}"

@@ -7,8 +7,7 @@ import pytest
 
 from exporter.cli import parse_arguments
 from exporter.config.checks import plain
-from exporter.config.load import build_config
-from exporter.config.reference import default_text, toml
+from exporter.config.load import build_config, default_text, toml
 from exporter.config.settings import OPTIONS, Attribution, Config, Option
 from exporter.errors import ConfigError
 from exporter.model.settings import AllowedAction, Mode

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.configuration_page import configuration_page
 from exporter.cli import main
-from exporter.config.reference import as_toml, reference, toml
+from exporter.config.load import as_toml, toml
 from exporter.config.settings import Config, DaemonConfig
 from tests.config.reading import config, written
 from tests.config.test_daemons import TWO
@@ -51,5 +52,5 @@ def test_any_text_round_trips(text: str) -> None:
 
 
 def test_the_page_matches_the_options() -> None:
-    """If not: python -m exporter.config.reference > docs/configuration.md."""
-    assert PAGE.read_text() == reference()
+    """If not: python -m docs."""
+    assert PAGE.read_text() == configuration_page()

@@ -1,7 +1,6 @@
-"""docs/METRICS.md, from the catalogue: `python -m exporter.metrics.reference > docs/METRICS.md`."""
+"""METRICS.md, from the catalogue."""
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +8,7 @@ from exporter.metrics.catalogue import GROUPS
 from exporter.metrics.family import Family, Group
 
 _INTRODUCTION = """\
-<!-- Written by `python -m exporter.metrics.reference > docs/METRICS.md`. Edit the families' help instead. -->
+<!-- Written by `python -m docs`. Edit the families' help instead. -->
 # Metrics
 
 This page lists all families except `process_…` of the exporter itself. Names of counters end in `_total`. The others
@@ -20,8 +19,8 @@ end in `_info` are always 1. Of the values of `state`, `mode` or `diagnosis`, ex
 _IN_INTRODUCTION = re.compile(r" Absent if unknown\.|[,;] always 1|; exactly one (state|mode|diagnosis) is 1")
 
 
-def reference() -> str:
-    """Return the page."""
+def metrics_page() -> str:
+    """Return METRICS.md."""
     return "\n".join([_INTRODUCTION, *(line for group in GROUPS for line in _section(group))])
 
 
@@ -54,7 +53,3 @@ def _choices(families: Iterable[Family]) -> Iterator[str]:
 
 def _code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" if name else "empty" for name in names)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference())

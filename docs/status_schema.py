@@ -1,11 +1,7 @@
-"""The JSON Schema of the status document, which has that of incidents: `docs/status.schema.json`.
-
-`python -m exporter.web.schema > docs/status.schema.json` writes the file.
-"""
+"""The JSON Schema of the status document, which has that of incidents: status.schema.json."""
 
 import inspect
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
@@ -17,13 +13,13 @@ from exporter.report.document import StatusDocument
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
 
-def schema() -> str:
-    """Return the schema as text."""
+def status_schema() -> str:
+    """Return status.schema.json."""
     definitions: dict[str, Any] = {}
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Status of a node by cuda-mps-exporter",
-        "$comment": "Written by `python -m exporter.web.schema`. Incidents are of the type IncidentStatus.",
+        "$comment": "Written by `python -m docs`. Incidents are of the type IncidentStatus.",
         **_type(StatusDocument, definitions),
         "$defs": definitions,
     }
@@ -57,7 +53,3 @@ def _object(kind: Any, definitions: dict[str, Any]) -> Mapping[str, Any]:
         "properties": {each.name: _type(hints[each.name], definitions) for each in fields(kind)},
         "required": [each.name for each in fields(kind) if each.default is MISSING],
     }
-
-
-if __name__ == "__main__":
-    sys.stdout.write(schema())

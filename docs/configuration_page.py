@@ -1,19 +1,13 @@
-"""The configuration as text: the file that has the same effect, and docs/configuration.md.
+"""configuration.md, from the options."""
 
-`python -m exporter.config.reference > docs/configuration.md` writes the page.
-"""
-
-import json
-import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from exporter.config.checks import plain
-from exporter.config.load import DEFAULT_FILE, FILE_VARIABLE
-from exporter.config.settings import DAEMON_KEYS, FIXED, OPTIONS, SECTIONS, Config, Option
+from exporter.config.load import DEFAULT_FILE, FILE_VARIABLE, default_text
+from exporter.config.settings import DAEMON_KEYS, FIXED, OPTIONS, Option
 
 _PAGE = """\
-<!-- Written by `python -m exporter.config.reference > docs/configuration.md`. Edit exporter/config/ instead. -->
+<!-- Written by `python -m docs`. Edit exporter/config/ instead. -->
 # Configuration
 
 Every option has a flag, an environment variable, a key in a [TOML](https://toml.io) file, and a default. **The first
@@ -55,43 +49,8 @@ the problem, and `cuda_mps_exporter_config_last_reload_successful` is 0. These o
 """
 
 
-def as_toml(config: Config) -> str:
-    """Return a configuration as a file, with its defaults. Reading that file gives the same configuration."""
-    tables = [(f"[{section}]", _lines(options, config)) for section, options in SECTIONS.items()]
-    tables += [("[[daemons]]", _lines(DAEMON_KEYS, daemon)) for daemon in config.daemons]
-    return "".join("\n".join((head, *lines, "", "")) for head, lines in tables)
-
-
-def _lines(options: Mapping[str, Option], config: object) -> Iterator[str]:
-    for key, option in options.items():
-        value = option.of(config)
-        if value not in (None, ()):
-            yield f"{key} = {toml(plain(value))}"
-        elif option.flag:
-            yield f'# {key} = "…"'
-
-
-def toml(value: object) -> str:
-    """Return a value in TOML: as JSON, with DEL escaped. Bytes that are not UTF-8 have no form: question marks."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text.encode(errors="replace").decode().replace("\x7f", "\\u007f")
-
-
-def default_text(option: Option, command: str) -> str:
-    """Return the default of a command's option, as its flag has it."""
-    match plain(option.defaults.get(command, option.default)):
-        case None | []:
-            return "none"
-        case list() as entries:
-            return ", ".join(entries)
-        case bool() as value:
-            return toml(value)
-        case value:
-            return f"{value}s" if isinstance(option.default, float) else f"{value}"
-
-
-def reference() -> str:
-    """Return docs/configuration.md."""
+def configuration_page() -> str:
+    """Return configuration.md."""
     fixed = ", ".join(f"`{option.key}`" for option in FIXED)
     return _PAGE.format(
         file_variable=FILE_VARIABLE,
@@ -113,7 +72,3 @@ def _row(option: Option) -> tuple[str, ...]:
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
     return "\n".join((lines[0], f"|{'---|' * len(head)}", *lines[1:]))
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference())

@@ -1,0 +1,1 @@
+"""The documentation, and what writes those of its files that follow from the program."""
