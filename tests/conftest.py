@@ -144,7 +144,10 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The programs that tests start need not compile themselves anew each time, and leave nothing in the tree."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("compiled")))
+        own = tmp_path_factory.getbasetemp()
+        # All workers of a run share the directory above their own.
+        shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+        patch.setenv("PYTHONPYCACHEPREFIX", str(shared / "compiled"))
         yield
 
 
