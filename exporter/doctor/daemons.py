@@ -16,7 +16,6 @@ from exporter.doctor.facts import (
     daemon_label,
     quoted,
     shown,
-    unread_logs,
     without_private_tmp,
 )
 from exporter.model.daemon import MULTI_USER
@@ -351,7 +350,7 @@ def log_not_followed(facts: Facts) -> Iterator[Finding]:
                 advice="Install the drop-in `journal.conf`. Or let the unit append to stdout.log in the log directory.",
                 commands=(f"{DROP_INS}/journal.conf", RESTART_EXPORTER),
             )
-        for problem in unread_logs(daemon) if not daemon.runtime.log_is_lost else ():
+        for problem in daemon.log.failing.values() if not daemon.runtime.log_is_lost else ():
             path = problem.parameters.get("subject") or ""
             yield Finding(
                 NodeProblem.LOG_NOT_FOLLOWED,

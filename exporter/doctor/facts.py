@@ -9,11 +9,10 @@ from enum import StrEnum
 from inspect import cleandoc
 from itertools import chain
 
-from exporter.collectors.pipe_dir import SERVER_LOG
 from exporter.config.settings import Config
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
-from exporter.model.reason import Reason, ReasonCode
+from exporter.model.reason import Reason
 from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.parse.proc import Capability
@@ -223,15 +222,6 @@ class Facts:
         """Yield the known processes that are connected to a daemon, or wait to."""
         pids = (*daemon.clients, *daemon.connections.queued)
         return (self.processes[pid] for pid in pids if pid in self.processes)
-
-
-def unread_logs(daemon: Daemon) -> tuple[Reason, ...]:
-    """Return why logs of a daemon were not read. Before its first server, it has no log of servers."""
-    return tuple(
-        problem
-        for file, problem in daemon.log.problems.items()
-        if problem is not None and not (file.endswith(SERVER_LOG) and problem.code is ReasonCode.NOT_FOUND)
-    )
 
 
 def cuda_processes(node: Node) -> Iterator[int]:

@@ -37,7 +37,6 @@ from exporter.doctor.facts import (
     ProcessFacts,
     Programs,
     cuda_processes,
-    unread_logs,
 )
 from exporter.errors import ConfigError
 from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
@@ -448,7 +447,7 @@ def not_examined(facts: Facts) -> Iterator[NotExamined]:
     ):
         yield NotExamined(area=Area.GPUS, reason="NVML does not work", reported=True)
     for daemon, _ in facts.running():
-        reported = daemon.runtime.log_is_lost or bool(unread_logs(daemon))
+        reported = daemon.runtime.log_is_lost or bool(daemon.log.failing)
         if reported or not daemon.log.problems:
             reason = f"that of {daemon.name} was not read"
             yield NotExamined(area=Area.LOGS, reason=reason, commands=AS_ROOT, reported=reported)

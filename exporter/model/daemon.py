@@ -14,7 +14,7 @@ from exporter.model.observation import (
     SessionHolder,
     SocketProbes,
 )
-from exporter.model.reason import Reason
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server
 from exporter.model.settings import Limits
 from exporter.model.values import replace
@@ -278,6 +278,16 @@ class LogState:
     contradicted_at: float | None = None  # When another source last refuted a claim.
     last_command: str | None = None  # The command in the last line of the log, if that line has one.
     echoing: bool = False  # Whether the daemon is writing a reply into its log.
+
+    @property
+    def failing(self) -> Mapping[str, Reason]:
+        """Why each log is not followed. Before its first server, a daemon has no log of servers."""
+        found = {file: problem for file, problem in self.problems.items() if problem is not None}
+        return {
+            file: problem
+            for file, problem in found.items()
+            if not (file.endswith("server.log") and problem.code is ReasonCode.NOT_FOUND)
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

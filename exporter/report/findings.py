@@ -162,8 +162,8 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
             show = ("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid")
             yield Finding(NodeProblem.GPU_UNREADABLE, at=at, values=values, commands=show)
     for daemon in View(node).daemons():
-        for file, problem in sorted(daemon.log.problems.items()):
-            if problem is not None and daemon.state is DaemonState.UP:
+        for file, problem in sorted(daemon.log.failing.items()):
+            if daemon.state is DaemonState.UP:
                 lost = problem.code is ReasonCode.LOG_TO_STDOUT
                 yield Finding(
                     NodeProblem.LOG_NOT_FOLLOWED,

@@ -11,7 +11,7 @@ from exporter.demo.simulation import PlannedFailure, Simulation
 from exporter.model.daemon import DaemonState
 from exporter.model.incident import RecoveryAction, Xids
 from exporter.model.node import Node
-from exporter.model.observation import GpuReading, ProcessExit
+from exporter.model.observation import GpuReading, LogFile, ProcessExit
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
@@ -406,6 +406,17 @@ def test_says_what_is_lost_if_a_daemon_logs_to_a_pipe_and_how_to_repair_it() -> 
     assert "neither stdout.log nor a journal" in finding.text
     assert "misses short faults" in shown
     assert "stdout.log in its log directory" in finding.remedy
+
+
+def test_the_missing_server_log_of_a_daemon_that_never_had_a_client_is_no_problem() -> None:
+    absent = {
+        file: LogFile(at=AT, daemon=DAEMON, file=file, problem=Reason(ReasonCode.NOT_FOUND, subject=file))
+        for file in ("control.log", "server.log", "uid_0/server.log")
+    }
+    for file, expected in (("server.log", 0), ("uid_0/server.log", 0), ("control.log", 1)):
+        node = reduced(absent[file], start=idle()).node
+        found = [each.problem for each in findings(node, node.at)]
+        assert found.count(NodeProblem.LOG_NOT_FOLLOWED) == expected, file
 
 
 def test_lists_the_bypassing_processes_with_their_gpus_and_no_text_that_forges_a_line() -> None:
