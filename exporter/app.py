@@ -169,11 +169,14 @@ class Assembly:
             self.journal.close()
 
     def collect_gpus(self) -> Reading:
-        """Read NVML. If the node has GPUs but the exporter's container got none, this is the problem.
+        """Read NVML."""
+        return self.explained(self.nvml.collect())
+
+    def explained(self, reading: Reading) -> Reading:
+        """Return a reading. If the node has GPUs but the exporter's container got none, this is its problem.
 
         On GKE it is none: there only pods that take a share from the scheduler, or are privileged, get GPUs.
         """
-        reading = self.nvml.collect()
         if reading.problem is None or NVIDIA_DEVICE.exists():
             return reading
         try:
@@ -184,6 +187,8 @@ class Assembly:
             return reading
         if self._config.constants.gke_config.exists():
             return replace(reading, problem=None)
+        if reading.problem.code is ReasonCode.DRIVER_NOT_OPEN:
+            return reading
         problem = Reason(ReasonCode.CONTAINER_WITHOUT_GPUS, detail=reading.problem.parameters.get("detail") or "")
         return replace(reading, problem=problem)
 
@@ -233,7 +238,10 @@ class Assembly:
         yield self._address_ranges_thread
         if self._journal_thread is not None:
             yield self._journal_thread
-        yield self._thread(CollectorName.NVML_EVENTS, self.nvml.xid_events.collect, period=CONTINUOUS, quiet=True)
+        xids = self.nvml.xid_events
+        yield self._thread(
+            CollectorName.NVML_EVENTS, lambda: self.explained(xids.collect()), period=CONTINUOUS, quiet=True
+        )
         if self._libcuda_probes is not None:
             yield self._thread(CollectorName.LIBCUDA_PROBES, self._libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
         problem = self._kernel_log.open()

@@ -52,8 +52,11 @@ def test_names_the_cause_if_only_the_container_has_no_gpus(made: Assembly, tmp_p
     on_the_node.parent.mkdir(parents=True)
     on_the_node.touch()
     assert problem_of(made) == Reason(ReasonCode.CONTAINER_WITHOUT_GPUS, detail=PROBLEM.parameters["detail"])
+    of_xids = Reading(problem=Reason(ReasonCode.DRIVER_NOT_OPEN))
+    assert made.explained(of_xids) == of_xids, "it names the problem of NVML"
     (tmp_path / "gpu_config.json").write_text("{}")
     assert problem_of(made) is None
+    assert made.explained(of_xids).problem is None
 
     (tmp_path / "gpu_config.json").unlink()
     app.NVIDIA_DEVICE.parent.mkdir()
