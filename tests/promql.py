@@ -12,7 +12,10 @@ LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGU
 )
 LABELS |= {
     "kube_pod_info": {"uid", "namespace", "pod", "node"},
-    "DCGM_FI_DEV_POWER_USAGE": {"gpu", "UUID", "Hostname", "instance"},
+    **{
+        f"DCGM_FI_DEV_{name}": {"gpu", "UUID", "hostname", "instance"}
+        for name in ("POWER_USAGE", "FB_USED", "GPU_TEMP")
+    },
     "kube_node_labels": {
         "node",
         "label_cloud_google_com_gke_gpu_sharing_strategy",
