@@ -304,8 +304,8 @@ def test_every_family_has_samples_in_the_first_minute() -> None:
     without = ("cuda_mps_exporter_history_", "cuda_mps_exporter_config_", "cuda_mps_watchdog_quarantined_")
     without += ("cuda_mps_exporter_log_records_", "cuda_mps_exporter_accept_failures_", "cuda_mps_daemon_claim_")
     without += ("cuda_mps_exporter_source_problem_", "cuda_mps_exporter_simulated")
-    # Of MIG and protocol 3, which the demo does not simulate.
-    without += ("cuda_mps_gpu_mig_info", "cuda_mps_gpu_mig_sms", "cuda_mps_server_name_")
+    # Of MIG, protocol 3 and labels of pods, which the demo does not simulate.
+    without += ("cuda_mps_gpu_mig_info", "cuda_mps_gpu_mig_sms", "cuda_mps_server_name_", "cuda_mps_pod_labels")
     without += ("cuda_mps_exporter_replies_",)
     assert {family.name for family in CATALOGUE if not family.name.startswith(without)} == seen
 
