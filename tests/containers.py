@@ -68,12 +68,13 @@ class Container:
         """Start a program inside, which ends with the container at the latest."""
         self._clients.append(subprocess.Popen([*self.enter(), *command], env=os.environ | environment))
 
-    def client(self) -> tuple[int, int]:
-        """A process inside: its PID there, and here."""
+    def client(self, program: str = "sleep") -> tuple[int, int]:
+        """A process inside: its PID there, and here. `program` is a copy of `sleep`."""
         before = set(self._pids())
-        self._clients.append(subprocess.Popen([*self.enter(), "sleep", "600"]))
-        wait_until(lambda: any(_name(pid) == "sleep" for pid in set(self._pids()) - before), "a process inside")
-        (pid,) = [pid for pid in set(self._pids()) - before if _name(pid) == "sleep"]
+        self._clients.append(subprocess.Popen([*self.enter(), program, "600"]))
+        name = Path(program).name
+        wait_until(lambda: any(_name(pid) == name for pid in set(self._pids()) - before), "a process inside")
+        (pid,) = [pid for pid in set(self._pids()) - before if _name(pid) == name]
         return pids(pid)[-1], pid
 
     def outside(self, inner: int) -> int:

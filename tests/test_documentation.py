@@ -52,7 +52,7 @@ def test_readme_is_short() -> None:
     assert len([word for word in README.split() if any(map(str.isalnum, word))]) <= 910
 
 
-PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
+PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 RULES = sorted(ROOT.glob("alerts/*.rules.yml"))
 
 

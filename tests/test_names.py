@@ -16,7 +16,7 @@ VARIANTS = {"daemon_died_with_clients": "daemon_died", "process_bypassing_after_
 
 TEXTS = [
     ROOT / "README.md",
-    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
     *(ROOT / "alerts").glob("*.yml"),
     *(ROOT / "alerts" / "runbooks").iterdir(),
     *(ROOT / "dashboards").rglob("*.py"),

@@ -30,7 +30,7 @@ from tests.status import commands_of, incident_json, status_json
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
 DOCS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md")]
-DOCS += sorted((ROOT / "docs").glob("*.md"))
+DOCS += sorted((ROOT / "docs").rglob("*.md"))
 NOT_SHELL = {"promql", "yaml", "toml", "json", "prometheus"}
 """Languages of code blocks that have no commands."""
 

@@ -53,11 +53,11 @@ CONTROL_COMMANDS_3 = (
 """Patterns of the commands of protocol 3, which are arguments of the program."""
 
 PROGRAMS = _words(
-    """amtool apt-get cat cd chmod chown chronyc curl cut date dcgmi df dmesg docker echo export fuser grep head
+    """amtool apt-get cat cd chmod chown chronyc curl cut date dcgmi df dmesg dnf docker echo export fuser grep head
     helm dkms install jq kubectl ldconfig ln ls lspci mkdir modinfo modprobe mypy nvidia-smi pgrep pip podman
-    prlimit promtool ps rm rmmod ruff scontrol sed sha256sum sort ss ssh systemd-analyze systemd-sysusers
-    systemd-tmpfiles tail tr truncate type watch uname uniq COMMAND deploy/packages/build lab/attribution/run.sh
-    tests/gpu/run.sh"""
+    prlimit promtool ps restorecon rm rmmod ruff sacct scontrol sed sha256sum sort ss ssh systemd-analyze
+    systemd-sysusers systemd-tmpfiles tail tr truncate type watch uname uniq COMMAND deploy/packages/build
+    lab/attribution/run.sh tests/gpu/run.sh"""
 )
 """Programs of other projects, of which only the syntax, the repository's files and the exporter's URLs are checked."""
 
@@ -213,7 +213,7 @@ def _check(command: Simple, exported: Mapping[str, str]) -> None:
             known = options in ([], ["-KILL"], ["-CONT"], ["-TERM"])
             if not known or not re.fullmatch(r"PID|[1-9]\d*", pid) or pid == "1":
                 raise UnknownCommandError(f"kill {arguments}")
-        case "python" | "python3":
+        case "python" | "python3" | "python3.12":
             _check_python(arguments)
         case "curl":
             _check_url(arguments)

@@ -55,9 +55,9 @@ class Node:
     ) -> None:
         self._processes.__exit__(kind, problem, trace)
 
-    def client(self) -> int:
-        """Start a process on the node; return its PID there."""
-        inner, _ = self._processes.client()
+    def client(self, program: str = "sleep") -> int:
+        """Start a process on the node; return its PID there. `program` is a copy of `sleep`."""
+        inner, _ = self._processes.client(program)
         return inner
 
     def start(self, *command: str, environment: Mapping[str, str]) -> None:

@@ -148,7 +148,7 @@ def files(node: Machine) -> set[str]:
 
 def install(node: Machine, deb: Path) -> None:
     """Install a package as the guide does, without questions."""
-    (command,) = re.findall(r"^    (.+\.deb.*)$", (ROOT / "docs" / "start.md").read_text(), re.MULTILINE)
+    (command,) = re.findall(r"^    (.+\.deb.*)$", (ROOT / "docs" / "install" / "host.md").read_text(), re.MULTILINE)
     node.write("/root/apt.conf", 'Dpkg::Options { "--force-confold"; };\n')
     shutil.copy(deb, node.root / "root")
     node.do("env", "APT_CONFIG=/root/apt.conf", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", f"cd /root && {command}")

@@ -358,7 +358,7 @@ def test_a_daemon_with_a_unit_is_only_started_and_stopped_through_it(subtests: p
 
 
 ROOT = Path(__file__).parents[2]
-TEXTS = [*ROOT.glob("alerts/*.yml"), *ROOT.glob("alerts/runbooks/*.md"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
+TEXTS = [*ROOT.glob("alerts/*.yml"), *ROOT.glob("alerts/runbooks/*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
 
 
 def test_documented_commands_name_a_directory(subtests: pytest.Subtests) -> None:

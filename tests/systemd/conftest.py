@@ -11,7 +11,7 @@ from tests.ports import free_address
 from tests.tools import needed, not_here
 
 from .machine import NAMESPACES, Machine
-from .node import GUIDE, Node
+from .node import GUIDE, PAGE, Node
 
 PROGRAMS = ("unshare", "nsenter", "setpriv", "systemctl", "dbus-daemon", "logrotate")
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -34,7 +34,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     try:
         installed = Node(machine, free_address(), directory)
         installed.follow(GUIDE, "The daemon")
-        installed.follow(GUIDE, "1. The node")
+        installed.follow(PAGE, "Install")
         yield installed
     finally:
         machine.close()

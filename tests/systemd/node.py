@@ -14,6 +14,7 @@ from tests.standin.mps import MpsStandIn
 from .machine import ROOT, Machine
 
 GUIDE = ROOT / "docs" / "start.md"
+PAGE = ROOT / "docs" / "install" / "host.md"
 DAEMON = "nvidia-cuda-mps.service"
 EXPORTER = "cuda-mps-exporter.service"
 USER = "cuda-mps-exporter"
@@ -43,7 +44,9 @@ class Node(Exporter):
         """Run the commands of a guide, except those that install the exporter's program, which exists."""
         text = guide.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
         lines = [
-            line for line in re.findall(r"^    (.+)$", text, re.MULTILINE) if not re.search(r"/pip install|\.deb", line)
+            line
+            for line in re.findall(r"^    (.+)$", text, re.MULTILINE)
+            if not re.search(r"/pip install|\.deb|dnf|restorecon", line)
         ]
         assert lines
         self.machine.do("sh", "-euc", "\n".join(("cd /root", *lines)))
