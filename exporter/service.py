@@ -217,7 +217,8 @@ class Service:
     def proceed(self, signals: Signals) -> bool:
         """Do what signals request, and return whether the loop continues. It ends if the driver was replaced.
 
-        A process that starts with such a driver serves, so this cannot repeat without end.
+        A process that starts with such a driver serves until another one is loaded, so this cannot repeat without end.
+        While the exporter is paused it goes on: a new process would open the driver.
         """
         if signals.reload:
             signals.reload = False
@@ -226,7 +227,7 @@ class Service:
             if self._ready:
                 self._notifier.ready()
         stops = signals.stop
-        if not stops and self._driver is not None and self._driver.replaced:
+        if not (stops or self._paused) and self._driver is not None and self._driver.replaced:
             # An action that is under way is verified first.
             stops = all(watch.acting is None for watch in self.loop.node.watches.values())
             if stops:

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pynvml
 import pytest
 
+from exporter.collectors.nvml.driver import Driver, DriverError
 from tests.collectors.nvml_program import NvmlProgram, Start, assert_closed, built
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import wait_until
@@ -141,6 +143,50 @@ def test_a_driver_is_replaced_only_if_it_worked_before(nvml_program: Start, tmp_
     assert later.collect()["problem"].startswith("library_missing: ")
 
     assert [each.call("is_replaced") for each in (mismatch, missing, later)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("first", "now", "replaced"),
+    [
+        (DRIVER, DRIVER, False),
+        (DRIVER, NEXT_DRIVER, True),
+        (DRIVER, None, False),
+        (None, DRIVER, True),
+        (None, None, False),
+        (None, b"\xff", False),
+        (b"\xff", DRIVER, False),
+    ],
+)
+@pytest.mark.parametrize(
+    "error", [pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED]
+)
+def test_a_process_that_began_with_unusable_libraries_ends_if_another_module_is_loaded(
+    first: str | bytes | None,
+    now: str | bytes | None,
+    replaced: bool,
+    error: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A container that is created while the driver is being upgraded keeps the old libraries. None: not loaded."""
+    module = tmp_path / "version"
+
+    def load(version: str | bytes | None) -> None:
+        module.unlink(missing_ok=True)
+        if version is not None:
+            module.write_bytes(version if isinstance(version, bytes) else version.encode())
+
+    def fail() -> None:
+        raise pynvml.NVMLError(error)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fail)
+    load(first)
+    driver = Driver(tmp_path / "no-file", module)
+    for version, expected in ((first, False), (now, replaced and error != DRIVER_NOT_LOADED)):
+        load(version)
+        with pytest.raises(DriverError), driver.opened():
+            pass
+        assert driver.replaced is expected
 
 
 def test_an_unloaded_driver_is_not_replaced(nvml: NvmlStandIn, nvml_program: Start) -> None:

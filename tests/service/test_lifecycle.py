@@ -25,6 +25,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.watchdog import OngoingAction, WatchdogState
 from exporter.report.document import StatusDocument
 from exporter.service import HEALTHY_SECONDS, Notifier, Service, Signals, configured_daemons, handle_signals
+from exporter.status_client import query_service
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS
 
@@ -90,6 +91,18 @@ def test_ends_for_a_replaced_driver_after_the_actions_under_way() -> None:
     service.loop.node = replace(node, watches={})
     assert not service.proceed(signals)
     assert not signals.stop, "the exit code differs from that after a signal"
+
+
+def test_a_paused_exporter_does_not_end_for_a_replaced_driver(tmp_path: Path) -> None:
+    """Another process would not be paused, and open the driver that is about to be unloaded."""
+    driver, with_socket = Driver(), replace(config(), runtime_directory=tmp_path)
+    service = Service(with_socket, Node(), CollectorPool(()), Inbox(), HandClock(), driver=driver)
+    driver.replaced = True
+    with service.service_socket():
+        query_service(tmp_path, "pause", PATIENCE_SECONDS)
+        assert service.proceed(Signals())
+        query_service(tmp_path, "resume", PATIENCE_SECONDS)
+        assert not service.proceed(Signals())
 
 
 def test_systemd_starts_the_exporter_again_with_the_new_libraries() -> None:

@@ -33,6 +33,8 @@ READY_FILE = Path("/run/nvidia/validations/.driver-ctr-ready")
 No process may have the driver open then, so an exporter that remains would prevent an upgrade of the driver.
 """
 
+MODULE_VERSION = Path("/sys/module/nvidia/version")  # in containers too, which have the node's /sys
+
 DRIVER_LOST = (
     pynvml.NVML_ERROR_UNINITIALIZED,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -41,7 +43,10 @@ DRIVER_LOST = (
 """The driver was unloaded or upgraded: NVML must be opened again."""
 
 REPLACED = (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-"""If NVML worked before, another driver was loaded or installed. A container keeps the old libraries, or loses them."""
+"""If NVML worked before, another driver was loaded or installed. A container keeps the old libraries, or loses them.
+
+The same is true if another module is loaded than when this process started: its container was created too early.
+"""
 
 GPU_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)  # no reading of this GPU is valid any more
 
@@ -106,13 +111,15 @@ class Driver:
     closed only when no thread is in a call.
     """
 
-    def __init__(self, ready_file: Path = READY_FILE) -> None:
+    def __init__(self, ready_file: Path = READY_FILE, module_version: Path = MODULE_VERSION) -> None:
         """While `ready_file` is missing after it existed, the driver is closed."""
         self._ready_file = ready_file
+        self._module_version = module_version
+        self._first_module = self._module()
         self._was_ready = False
         self._worked = False
         self.replaced = False
-        """Whether NVML worked in this process, and then not, because the driver was replaced."""
+        """Whether the driver was replaced while this process ran, and NVML cannot be used since."""
         self._changed = threading.Condition()
         self._cleanups: list[Callable[[], None]] = []
         self._open = False
@@ -224,8 +231,21 @@ class Driver:
             yield
         except pynvml.NVMLError as error:
             self._lost = True
-            self.replaced = self.replaced or (self._worked and error.value in REPLACED)
+            self.replaced = self.replaced or (error.value in REPLACED and (self._worked or self._is_other_module()))
             raise DriverError(nvml_problem(error)) from error
+
+    def _module(self) -> str | None:
+        """Return the version of the loaded module; empty if none is loaded; None if it is unknown."""
+        try:
+            return self._module_version.read_text(encoding="ascii")
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError):
+            return None
+
+    def _is_other_module(self) -> bool:
+        now = self._module()
+        return bool(now) and self._first_module not in (None, now)
 
     def _close_if_due(self) -> None:
         with self._changed:
