@@ -124,32 +124,36 @@ class WorkloadProcesses:
     def _search(self) -> None:
         """Find the processes of all jobs and pods, and the titles of slurmstepd. Raises OSError."""
         self._searched_at = self._clock.monotonic()
-        members: dict[str, dict[int, str]] = {}
-        before, self._members, self._titles = self._titles, {}, {}
+        members, titles = dict[str, dict[int, str]](), dict[str, str]()
+        self._members = {}
         for each in self._proc.pids():
             cgroup = self._read(each, "cgroup")
             step = parse_step(cgroup)
             if step is not None:
-                title = self._titles.get(step.job_directory) or before.get(step.job_directory)
+                title = self._titles.get(step.job_directory)
                 if step.of_slurmstepd and not title:
                     title = self._title(each, cgroup)
-                self._titles[step.job_directory] = title or ""
+                titles[step.job_directory] = title or ""
+                if title:  # What is known stays known if the search fails.
+                    self._titles[step.job_directory] = title
             found = parse_cgroup(cgroup, self._trusted(cgroup)).job_or_pod
             if found is not None:
                 members.setdefault(found, {})[each] = cgroup
-        self._members = members
+        self._members, self._titles = members, titles
 
     def _title(self, pid: int, cgroup: str) -> str | None:
         """Return the title of a slurmstepd of the node's root, from its one directory; None if it is not certain.
 
-        Only root can enter that directory. A user namespace with other UIDs has another map.
+        Only root can enter that directory. A user namespace with other UIDs has another map. The title is in the memory
+        of the process: a read of another user's memory could wait without end.
         """
         start_ticks, users = self._proc.start_ticks(pid), self._proc.text(pid, "uid_map")
         is_root = parse_proc.real_user(self._proc.status(pid) or "") == 0 and users == self._proc.text(1, "uid_map")
+        if None in (start_ticks, users) or not is_root or self._proc.name(pid) != _STEP_DAEMON:
+            return None
         title = next(iter(self._proc.arguments(pid)), None)
         same = start_ticks == self._proc.start_ticks(pid) and cgroup == self._proc.text(pid, "cgroup")
-        known = None not in (start_ticks, users) and is_root and same and self._proc.name(pid) == _STEP_DAEMON
-        return title if known else None
+        return title if same else None
 
     def _read(self, pid: int, name: str) -> str:
         """Return a file of a process; empty if the process has ended. Raises OSError if that is not certain."""

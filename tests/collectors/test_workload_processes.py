@@ -261,6 +261,42 @@ def test_a_number_that_cannot_be_read_is_unknown_and_read_later(
     assert not processes.may_know_more(TASKS)
 
 
+def test_a_number_that_is_known_stays_known_if_a_search_fails(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process before, and one after slurmstepd cannot be read."""
+    processes.add(30, "slurmstepd", STEPD, SLURMD, title=TITLE)
+    assert processes.title(TASKS) == TITLE
+    text = Proc.text
+    for unreadable in (1, SLURMD, 30):
+        processes.clock.time += SEARCH_SECONDS
+        monkeypatch.setattr(
+            Proc,
+            "text",
+            lambda self, pid, name, *more, hidden=unreadable: (
+                None if (pid, name) == (hidden, "cgroup") else text(self, pid, name, *more)
+            ),
+        )
+        assert processes.title(TASKS.replace(SLUID, OTHER_SLUID)) == ""
+        assert processes.title(TASKS) == TITLE
+    monkeypatch.undo()
+    processes.clock.time += SEARCH_SECONDS
+    processes.end(30)
+    assert processes.title(TASKS.replace(SLUID, OTHER_SLUID)) == ""
+    assert processes.title(TASKS) == "", "it is forgotten with its job"
+
+
+@pytest.mark.parametrize("more", [{"uid": 1000}, {"users": "0 100000 65536"}, {"name": "python3"}])
+def test_reads_nothing_in_the_memory_of_other_processes(
+    processes: Processes, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/proc/PID/cmdline is in the memory of the process, which can make the reader wait without end."""
+    cgroup = f"/user.slice/user-1000.slice/user@1000.service{STEPD}"
+    processes.add(30, cgroup=cgroup, parent=SLURMD, title=TITLE, **{"name": "slurmstepd", **more})
+    monkeypatch.setattr(Proc, "arguments", lambda *_: pytest.fail("read"))
+    assert processes.title(TASKS) == ""
+
+
 def test_a_pid_that_changes_hands_gives_no_number(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     """While its title is read, another process gets the PID of slurmstepd."""
     processes.add(30, "slurmstepd", STEPD, SLURMD, title=TITLE)
