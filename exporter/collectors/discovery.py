@@ -9,7 +9,7 @@ import stat
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from exporter.clock import Clock
@@ -67,6 +67,7 @@ class Declarations:
 
     def read(self) -> tuple[Declared, Declared]:
         """Return the declared daemons by name, and those that are no longer declared. Raises OSError."""
+        self._is_plugin_found = cache(self._find_plugin)
         found = {location.name: (by, location) for by, location in itertools.islice(self._found(), MOST_DECLARED)}
         # A search of patterns skips what it cannot read.
         missing = {name: declared for name, declared in self._declared.items() if name not in found}
@@ -109,15 +110,17 @@ class Declarations:
         if _time_of(pipe.with_name(STARTED)) is None:
             return False
         ready = any(_time_of(root / READY) is not None for root in pipe.parents[1:3])
-        return ready or any(map(_is_plugin, self._procfs.glob("[0-9]*/status")))
+        return ready or self._is_plugin_found()
 
-
-def _is_plugin(status: Path) -> bool:
-    begin, user = PLUGIN_STATUS
-    with contextlib.suppress(OSError):
-        text = _text(status) or ""
-        return text.startswith(begin) and user in text
-    return False
+    def _find_plugin(self) -> bool:
+        """Return whether the plugin runs. Raises OSError if that is not certain."""
+        begin, user = PLUGIN_STATUS
+        for each in filter(str.isdecimal, os.listdir(self._procfs)):  # noqa: PTH208 (ten times as fast)
+            with contextlib.suppress(ProcessLookupError):
+                text = _text(self._procfs / each / "status") or ""
+                if text.startswith(begin) and user in text:
+                    return True
+        return False
 
 
 def _time_of(path: Path) -> float | None:

@@ -1,5 +1,6 @@
 """Discovery of daemons: in all namespaces, declared by an installation, by name, not deceived by imitations."""
 
+import errno
 import json
 import os
 import socket
@@ -7,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -614,6 +616,36 @@ def test_a_daemon_that_the_device_plugin_cannot_start_is_declared(
 
     (directory / ".started").touch()
     assert names(node()) == [("device_plugin", "gpu")] * declared
+
+
+def test_a_plugin_that_cannot_be_searched_withdraws_nothing(
+    node: Callable[[], Declarations], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without a free descriptor. Processes are searched once for all resources."""
+    for resource in ("gpu", "gpu.shared"):
+        directory = tmp_path / "mps" / "nvidia.com" / resource
+        (directory / "pipe").mkdir(parents=True)
+        (directory / ".started").touch()
+    (tmp_path / "77").mkdir()
+    status = tmp_path / "77" / "status"
+    status.write_text("Name:\tmps-control-dae\nUid:\t0\t0\t0\t0\n")
+    declarations, path_open, opened = node(), Path.open, list[Path]()
+    errors = iter([errno.ENOENT, errno.ESRCH, errno.EMFILE])
+
+    def fail(self: Path, *arguments: Any, **more: Any) -> Any:
+        if self != status:
+            return path_open(self, *arguments, **more)
+        opened.append(self)
+        number = next(errors)
+        raise OSError(number, os.strerror(number))
+
+    assert len(names(declarations)) == 2
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(Path, "open", fail)
+        assert names(declarations) == names(declarations) == [], "it has ended"
+        with pytest.raises(OSError, match="open files"):
+            declarations.read()
+    assert len(opened) == 3
 
 
 def test_a_claim_is_declared_from_the_start_of_its_daemon_to_its_end(
