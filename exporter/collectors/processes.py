@@ -270,7 +270,9 @@ class Processes:
         for pid in [pid for pid, (due, _) in self._young.items() if due <= now]:
             _, before = self._young.pop(pid)
             after = self._read(pid)
-            if after is not None and after.start_ticks == before.start_ticks:
+            if after is None:  # It cannot be read now.
+                self._young[pid] = (now + SEARCH_SECONDS, before)
+            elif after.start_ticks == before.start_ticks:
                 after = replace(after, started=before.started, parent=before.parent)
                 if self._workloads.may_know_more(after):
                     self._young[pid] = (now + SEARCH_SECONDS, after)

@@ -101,7 +101,9 @@ class Titles(WorkloadProcesses):
 
 
 @pytest.mark.parametrize("age", [0.0, 3600.0])
-def test_reads_a_process_again_until_the_number_of_its_job_is_known(start: Starter, age: float) -> None:
+def test_reads_a_process_again_until_the_number_of_its_job_is_known(
+    start: Starter, age: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pid, clock = start().pid, HandClock(SystemClock().now() + age)
     titles = Titles(Proc(Path("/proc"), clock), clock)
     collector = Processes(proc=Path("/proc"), clock=clock, wait=0.0, workloads=titles)
@@ -111,6 +113,10 @@ def test_reads_a_process_again_until_the_number_of_its_job_is_known(start: Start
         clock.time += SEARCH_SECONDS
         assert collect(collector, ProcessReading) == []
     titles.title = "slurmstepd: [4711.batch]"
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(Proc, "status", lambda *_: None)
+        clock.time += SEARCH_SECONDS
+        assert collect(collector, ProcessReading) == []
     clock.time += SEARCH_SECONDS
     assert [each.slurmstepd for each in collect(collector, ProcessReading)] == [titles.title]
     titles.title = "slurmstepd: [4712.batch]"
