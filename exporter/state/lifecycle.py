@@ -337,8 +337,8 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
         return False
     own = _death(node, process.pid, process.start_ticks)
     killed = own is not None and own.wait_status is not None
-    out_of_memory = own is not None and own.out_of_memory
-    if (own is not None and killed and not out_of_memory and not _is_from_outside(own)) or (
+    lack = own if own is not None and own.out_of_memory else None
+    if (own is not None and killed and lack is None and not _is_from_outside(own)) or (
         daemon.lifecycle.clients_at_end is None
     ):
         return False
@@ -350,9 +350,12 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
     if node.at - ended_at <= BESIDE_SECONDS:
         return None
     deaths = {each: _death(node, each.pid, each.start_ticks) for each in process.peers}
-    if out_of_memory:
-        # With memory.oom.group, the kernel kills all processes of a job (cgroup-v2.rst).
-        return all(death is not None and death.out_of_memory for death in deaths.values())
+    if lack is not None:
+        # With memory.oom.group, the kernel kills all processes of a job at once (cgroup-v2.rst).
+        return all(
+            death is not None and death.out_of_memory and abs(death.at - lack.at) <= BESIDE_SECONDS
+            for death in deaths.values()
+        )
 
     idle = not daemon.runtime.foreground and not daemon.lifecycle.clients_at_end
     in_pod = cgroup_of(process).job is None

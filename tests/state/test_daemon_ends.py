@@ -170,13 +170,15 @@ def test_a_daemon_that_is_killed_for_lack_of_memory_is_lost() -> None:
 def test_a_daemon_that_the_kernel_kills_with_all_of_its_job_is_stopped() -> None:
     """As with memory.oom.group."""
 
-    def killed(pid: int) -> KernelRecord:
+    def killed(pid: int, after: float = -0.01) -> KernelRecord:
         record = f"3,1,2,-;Memory cgroup out of memory: Killed process {pid} (x) total-vm:1kB, anon-rss:1kB"
-        return KernelRecord(at=END - 0.01, record=record)
+        return KernelRecord(at=END + after, record=record)
 
     ended = (ends(CONTROL), ends(CLIENT, after=0.01), ends(SCRIPT, after=0.02))
     assert after(BATCH, killed(CONTROL), killed(CLIENT), killed(SCRIPT), *ended) == STOPPED
     assert after(BATCH, killed(CONTROL), killed(CLIENT), *ended) == LOST
+    earlier = (killed(SCRIPT, -5.0), ends(SCRIPT, after=-5.0))
+    assert after(BATCH, *earlier, killed(CONTROL), ends(CONTROL), ends(CLIENT, FAILURE, after=0.1)) == LOST
     assert after(BATCH, killed(CLIENT), ends(CLIENT, after=-1.0), ends(CONTROL), ends(SCRIPT, after=0.02)) == STOPPED
 
 
