@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -94,7 +95,8 @@ class PodLabels:
         self._clock = clock
         self._ask = ask
         self._wanted: Sequence[PodFound] = ()
-        self._gone: set[str] = set()
+        self._asked: dict[str, float] = {}
+        """When each wanted pod was last asked for; infinite if it was deleted."""
         self._problem: Reason | None = None
         self._problem_at = 0.0
 
@@ -108,15 +110,17 @@ class PodLabels:
         if self._problem is not None and began - self._problem_at < PAUSE_SECONDS:
             return Reading(problem=self._problem)
         self._problem, self._problem_at, wanted = None, began, self._wanted
-        self._gone &= {pod.uid for pod in wanted}
-        for pod in wanted:
-            if pod.uid in self._gone or self._clock.monotonic() - began >= COLLECTION_SECONDS:
-                continue
+        self._asked = {pod.uid: self._asked.get(pod.uid, 0.0) for pod in wanted}
+        # Pods that may not be read remain wanted, so those that were not asked for are first.
+        for pod in sorted(wanted, key=lambda pod: self._asked[pod.uid]):
+            if self._asked[pod.uid] == inf or self._clock.monotonic() - began >= COLLECTION_SECONDS:
+                break
+            self._asked[pod.uid] = began
             labels = self._labels(pod)
             if isinstance(labels, Reason):
                 self._problem = labels
             elif labels is None:
-                self._gone.add(pod.uid)
+                self._asked[pod.uid] = inf
             else:
                 found.append(replace(pod, at=self._clock.now(), labels=labels))
         return Reading(tuple(found), self._problem)

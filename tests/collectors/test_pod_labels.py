@@ -156,3 +156,18 @@ def test_a_slow_api_server_does_not_make_a_collection_long() -> None:
     source.watch(wanted("cd"))
     assert source.collect().problem is first.problem is None
     assert asked == ["a", "b", "c", "d"]
+
+
+def test_pods_that_may_not_be_read_take_no_time_of_others() -> None:
+    clock = HandClock()
+
+    def ask(_method: str, namespace: str, name: str) -> tuple[int, object]:
+        clock.time += COLLECTION_SECONDS / 2
+        return (403, {}) if namespace == "closed" else (200, {"metadata": {"uid": name}})
+
+    source = PodLabels(("team",), clock, ask)
+    closed = [PodFound(at=900.0, uid=name, name=name, namespace="closed") for name in "abc"]
+    source.watch((*closed, PodFound(at=900.0, uid="d", name="d", namespace="team-a")))
+    assert source.collect().observations == ()
+    clock.time += PAUSE_SECONDS
+    assert [each.uid for each in source.collect().observations if isinstance(each, PodFound)] == ["d"]
