@@ -143,7 +143,7 @@ def test_tells_memory_that_the_system_has_from_memory_that_cannot_be_read(
     spark, hopper = replace(GPU, name="NVIDIA GB10"), replace(OTHER, readings={"numa_node": 0})
     program = nvml_program(nvml)
 
-    def memory(code: int) -> list[tuple[int | None, bool]]:
+    def memory(code: int) -> list[tuple[int | None, bool | None]]:
         nvml.write([spark, hopper], [fails("nvmlDeviceGetMemoryInfo", code, 0)])
         reading = program.collect()
         assert reading["problem"] is None or code == UNKNOWN
@@ -151,7 +151,7 @@ def test_tells_memory_that_the_system_has_from_memory_that_cannot_be_read(
 
     of_hopper = (OTHER.memory_total_bytes, True)
     assert memory(NOT_SUPPORTED) == [(None, True), of_hopper]
-    assert memory(UNKNOWN) == memory(NO_PERMISSION) == [(None, False), of_hopper]
+    assert memory(UNKNOWN) == memory(NO_PERMISSION) == [(None, None), of_hopper]
 
 
 def test_does_not_use_another_package_in_place_of_nvidia_ml_py(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ class Gpu:
             memory_percent=None if use is None else int(use.memory),
             memory_used_bytes=None if memory is None else int(memory.used),
             memory_total_bytes=None if memory is None else int(memory.total) or None,
-            unified_memory=node is not None or "memory" in values.not_supported,
+            unified_memory=node is not None or "memory" in values.not_supported or (None if memory is None else False),
             energy_millijoules=values.read("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
             compute_mode=COMPUTE_MODES.get(mode),
             mig_mode=None if mig is None else bool(mig[0]),
