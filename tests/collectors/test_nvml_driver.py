@@ -157,14 +157,10 @@ def test_a_driver_is_replaced_only_if_it_worked_before(nvml_program: Start, tmp_
         (b"\xff", DRIVER, False),
     ],
 )
-@pytest.mark.parametrize(
-    "error", [pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED]
-)
 def test_a_process_that_began_with_unusable_libraries_ends_if_another_module_is_loaded(
     first: str | bytes | None,
     now: str | bytes | None,
     replaced: bool,
-    error: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -176,17 +172,18 @@ def test_a_process_that_began_with_unusable_libraries_ends_if_another_module_is_
         if version is not None:
             module.write_bytes(version if isinstance(version, bytes) else version.encode())
 
-    def fail() -> None:
+    def init() -> None:
         raise pynvml.NVMLError(error)
 
-    monkeypatch.setattr(pynvml, "nvmlInit", fail)
-    load(first)
-    driver = Driver(tmp_path / "no-file", module)
-    for version, expected in ((first, False), (now, replaced and error != DRIVER_NOT_LOADED)):
-        load(version)
-        with pytest.raises(DriverError), driver.opened():
-            pass
-        assert driver.replaced is expected
+    monkeypatch.setattr(pynvml, "nvmlInit", init)
+    for error in (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED):
+        load(first)
+        driver = Driver(tmp_path / "no-file", module)
+        for version, expected in ((first, False), (now, replaced and error != DRIVER_NOT_LOADED)):
+            load(version)
+            with pytest.raises(DriverError), driver.opened():
+                pass
+            assert driver.replaced is expected
 
 
 def test_an_unloaded_driver_is_not_replaced(nvml: NvmlStandIn, nvml_program: Start) -> None:

@@ -305,6 +305,20 @@ def test_a_pid_that_changes_hands_gives_no_number(processes: Processes, monkeypa
     assert processes.title(TASKS) == ""
 
 
+def test_a_process_that_leaves_the_directory_of_slurmstepd_gives_no_number(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child of slurmstepd becomes a task, and chooses its title, while that is read."""
+    processes.add(30, "slurmstepd", STEPD, SLURMD, title=TITLE)
+    text, cgroups = Proc.text, iter([f"0::{STEPD}\n", f"0::{TASKS}\n"])
+    monkeypatch.setattr(
+        Proc,
+        "text",
+        lambda self, pid, name, *more: next(cgroups) if (pid, name) == (30, "cgroup") else text(self, pid, name, *more),
+    )
+    assert processes.title(TASKS) == ""
+
+
 def test_a_job_that_is_younger_than_the_last_search_waits_only_briefly(processes: Processes) -> None:
     processes.title(TASKS.replace(SLUID, OTHER_SLUID))
     processes.add(30, "slurmstepd", STEPD, SLURMD, title=TITLE)
