@@ -337,7 +337,12 @@ class ReasonCode(StrEnum):
     )
     NOT_SUPPORTED = auto(), "this node does not support {subject}", "pid"
     DRIVER_NOT_LOADED = auto(), "NVML: {detail}. The NVIDIA driver is not loaded; check it with nvidia-smi", "subject"
-    DRIVER_MISMATCH = auto(), "NVML: {detail}. Reload the driver's kernel modules, or reboot the node", "subject"
+    DRIVER_MISMATCH = (
+        auto(),
+        "NVML: {detail}. Reload the driver's kernel modules, or reboot the node; if nvidia-smi works there, restart the"
+        " exporter",
+        "subject",
+    )
     LIBRARY_MISSING = (
         auto(),
         "NVML: {detail}. Install libnvidia-ml.so.1; a container needs it from the NVIDIA runtime",
