@@ -186,6 +186,26 @@ def test_a_process_that_began_with_unusable_libraries_ends_if_another_module_is_
             assert driver.replaced is expected
 
 
+@pytest.mark.parametrize("module", [True, False])
+def test_a_process_that_began_with_unusable_libraries_ends_when_the_drivers_container_is_ready(
+    module: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container loads the module before others can see the new libraries."""
+
+    def init() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", init)
+    if module:
+        (tmp_path / "version").write_text(NEXT_DRIVER)
+    driver = Driver(tmp_path / "ready", tmp_path / "version")
+    for expected in (False, module):
+        with pytest.raises(DriverError), driver.opened():
+            pass
+        assert driver.replaced is expected
+        (tmp_path / "ready").touch()
+
+
 def test_an_unloaded_driver_is_not_replaced(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)

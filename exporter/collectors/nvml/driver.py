@@ -45,7 +45,8 @@ DRIVER_LOST = (
 REPLACED = (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 """If NVML worked before, another driver was loaded or installed. A container keeps the old libraries, or loses them.
 
-The same is true if another module is loaded than when this process started: its container was created too early.
+The same is true if another module is loaded than when this process started, or the driver's container has been ready
+since: the container of this process was created too early.
 """
 
 GPU_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)  # no reading of this GPU is valid any more
@@ -115,7 +116,7 @@ class Driver:
         """While `ready_file` is missing after it existed, the driver is closed."""
         self._ready_file = ready_file
         self._module_version = module_version
-        self._first_module = self._module()
+        self._driver_at_start = self._present_driver()
         self._was_ready = False
         self._worked = False
         self.replaced = False
@@ -231,21 +232,28 @@ class Driver:
             yield
         except pynvml.NVMLError as error:
             self._lost = True
-            self.replaced = self.replaced or (error.value in REPLACED and (self._worked or self._is_other_module()))
+            self.replaced = self.replaced or (error.value in REPLACED and (self._worked or self._is_other_driver()))
             raise DriverError(nvml_problem(error)) from error
 
-    def _module(self) -> str | None:
-        """Return the version of the loaded module; empty if none is loaded; None if it is unknown."""
+    def _present_driver(self) -> tuple[str, int] | None:
+        """Return the version of the loaded module, empty if there is none, and the time of `ready_file`, 0 if missing.
+
+        None if they cannot be read.
+        """
+        version, ready_at = "", 0
         try:
-            return self._module_version.read_text(encoding="ascii")
-        except FileNotFoundError:
-            return ""
+            with contextlib.suppress(FileNotFoundError):
+                version = self._module_version.read_text(encoding="ascii")
+            with contextlib.suppress(FileNotFoundError):
+                ready_at = self._ready_file.lstat().st_mtime_ns
         except (OSError, ValueError):
             return None
+        return version, ready_at
 
-    def _is_other_module(self) -> bool:
-        now = self._module()
-        return bool(now) and self._first_module not in (None, now)
+    def _is_other_driver(self) -> bool:
+        """Return whether a driver is loaded that is not the one at the start."""
+        now = self._present_driver()
+        return now is not None and now[0] != "" and self._driver_at_start not in (None, now)
 
     def _close_if_due(self) -> None:
         with self._changed:
