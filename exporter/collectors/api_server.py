@@ -131,7 +131,7 @@ class PodLabels:
         if isinstance(answer, Reason):
             return answer
         status, content = answer
-        if status in GONE:
+        if status in GONE and message_of(content) is not None:  # Another server than the API server can answer 404.
             return None
         if status in FORBIDDEN:
             return Reason(ReasonCode.PERMISSION_DENIED, subject=subject, detail=message_of(content) or "")

@@ -109,6 +109,7 @@ def test_a_pod_that_may_not_be_read_delays_no_other(api: ApiServer) -> None:
     "answer",
     [
         (500, b'{"message": "no quorum"}'),
+        (404, b"<html>no such host</html>"),
         (500, b'{"metadata": {"uid": "%s", "labels": {"team": "x"}}}' % POD.encode()),
         (200, b"[" * 60_000),
         (200, b""),
