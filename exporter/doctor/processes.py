@@ -100,8 +100,8 @@ def pid_namespace_differs(facts: Facts) -> Iterator[Finding]:
 
     The container of the daemon does not contain the client's PID namespace.
 
-    Run the daemon in the host's PID namespace. In a pod, set hostPID: true. For NVIDIA's device plugin, set
-    mps.enableHostPID.
+    Run the daemon in the host's PID namespace. In a pod, set hostPID: true. For NVIDIA's device plugin, use 0.18 or
+    newer, with mps.enableHostPID.
     """
     for each, process in _connecting(facts):
         own = each.process.pid_namespaces[:1]

@@ -73,7 +73,7 @@ class Layout:
 
 
 def device_plugin(node: Node, resource: str = "nvidia.com/gpu", *, host_pid: bool = True) -> Layout:
-    """Return a daemon of NVIDIA's device plugin (0.15 to 0.20), with or without mps.enableHostPID."""
+    """Return a daemon of NVIDIA's device plugin (0.15 to 0.20), with or without mps.enableHostPID (from 0.18)."""
     directory = f"{PLUGIN}/{resource}"
     script = f"mount --bind {node.path(PLUGIN)} {INSIDE} && nvidia-cuda-mps-control -d && exec sleep 600"
     variables = MpsStandIn(Path(INSIDE) / resource).environment()
