@@ -103,13 +103,34 @@ def test_labels_annotations_and_variables_that_are_numbers_become_strings(tmp_pa
         {"name": "A", "value": 10677},
         {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
     ]
-    found = rendered(values_file(tmp_path, **dict.fromkeys(names, numbers), extraEnv=variables))
+    found = rendered(values_file(tmp_path, **dict.fromkeys(names, numbers), extraEnv=variables, nodeSelector=numbers))
 
     assert errors(found) == []
+    assert pod_of(found)["spec"]["nodeSelector"] == strings
     for place in (pod_of(found), one("DaemonSet", found)):
         assert strings.items() <= place["metadata"]["labels"].items()
         assert strings.items() <= place["metadata"]["annotations"].items()
     assert container_of(found)["env"][-2:] == [{"name": "A", "value": "10677"}, variables[1]]
+
+
+def test_a_key_without_a_value_is_like_its_default(tmp_path: Path) -> None:
+    keys = (
+        *("podLabels", "podAnnotations", "annotations", "commonLabels", "nodeSelector", "imagePullSecrets", "config"),
+        *("extraArgs", "extraEnv", "extraVolumes", "extraVolumeMounts", "extraContainers", "podSpec", "containerSpec"),
+    )
+    assert rendered(values_file(tmp_path, **dict.fromkeys(keys))) == rendered()
+
+
+def test_a_claim_needs_no_requests_and_limits() -> None:
+    found = rendered("--set=gpuAccess=dra,resources=null")
+    assert container_of(found)["resources"] == {"claims": [{"name": "gpus"}]}
+
+
+def test_a_path_is_one_text(tmp_path: Path) -> None:
+    path = "/srv/a: b, c #d"
+    found = rendered(values_file(tmp_path, driverDirectory=path, mounts={"tmp": path}))
+    volumes = {each["name"]: each for each in pod_of(found)["spec"]["volumes"]}
+    assert [volumes[name]["hostPath"]["path"] for name in ("driver", "tmp")] == [path, path]
 
 
 def test_a_user_cannot_replace_the_annotations_of_the_chart() -> None:
@@ -196,7 +217,6 @@ def test_an_umbrella_chart_can_have_it_twice_beside_other_charts(tmp_path: Path)
             "podMonitor",
             "serviceMonitor",
             "service",
-            "podMonitoring",
             "prometheusRule",
             "dashboards",
             "openshift",
@@ -208,7 +228,8 @@ def test_an_umbrella_chart_can_have_it_twice_beside_other_charts(tmp_path: Path)
         "restartPods": {"namespaces": ["gpu-operator"]},
     }
     values = values_file(tmp_path, **dict.fromkeys(("first", "second", CHART.name), own))
-    done = helm("template", "gpu", umbrella, f"--namespace={NAMESPACE}", values)
+    google = "--set=first.podMonitoring.enabled=true"  # Its name is the label job.
+    done = helm("template", "gpu", umbrella, f"--namespace={NAMESPACE}", values, google)
     assert done.returncode == 0, done.stderr
     found = [each for each in yaml.safe_load_all(done.stdout) if each]
 
@@ -217,6 +238,7 @@ def test_an_umbrella_chart_can_have_it_twice_beside_other_charts(tmp_path: Path)
     daemon_sets = [each for each in found if each["kind"] == "DaemonSet"]
     assert {each["metadata"]["name"] for each in daemon_sets} == {"gpu-first", "gpu-second", f"gpu-{CHART.name}"}
     assert len({json.dumps(each["spec"]["selector"]) for each in daemon_sets}) == 3
+    assert one("PodMonitoring", found)["metadata"]["name"] == CHART.name
 
 
 def test_a_registry_and_pull_secrets_of_an_umbrella_chart_apply() -> None:
@@ -233,6 +255,15 @@ def test_a_rollout_updates_a_tenth_of_the_nodes_at_once_by_default() -> None:
     assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}}
     other = one("DaemonSet", rendered("--set=updateStrategy.rollingUpdate.maxUnavailable=1"))["spec"]
     assert other["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1}
+
+
+def test_a_rollout_with_a_port_of_the_node_never_has_two_pods_on_a_node() -> None:
+    """The scheduler would wait for the port of the old pod, which ends only when the new one is ready."""
+    surge = "--set=updateStrategy.rollingUpdate.maxSurge=1,updateStrategy.rollingUpdate.maxUnavailable=0"
+    assert errors(rendered(surge)) == []
+    done = helm("template", CHART, IMAGE, surge, "--set=hostPort=true")
+    assert done.returncode != 0
+    assert "hostPort allows no updateStrategy.rollingUpdate.maxSurge" in done.stderr
 
 
 def test_the_pod_can_have_additions(tmp_path: Path) -> None:
@@ -320,7 +351,7 @@ def test_managed_prometheus_names_job_and_instance_as_the_alerts_expect() -> Non
 
     prometheus-engine 2ffde4e, pkg/operator/apis/monitoring/v1/pod_config.go.
     """
-    found = rendered("--set=podMonitoring.enabled=true", name="another")
+    found = rendered("--set=podMonitoring.enabled=true,nameOverride=gpu,fullnameOverride=other", name="another")
     (port,) = container_of(found)["ports"]
     monitoring = one("PodMonitoring", found)
     assert monitoring["metadata"]["name"] == "cuda-mps-exporter"

@@ -85,9 +85,12 @@ def test_the_schema_refuses_an_unknown_or_wrong_value(subtests: pytest.Subtests)
         "hostPort=10677",
         "podMetricLabels={*}",
         "image.repository=registry.example.com/exporter@sha256:0",
+        "image.repository=registry.example.com:5000/exporter:0.1.0",
         "image.digest=0.1.0",
         "image.pullPolicy=Sometimes",
         "image.tag=1",
+        "image.tag=a b",
+        "restartPods.namespaces={one,one}",
         "updateStrategy=RollingUpdate",
     ]:
         with subtests.test(value=value):

@@ -49,9 +49,9 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- $_ := set $all "app.kubernetes.io/version" $root.Chart.AppVersion }}
 {{- $_ := set $all "app.kubernetes.io/managed-by" $root.Release.Service }}
 {{- range rest . }}
-{{- $all = merge $all . }}
+{{- $all = merge $all (. | default dict) }}
 {{- end }}
-{{- include "cuda-mps-exporter.strings" (merge $all $root.Values.commonLabels) }}
+{{- include "cuda-mps-exporter.strings" (merge $all ($root.Values.commonLabels | default dict)) }}
 {{- end }}
 
 {{- define "cuda-mps-exporter.image" -}}
@@ -77,7 +77,7 @@ Then give helm its name:
 {{- /* Other charts allow names of Secrets under global. */}}
 {{- define "cuda-mps-exporter.imagePullSecrets" -}}
 {{- $all := list }}
-{{- range concat (.Values.global.imagePullSecrets | default list) .Values.imagePullSecrets }}
+{{- range concat (.Values.global.imagePullSecrets | default list) (.Values.imagePullSecrets | default list) }}
 {{- $all = append $all (kindIs "string" . | ternary (dict "name" .) .) }}
 {{- end }}
 {{- toYaml $all }}
