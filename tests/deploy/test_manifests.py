@@ -91,6 +91,8 @@ def test_the_schema_refuses_an_unknown_or_wrong_value(subtests: pytest.Subtests)
         "image.tag=1",
         "image.tag=a b",
         "restartPods.namespaces={one,one}",
+        "networkPolicy.from=null",  # It would allow all.
+        "gpuAccess=null",
         "updateStrategy=RollingUpdate",
     ]:
         with subtests.test(value=value):
