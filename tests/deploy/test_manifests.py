@@ -333,6 +333,12 @@ def terms_of(installation: str) -> list[list[Object]]:
     return [term["matchExpressions"] for term in affinity["nodeSelectorTerms"]]
 
 
+def test_reads_processes_of_the_node_if_the_installation_always_has_selinux() -> None:
+    """In bottlerocket-core-kit's policy (subject.cil, rules.cil), `container_t` may not, and `spc_t` is `control_t`."""
+    for installation in ("openshift", "openshift-no-cdi", "bottlerocket"):
+        assert container(installation)["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+
+
 def test_leaves_a_node_that_the_gpu_operator_pauses(subtests: pytest.Subtests) -> None:
     """Otherwise the operator cannot unload the driver. GKE has no operator."""
     for installation in INSTALLATIONS:
