@@ -28,6 +28,10 @@ REPOSITORIES = {
 }
 """Where the address of the repository is, besides pyproject.toml."""
 
+CHART = "deploy/helm/cuda-mps-exporter"
+UNPUBLISHED = ("docs/kubernetes.md", f"{CHART}/values.yaml", f"{CHART}/README.md", f"{CHART}/templates/_helpers.tpl")
+"""Texts that are false from the first release on."""
+
 
 def found(places: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each file and a value in it. A file without one has an empty value."""
@@ -54,6 +58,9 @@ def problems(tag: str) -> Iterator[str]:
     for path in ("pyproject.toml", "SECURITY.md", *REPOSITORIES):
         if PLACEHOLDER in (ROOT / path).read_text():
             yield f"{path}: {PLACEHOLDER} is a placeholder"
+    for path in UNPUBLISHED:
+        if "o image is published" in (ROOT / path).read_text():
+            yield f"{path}: the release publishes an image"
 
 
 if __name__ == "__main__":

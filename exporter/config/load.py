@@ -248,7 +248,7 @@ def _lines(options: Mapping[str, Option], config: object) -> Iterator[str]:
         if value not in (None, ()):
             yield f"{key} = {toml(plain(value))}"
         elif option.flag:
-            yield f'# {key} = "…"'
+            yield f'# {key} = "…"' if value is None else f'# {key} = ["…"]'
 
 
 def toml(value: object) -> str:

@@ -39,6 +39,7 @@ def test_check_prints_the_configuration_and_serves_nothing(
     assert output.err == ""
     assert output.out == as_toml(config("serve", "--config.file", path, "--log.level=error"))
     assert 'level = "error"' in output.out
+    assert {'# config_file = "…"', '# pod_labels = ["…"]'} <= set(output.out.splitlines())
 
 
 def test_prints_a_path_that_is_not_utf8(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def test_refuses_another_version_a_placeholder_and_an_unreleased_section(
 ) -> None:
     """A tree without any of them passes."""
     module = check()
-    paths = {"pyproject.toml", "SECURITY.md", *module.VERSIONS, *module.REPOSITORIES}
+    paths = {"pyproject.toml", "SECURITY.md", *module.VERSIONS, *module.REPOSITORIES, *module.UNPUBLISHED}
     for path in paths:
-        text = (ROOT / path).read_text().replace(module.PLACEHOLDER, "example.com")
+        text = (ROOT / path).read_text().replace(module.PLACEHOLDER, "example.com").replace("o image is", "ur image is")
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text.replace(" (unreleased)", "", 1))
     monkeypatch.setattr(module, "ROOT", tmp_path)
@@ -55,6 +55,7 @@ def test_refuses_another_version_a_placeholder_and_an_unreleased_section(
     for path, before, after in (
         ("CHANGELOG.md", f"## {__version__}", f"## {__version__} (unreleased)"),
         ("SECURITY.md", "@example.com", "@example.invalid"),
+        *((path, "ur image is", "o image is") for path in module.UNPUBLISHED),
         ("deploy/packages/debian/control", "https://example.com", "https://elsewhere.example"),
     ):
         text = (tmp_path / path).read_text()
