@@ -43,7 +43,7 @@ class ApiServer:
         context.load_cert_chain(certificate.cert, certificate.key)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
     def __exit__(

@@ -35,7 +35,7 @@ class Rule:
 
 def read(path: Path) -> Any:
     """Read a YAML file with all scalars as text, because promtool's `0x9` is not a number."""
-    return yaml.load(path.read_text(), yaml.BaseLoader)
+    return yaml.load(path.read_text(), yaml.CBaseLoader)
 
 
 def rules() -> Sequence[Rule]:

@@ -90,7 +90,7 @@ def _values(node: yaml.Node, lines: list[str], default: Any, path: str = "") -> 
 def values() -> Iterator[Value]:
     """Yield the values of the chart in the order of the file."""
     text = (CHART / "values.yaml").read_text()
-    return _values(yaml.compose(text, yaml.SafeLoader), text.splitlines(), yaml.safe_load(text))
+    return _values(yaml.compose(text, yaml.CSafeLoader), text.splitlines(), yaml.load(text, yaml.CSafeLoader))
 
 
 def peers() -> Mapping[str, Mapping[str, list[str] | str]]:

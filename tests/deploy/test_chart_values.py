@@ -231,7 +231,7 @@ def test_an_umbrella_chart_can_have_it_twice_beside_other_charts(tmp_path: Path)
     google = "--set=first.podMonitoring.enabled=true"  # Its name is the label job.
     done = helm("template", "gpu", umbrella, f"--namespace={NAMESPACE}", values, google)
     assert done.returncode == 0, done.stderr
-    found = [each for each in yaml.safe_load_all(done.stdout) if each]
+    found = [each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each]
 
     assert [name for name, count in names(found).items() if count > 1] == []
     assert errors([each for each in found if each["metadata"]["name"] != "gpu"]) == []
@@ -363,7 +363,7 @@ def hooks(*arguments: str) -> list[Object]:
     """Return the objects of helm test."""
     done = helm("template", "cuda-mps-exporter", CHART, IMAGE, f"--namespace={NAMESPACE}", *arguments)
     assert done.returncode == 0, done.stderr
-    found = [each for each in yaml.safe_load_all(done.stdout) if each]
+    found = [each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each]
     return [each for each in found if each["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]
 
 

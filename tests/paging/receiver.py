@@ -60,7 +60,7 @@ class Receiver:
                 """Write no log."""
 
         self._server = ThreadingHTTPServer((LOCALHOST, 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()

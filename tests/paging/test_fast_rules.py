@@ -13,7 +13,7 @@ def by_name(texts: Any) -> dict[tuple[str, str], Any]:
     return {(each.get("alert", each.get("record")), each.get("labels", {}).get("severity")): each for each in rules}
 
 
-INSTALLED = by_name(yaml.safe_load((fast_rules.ALERTS / "cuda-mps.rules.yml").read_text()))
+INSTALLED = by_name(yaml.load((fast_rules.ALERTS / "cuda-mps.rules.yml").read_text(), yaml.CSafeLoader))
 SHORT = by_name(fast_rules.rules())
 TIMES = re.compile(r"(?<=[\[:])[0-9]+m?[smhd](?=[\]:])|(?<=offset )[0-9]+m?s|(?<=[<>] )[0-9.]+(?= <|$)", re.MULTILINE)
 
