@@ -64,6 +64,7 @@ def test_builds_on_the_machine_of_the_builder_for_any_architecture() -> None:
     """No emulator is needed: only the first stage runs commands, and it installs wheels of the image's architecture."""
     build, final = instructions()
     assert build[0].split()[1] == "--platform=$BUILDPLATFORM"
+    assert build[-2] == "ARG TARGETARCH", "the steps above it are run once for all architectures"
     assert arguments_of("ARG", build) == ["TARGETARCH"]
     assert "--platform" not in final[0]
 
