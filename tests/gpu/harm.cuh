@@ -21,8 +21,9 @@ __global__ void jump_to(void (*where)()) { where(); }
 __global__ void trap() { __trap(); }
 __global__ void assert_falsely(int truth) { assert(truth == 1); }
 
-// Nothing of this process is mapped there. (A terabyte beyond null, which looks as wild, raised no error on an H200.)
-constexpr unsigned long long kNowhere = 0x7f0000000000ULL;
+// No process has a mapping there: it is far below the terabyte in which Linux puts them at random. At an address within it,
+// a range of another client can be near by chance. (A terabyte beyond null raised no error on an H200.)
+constexpr unsigned long long kNowhere = 0x7e0000000000ULL;
 
 inline void write_out_of_bounds() { write_to<<<1, 1>>>(reinterpret_cast<int*>(kNowhere)); }
 inline void read_out_of_bounds() { read_from<<<1, 1>>>(reinterpret_cast<int*>(kNowhere)); }
