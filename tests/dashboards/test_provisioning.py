@@ -1,4 +1,4 @@
-"""The files with which Grafana finds dashboards and data source, and the documented queries with dcgm-exporter."""
+"""The files with which Grafana finds dashboards and data source."""
 
 import re
 from pathlib import Path
