@@ -9,7 +9,7 @@ from tests.eventually import eventually
 from tests.standin.nvml import Device, NvmlStandIn, Process
 from tests.test_installation_pages import expected_output, is_shown
 
-from .node import EXPORTER, NAME, Node
+from .node import DAEMON, EXPORTER, NAME, Node
 
 pytestmark = [pytest.mark.systems, pytest.mark.usefixtures("at_work")]
 
@@ -21,7 +21,7 @@ DRIVER = "lib/x86_64-linux-gnu/libnvidia-ml.so.1"
 
 @pytest.fixture
 def client(node: Node, nvml: NvmlStandIn) -> Iterator[int]:
-    """A service that uses the GPU of the node, by its PID there."""
+    """A service that uses the GPU, by its PID in the node. Daemon and exporter are new, because other tests leave a past."""
     root = node.machine.root
     shutil.copy(root / "bin" / "sleep", root / "opt" / "train")
     node.machine.do("systemd-run", f"--unit={CLIENT}", "/opt/train", "600")
@@ -30,7 +30,9 @@ def client(node: Node, nvml: NvmlStandIn) -> Iterator[int]:
     nvml.write([Device(processes=(Process(pid),))])
     node.machine.write(STATE, nvml.state_file.read_text())
     node.machine.write(DEFAULTS, f"STANDIN_NVML_STATE={STATE}\nSTANDIN_NVML_DEVICE=/dev/null\n")
-    node.machine.do("systemctl", "restart", EXPORTER)
+    node.machine.do("systemctl", "stop", EXPORTER)
+    node.machine.do("sh", "-c", "rm -r /var/lib/cuda-mps-exporter/*")
+    node.machine.do("systemctl", "restart", DAEMON, EXPORTER)
     node.settles()
     yield pid
     node.mps.disconnect(pid)
