@@ -21,7 +21,7 @@ DRIVER = "lib/x86_64-linux-gnu/libnvidia-ml.so.1"
 
 @pytest.fixture
 def client(node: Node, nvml: NvmlStandIn) -> Iterator[int]:
-    """A service that uses the GPU, by its PID in the node. Daemon and exporter are new, because other tests leave a past."""
+    """A service that uses the GPU, by its PID in the node. Daemon and exporter are new: other tests leave a past."""
     root = node.machine.root
     shutil.copy(root / "bin" / "sleep", root / "opt" / "train")
     node.machine.do("systemd-run", f"--unit={CLIENT}", "/opt/train", "600")
