@@ -55,14 +55,16 @@ Declared = Mapping[str, tuple[NamedBy, DaemonLocation]]
 class Declarations:
     """What the node declares now. Files of other users than root and the exporter's declare nothing."""
 
-    def __init__(self, matches: Callable[[], Iterable[DaemonLocation]], *, procfs: Path, gke_config: Path) -> None:
-        """`matches` returns the possible pipe directories; `gke_config` is the configuration of GKE's device plugin."""
+    def __init__(
+        self, matches: Callable[[], Iterable[DaemonLocation]], *, proc: Proc, stat_file: Path, gke_config: Path
+    ) -> None:
+        """`matches` returns possible pipe directories. `stat_file` is /proc/stat; `gke_config` that of GKE's plugin."""
         self._matches = matches
         self._gke_config = gke_config
-        self._procfs = procfs
+        self._proc = proc
         self._booted_at = 0.0
         with contextlib.suppress(OSError):
-            self._booted_at = boot_time(_text(procfs / "stat") or "") or 0.0
+            self._booted_at = boot_time(_text(stat_file) or "") or 0.0
         self._declared: Declared = {}
 
     def read(self) -> tuple[Declared, Declared]:
@@ -115,12 +117,8 @@ class Declarations:
     def _find_plugin(self) -> bool:
         """Return whether the plugin runs. Raises OSError if that is not certain."""
         begin, user = PLUGIN_STATUS
-        for each in filter(str.isdecimal, os.listdir(self._procfs)):  # noqa: PTH208 (ten times as fast)
-            with contextlib.suppress(ProcessLookupError):
-                text = _text(self._procfs / each / "status") or ""
-                if text.startswith(begin) and user in text:
-                    return True
-        return False
+        statuses = (self._proc.certain_text(pid, "status") for pid in self._proc.pids())
+        return any(status.startswith(begin) and user in status for status in statuses)
 
 
 def _time_of(path: Path) -> float | None:
@@ -264,7 +262,9 @@ class Discovery:
         self._reported: Mapping[str, DaemonLocation] = {}
         self._calls = BoundedCalls()
         self._matching: tuple[DaemonLocation, ...] = ()
-        self._declarations = Declarations(lambda: _matches(patterns), procfs=proc, gke_config=gke_config)
+        self._declarations = Declarations(
+            lambda: _matches(patterns), proc=self._proc, stat_file=proc / "stat", gke_config=gke_config
+        )
         self.locations: Mapping[str, DaemonLocation] = {}
         """By daemon name. It is replaced as a whole, so any thread may read it."""
 

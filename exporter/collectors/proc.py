@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import itertools
 import os
@@ -264,6 +265,13 @@ class Proc:
         """Return the text of a file of a process, at most `limit` bytes."""
         data = self._bytes(pid, name, limit)
         return None if data is None else _decoded(data)
+
+    def certain_text(self, pid: int, name: str) -> str:
+        """Return the text of a file of a process; empty if the process ended. Raises OSError if that is not certain."""
+        text = self.text(pid, name)
+        if text is None and not self.is_unused(pid):
+            raise OSError(errno.EIO, f"process {pid} cannot be read")
+        return text or ""
 
     def namespaced_pids(self, pid: int) -> tuple[int, ...]:
         """Return the PID of a process in the namespace of this /proc, in each one between, and in its own."""

@@ -4,7 +4,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Collection, Mapping
-from errno import EIO
 from itertools import islice
 from pathlib import Path
 
@@ -127,7 +126,7 @@ class WorkloadProcesses:
         members, titles = dict[str, dict[int, str]](), dict[str, str]()
         self._members = {}
         for each in self._proc.pids():
-            cgroup = self._read(each, "cgroup")
+            cgroup = self._proc.certain_text(each, "cgroup")
             step = parse_step(cgroup)
             if step is not None:
                 title = self._titles.get(step.job_directory)
@@ -155,16 +154,9 @@ class WorkloadProcesses:
         same = start_ticks == self._proc.start_ticks(pid) and cgroup == self._proc.text(pid, "cgroup")
         return title if same else None
 
-    def _read(self, pid: int, name: str) -> str:
-        """Return a file of a process; empty if the process has ended. Raises OSError if that is not certain."""
-        text = self._proc.text(pid, name)
-        if text is None and not self._proc.is_unused(pid):
-            raise OSError(EIO, f"process {pid} cannot be read")
-        return text or ""
-
     def _first(self, pid: int, own: CgroupMembership, members: _Members) -> WorkloadProcess | None:
         """Return a process; None if of MPS or Slurm, or if one of its job or pod started it. Raises OSError."""
-        name, stat = self._proc.name(pid), self._read(pid, "stat")
+        name, stat = self._proc.name(pid), self._proc.certain_text(pid, "stat")
         start_ticks = parse_proc.start_ticks(stat)
         if name in (None, MPS_PROGRAM_PREFIX, _STEP_DAEMON) or start_ticks is None or parse_proc.is_zombie(stat):
             return None

@@ -282,11 +282,10 @@ class LogState:
     @property
     def failing(self) -> Mapping[str, Reason]:
         """Why each log is not followed. Before its first server, a daemon has no log of servers."""
-        found = {file: problem for file, problem in self.problems.items() if problem is not None}
         return {
             file: problem
-            for file, problem in found.items()
-            if not (file.endswith("server.log") and problem.code is ReasonCode.NOT_FOUND)
+            for file, problem in self.problems.items()
+            if problem is not None and not (file.endswith("server.log") and problem.code is ReasonCode.NOT_FOUND)
         }
 
 

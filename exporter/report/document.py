@@ -150,8 +150,8 @@ class DaemonStatus:
     """A control daemon with its servers.
 
     `label` is its state, or in a few words its problem. `owner` has its user, and its job or pod, if it is not expected
-    and they are known. The limits are those of the next server. `died`, `faults`,
-    `fault_affected` (clients) and `refused` (by reason) are counts.
+    and they are known. The limits are those of the next server. `died`, `faults`, `fault_affected` (clients) and
+    `refused` (by reason) are counts.
     """
 
     name: str

@@ -133,8 +133,8 @@ def step_to_rerun(node: Node, pids: Iterable[int], text: str) -> ManualStep:
 
     A process in a plain shell or an unnamed container has no such command.
     """
-    known_ones = {command for pid in pids if (command := _command_to_rerun(node, pid)) is not None}
-    commands = tuple(sorted(known_ones)[:MOST_RERUN])
+    found = {command for pid in pids if (command := _command_to_rerun(node, pid)) is not None}
+    commands = tuple(sorted(found)[:MOST_RERUN])
     clients = [pid for daemon in node.daemons.values() for pid in daemon.clients]
     ends = sum(_command_to_rerun(node, pid) in commands for pid in clients) if commands else None
     return ManualStep(text=text, commands=commands, ends=ends)

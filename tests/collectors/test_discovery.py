@@ -1,6 +1,5 @@
 """Discovery of daemons: in all namespaces, declared by an installation, by name, not deceived by imitations."""
 
-import errno
 import json
 import os
 import socket
@@ -8,7 +7,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -551,7 +549,9 @@ def node(tmp_path: Path) -> Callable[[], Declarations]:
     def matches() -> list[DaemonLocation]:
         return [on_host(str(each), each, each) for each in sorted(tmp_path.glob("mps/**/pipe"))]
 
-    return lambda: Declarations(matches, procfs=tmp_path, gke_config=tmp_path / "gpu_config.json")
+    return lambda: Declarations(
+        matches, proc=Proc(tmp_path, HandClock()), stat_file=tmp_path / "stat", gke_config=tmp_path / "gpu_config.json"
+    )
 
 
 def names(declarations: Declarations) -> list[tuple[str, str]]:
@@ -627,25 +627,20 @@ def test_a_plugin_that_cannot_be_searched_withdraws_nothing(
         (directory / "pipe").mkdir(parents=True)
         (directory / ".started").touch()
     (tmp_path / "77").mkdir()
-    status = tmp_path / "77" / "status"
-    status.write_text("Name:\tmps-control-dae\nUid:\t0\t0\t0\t0\n")
-    declarations, path_open, opened = node(), Path.open, list[Path]()
-    errors = iter([errno.ENOENT, errno.ESRCH, errno.EMFILE])
+    (tmp_path / "77" / "status").write_text("Name:\tmps-control-dae\nUid:\t0\t0\t0\t0\n")
+    declarations, opened, has_ended = node(), list[int](), iter([True, True, False])
 
-    def fail(self: Path, *arguments: Any, **more: Any) -> Any:
-        if self != status:
-            return path_open(self, *arguments, **more)
-        opened.append(self)
-        number = next(errors)
-        raise OSError(number, os.strerror(number))
+    def fail(_: Proc, pid: int, name: str) -> None:
+        opened.append(pid)
 
     assert len(names(declarations)) == 2
     with monkeypatch.context() as unreadable:
-        unreadable.setattr(Path, "open", fail)
+        unreadable.setattr(Proc, "text", fail)
+        unreadable.setattr(Proc, "is_unused", lambda _, pid: next(has_ended))
         assert names(declarations) == names(declarations) == [], "it has ended"
-        with pytest.raises(OSError, match="open files"):
+        with pytest.raises(OSError, match="process 77 cannot be read"):
             declarations.read()
-    assert len(opened) == 3
+    assert opened == [77, 77, 77]
 
 
 def test_a_claim_is_declared_from_the_start_of_its_daemon_to_its_end(

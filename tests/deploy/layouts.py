@@ -91,7 +91,7 @@ def bottlerocket(node: Node) -> Layout:
     directory = f"{PLUGIN}/nvidia.com/gpu.shared"
 
     def start(layout: Layout) -> None:
-        _in_pod(node, "nvidia-cuda-mps-control -d && exec sleep 600", layout.mps.environment(), host_pid=True)
+        _start(node)(layout)
         node.path(f"{PLUGIN}/.ready").touch()
 
     return Layout(node, (f"{directory}/pipe", f"{directory}/log"), f"{directory}/.started", start)
@@ -99,12 +99,11 @@ def bottlerocket(node: Node) -> Layout:
 
 def host(node: Node) -> Layout:
     """Return the daemon of a node that runs MPS itself. The label of the node declares it."""
-    script = "nvidia-cuda-mps-control -d && exec sleep 600"
     return Layout(
         node,
         (DEFAULT_PIPE_DIRECTORY, DEFAULT_LOG_DIRECTORY),
         "/etc/systemd/system/mps.service",
-        lambda layout: _in_pod(node, script, layout.mps.environment(), host_pid=True),
+        _start(node),
         label="node",
     )
 
@@ -147,14 +146,19 @@ def dra(node: Node, *, chroot: bool) -> Layout:
 
 def gke(node: Node) -> Layout:
     """Return the daemon of a GKE node, which its device plugin expects."""
-    script = "nvidia-cuda-mps-control -d && exec sleep 600"
     return Layout(
         node,
         (DEFAULT_PIPE_DIRECTORY, DEFAULT_LOG_DIRECTORY),
         "/etc/nvidia/gpu_config.json",
-        lambda layout: _in_pod(node, script, layout.mps.environment(), host_pid=True),
+        _start(node),
         text='{"GPUSharingConfig": {"GPUSharingStrategy": "mps", "MaxSharedClientsPerGPU": 48}}',
     )
+
+
+def _start(node: Node) -> Callable[[Layout], None]:
+    """Return what starts a daemon with the directories and the PIDs of the node."""
+    script = "nvidia-cuda-mps-control -d && exec sleep 600"
+    return lambda layout: _in_pod(node, script, layout.mps.environment(), host_pid=True)
 
 
 def _in_pod(node: Node, script: str, variables: Mapping[str, str], *, host_pid: bool) -> None:
