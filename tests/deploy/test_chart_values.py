@@ -446,8 +446,16 @@ def test_the_exporter_accepts_the_web_config_of_the_example(tmp_path: Path, envi
             urllib.request.urlopen(address, context=context)
         identity = base64.b64encode(b"prometheus:wonderland").decode()
         request = urllib.request.Request(address, headers={"Authorization": f"Basic {identity}"})
-        with urllib.request.urlopen(request, context=context) as answer:
-            assert b"cuda_mps_exporter_build_info" in answer.read()
+
+        def shows_metrics() -> None:
+            try:
+                with urllib.request.urlopen(request, context=context) as answer:
+                    assert b"cuda_mps_exporter_build_info" in answer.read()
+            except urllib.error.HTTPError as error:
+                error.close()
+                raise AssertionError("no metrics yet") from error
+
+        eventually(shows_metrics)
         assert endpoint["tlsConfig"]["serverName"] == "cuda-mps-exporter"
         (port,) = re.findall(r":(\d+)/", address)
         done = _helm_test(f"{LOCALHOST}:{port}", WEB)
