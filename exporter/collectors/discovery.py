@@ -66,10 +66,11 @@ class Declarations:
         with contextlib.suppress(OSError):
             self._booted_at = boot_time(_text(stat_file) or "") or 0.0
         self._declared: Declared = {}
+        self._is_plugin_found = cache(self._find_plugin)  # one search of /proc for each reading
 
     def read(self) -> tuple[Declared, Declared]:
         """Return the declared daemons by name, and those that are no longer declared. Raises OSError."""
-        self._is_plugin_found = cache(self._find_plugin)
+        self._is_plugin_found.cache_clear()
         found = {location.name: (by, location) for by, location in itertools.islice(self._found(), MOST_DECLARED)}
         # A search of patterns skips what it cannot read.
         missing = {name: declared for name, declared in self._declared.items() if name not in found}

@@ -234,7 +234,7 @@ def parse_pod_directory(directory: str) -> Pod | None:
 _CLAIM_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 _CLAIM_DIRECTORY = re.compile(rf"(?:/[^/]+)*/mps/({_CLAIM_UUID})-[0-9a-f]{{5}}/pipe")
-"""`<plugin directory>/mps/<claim UID>-<hash of the devices>/pipe` (cmd/gpu-kubelet-plugin/sharing.go, 25.3 to 0.5)."""
+"""`<plugin directory>/mps/<claim UID>-<hash of the devices>/pipe` (gpu-kubelet-plugin/sharing.go, 25.x, 0.4, 0.5)."""
 
 
 def claim_uid(pipe_directory: str) -> str | None:
@@ -244,7 +244,7 @@ def claim_uid(pipe_directory: str) -> str | None:
 
 
 _CDI_CLAIM = re.compile(rf"k8s\.gpu\.nvidia\.com/claim=({_CLAIM_UUID})-[\w.-]+")
-"""The CDI name of an allocated device (cmd/gpu-kubelet-plugin/cdi.go, 25.3 to 0.5)."""
+"""The CDI name of an allocated device (gpu-kubelet-plugin/cdi.go, 25.x, 0.4, 0.5)."""
 
 
 def cdi_claim_uid(device: str) -> str | None:

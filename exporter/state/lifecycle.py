@@ -337,10 +337,8 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
         return False
     own = _death(node, process.pid, process.start_ticks)
     killed = own is not None and own.wait_status is not None
-    lack = own if own is not None and own.out_of_memory else None
-    if (own is not None and killed and lack is None and not _is_from_outside(own)) or (
-        daemon.lifecycle.clients_at_end is None
-    ):
+    crashed = own is not None and killed and not own.out_of_memory and not _is_from_outside(own)
+    if crashed or daemon.lifecycle.clients_at_end is None:
         return False
     # A client may have been lost that is not in the job or pod of the daemon.
     ended = {pid: death.process for pid, death in node.deaths.items()}
@@ -350,10 +348,10 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
     if node.at - ended_at <= BESIDE_SECONDS:
         return None
     deaths = {each: _death(node, each.pid, each.start_ticks) for each in process.peers}
-    if lack is not None:
+    if own is not None and own.out_of_memory:
         # With memory.oom.group, the kernel kills all processes of a job at once (cgroup-v2.rst).
         return all(
-            death is not None and death.out_of_memory and abs(death.at - lack.at) <= BESIDE_SECONDS
+            death is not None and death.out_of_memory and abs(death.at - own.at) <= BESIDE_SECONDS
             for death in deaths.values()
         )
 
