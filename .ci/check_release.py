@@ -17,7 +17,7 @@ VERSIONS = {
     "exporter/__init__.py": r'^__version__ = "(.+)"$',
     "deploy/helm/cuda-mps-exporter/Chart.yaml": r"^(?:version|appVersion): (.+)$",
     "deploy/Containerfile": r'org\.opencontainers\.image\.version="(.+?)"',
-    "CHANGELOG.md": r"\A.*?^## (.+?)$",
+    "CHANGELOG.md": r"\A(?s:.*?)^## (.+)$",
 }
 """Where the version is, without quotes. The first section of the changelog is that of the release."""
 
@@ -33,25 +33,24 @@ UNPUBLISHED = ("docs/kubernetes.md", f"{CHART}/values.yaml", f"{CHART}/README.md
 """Texts that are false from the first release on."""
 
 
-def found(places: dict[str, str]) -> Iterator[tuple[str, str]]:
+def values_in(places: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each file and a value in it. A file without one has an empty value."""
     for path, pattern in places.items():
-        flags = re.MULTILINE | (re.DOTALL if pattern.startswith(r"\A") else 0)
-        for value in re.findall(pattern, (ROOT / path).read_text(), flags) or [""]:
+        for value in re.findall(pattern, (ROOT / path).read_text(), re.MULTILINE) or [""]:
             yield path, value.strip('"')
 
 
 def inconsistent() -> Iterator[str]:
     """Yield each address that is not that of pyproject.toml."""
     repository = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
-    for path, value in found(REPOSITORIES):
+    for path, value in values_in(REPOSITORIES):
         if value != repository:
             yield f"{path}: the repository is {value!r}, and {repository!r} in pyproject.toml"
 
 
 def problems(tag: str) -> Iterator[str]:
     """Yield what forbids a release under the tag."""
-    for path, value in found(VERSIONS):
+    for path, value in values_in(VERSIONS):
         if f"v{value}" != tag:
             yield f"{path}: the version is {value!r}, and the tag is {tag}"
     yield from inconsistent()
@@ -59,8 +58,8 @@ def problems(tag: str) -> Iterator[str]:
         if PLACEHOLDER in (ROOT / path).read_text():
             yield f"{path}: {PLACEHOLDER} is a placeholder"
     for path in UNPUBLISHED:
-        if "o image is published" in (ROOT / path).read_text():
-            yield f"{path}: the release publishes an image"
+        if "no image is published" in (ROOT / path).read_text().lower():
+            yield f"{path}: it says that no image is published, but the release publishes one"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Waiting for something to become true, instead of sleeping and hoping."""
 
 import time
-from collections.abc import Callable
+import urllib.error
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -23,3 +25,14 @@ def eventually(check: Callable[[], Value], *, within: float = PATIENCE_SECONDS, 
             if time.monotonic() >= deadline:
                 raise
         time.sleep(every)
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Raise AssertionError, which means "not yet", if a server is not reached or refuses."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        raise AssertionError(f"not yet: {error}") from error

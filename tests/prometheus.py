@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from tests.eventually import eventually
+from tests.eventually import answering, eventually
 from tests.ports import LOCALHOST, listening_address
 from tests.tools import needed
 
@@ -45,13 +45,8 @@ class _Server:
         assert self.process.poll() is None, self._log.read_text()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"http://{self.address}{path}", data=body, headers=headers)
-        try:
-            with urllib.request.urlopen(request, timeout=30) as response:
-                text: str = response.read().decode()
-        except (urllib.error.URLError, ConnectionError) as error:
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
-            raise AssertionError(f"not yet: {error}") from error
+        with answering(), urllib.request.urlopen(request, timeout=30) as response:
+            text: str = response.read().decode()
         return text
 
 

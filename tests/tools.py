@@ -1,6 +1,8 @@
 """Programs that tests need and a machine may lack."""
 
 import shutil
+import subprocess
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -17,3 +19,9 @@ def needed(program: str) -> str:
     if path is None:
         not_here(f"{program} is not installed")
     return path
+
+
+def promtool(*arguments: str | Path) -> None:
+    """Run promtool, and assert that it finds no error."""
+    done = subprocess.run([needed("promtool"), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr

@@ -15,7 +15,7 @@ from exporter.parse.kernel_log import REBOOT, RESET, XIDS, exonerates
 from exporter.report.problem import Definition
 from exporter.report.problems import PROBLEMS
 from tests.alerts.files import PROMETHEUS, RULES, RUNBOOKS, UNIT_TESTS, Check, Rule, checks, read, rules, seconds
-from tests.tools import needed
+from tests.tools import promtool
 
 TARGETS_LABELS = {
     "job", "instance", "cluster", "node", "namespace", "pod", "container", "service", "endpoint", "prometheus",
@@ -26,11 +26,6 @@ TARGETS_LABELS = {
 COMMANDS = "ControlCommands"
 
 PARTS = ("## Meaning", "## Impact", "## Diagnosis", "## Mitigation")
-
-
-def promtool(*arguments: str | Path) -> None:
-    done = subprocess.run([needed("promtool"), *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_rules_are_valid() -> None:

@@ -168,18 +168,24 @@ def test_a_process_that_has_ended_is_not_found(processes: Processes, spoil: Call
     assert (31, TASK) not in processes.found(tasks)
 
 
+def hide(monkeypatch: pytest.MonkeyPatch, pid: int, file: str) -> None:
+    """Let a file of a process be unreadable."""
+    text = Proc.text
+
+    def hidden(self: Proc, of: int, name: str, *more: int) -> str | None:
+        return None if (of, name) == (pid, file) else text(self, of, name, *more)
+
+    monkeypatch.setattr(Proc, "text", hidden)
+
+
 def test_finds_nothing_while_a_process_cannot_be_read(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     """As without a free descriptor. The process could be one that remains of the job."""
-    tasks, text = batch(processes), Proc.text
+    tasks = batch(processes)
     for file in ("cgroup", "stat"):
         processes.clock.time += SEARCH_SECONDS
-        monkeypatch.setattr(
-            Proc,
-            "text",
-            lambda self, pid, name, file=file: None if (pid, name) == (31, file) else text(self, pid, name),
-        )
-        assert processes.found(tasks) == []
-    monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            hide(patch, 31, file)
+            assert processes.found(tasks) == []
     processes.clock.time += SEARCH_SECONDS
     assert processes.found(tasks) == [(31, TASK)]
 
@@ -246,15 +252,10 @@ def test_a_number_that_cannot_be_read_is_unknown_and_read_later(
     processes: Processes, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processes.add(30, "slurmstepd", STEPD, SLURMD, title=TITLE)
-    text = Proc.text
-    monkeypatch.setattr(
-        Proc,
-        "text",
-        lambda self, pid, name, *more: None if (pid, name) == (30, file) else text(self, pid, name, *more),
-    )
-    assert processes.title(TASKS) == ""
-    assert processes.may_know_more(TASKS)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        hide(patch, 30, file)
+        assert processes.title(TASKS) == ""
+        assert processes.may_know_more(TASKS)
     assert processes.title(TASKS) == ""
     processes.clock.time += SEARCH_SECONDS
     assert processes.title(TASKS) == TITLE
@@ -267,19 +268,12 @@ def test_a_number_that_is_known_stays_known_if_a_search_fails(
     """A process before, and one after slurmstepd cannot be read."""
     processes.add(30, "slurmstepd", STEPD, SLURMD, title=TITLE)
     assert processes.title(TASKS) == TITLE
-    text = Proc.text
     for unreadable in (1, SLURMD, 30):
         processes.clock.time += SEARCH_SECONDS
-        monkeypatch.setattr(
-            Proc,
-            "text",
-            lambda self, pid, name, *more, hidden=unreadable: (
-                None if (pid, name) == (hidden, "cgroup") else text(self, pid, name, *more)
-            ),
-        )
-        assert processes.title(TASKS.replace(SLUID, OTHER_SLUID)) == ""
-        assert processes.title(TASKS) == TITLE
-    monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            hide(patch, unreadable, "cgroup")
+            assert processes.title(TASKS.replace(SLUID, OTHER_SLUID)) == ""
+            assert processes.title(TASKS) == TITLE
     processes.clock.time += SEARCH_SECONDS
     processes.end(30)
     assert processes.title(TASKS.replace(SLUID, OTHER_SLUID)) == ""

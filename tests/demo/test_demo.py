@@ -28,7 +28,7 @@ from tests.simulated import ACTING, MINUTE, minutes
 from tests.state.invariants import assert_consistent, assert_counts_match_events, assert_only_grown, counters
 
 HOUR_MINUTES, DEFAULT_MINUTES = 36, 25
-"""As many as the events need that come last. Both are less than an hour, with the past that is simulated before."""
+"""Minutes until the last event that a test needs. With the simulated past, both are less than an hour."""
 END = AT + (HOUR_MINUTES - 1) * MINUTE
 
 assert HOUR_MINUTES * MINUTE + PAST_SECONDS < 60 * MINUTE
@@ -88,7 +88,7 @@ def test_has_every_kind_of_event() -> None:
 
 
 def test_every_lost_daemon_returns() -> None:
-    """Each loss is followed by the same daemon's return, unless the hour ends before."""
+    """Each loss is followed by the same daemon's return, unless the simulation ends before."""
     for of_minutes in (hour(), default_hour()):
         reported, end = events(of_minutes), AT + (len(of_minutes) - 1) * MINUTE
         lost = [event for event in reported if event.event is EventName.DAEMON_LOST and event.at < end - 4 * MINUTE]

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-CHART = Path(__file__).parents[2] / "deploy" / "helm" / "cuda-mps-exporter"
+from tests.deploy.manifests import CHART
+
 PEERS = Path(__file__).with_name("peers.toml")
 
 MOST_CHARACTERS = 60
@@ -32,8 +33,8 @@ This table contains the comments of values.yaml.
 PEERS_HEAD = """
 ## Coming from another exporter
 
-The charts of dcgm-exporter 4.8.2 and prometheus-node-exporter 4.56.1 have values without an equal here. The project's
-`tests/deploy/peers.toml` lists the equals of all others.
+This chart does not have these values of the charts of dcgm-exporter 4.8.2 and prometheus-node-exporter 4.56.1. In the
+project, `tests/deploy/peers.toml` maps all their other values to values of this chart.
 
 | value | of | reason |
 |---|---|---|

@@ -62,10 +62,15 @@ def objects(installation: str) -> Sequence[Object]:
     return rendered(*INSTALLATIONS[installation])
 
 
-def the(kind: str, installation: str) -> Object:
+def one(kind: str, found: Sequence[Object]) -> Object:
     """Return the only object of a kind."""
-    (found,) = [each for each in objects(installation) if each["kind"] == kind]
-    return found
+    (only,) = [each for each in found if each["kind"] == kind]
+    return only
+
+
+def the(kind: str, installation: str) -> Object:
+    """Return the only object of a kind in an installation."""
+    return one(kind, objects(installation))
 
 
 def pod(installation: str) -> Object:

@@ -45,7 +45,7 @@ def test_each_value_of_another_chart_has_an_equal_or_a_reason(chart: str) -> Non
                 found = found[part]
 
 
-def test_few_values_of_other_charts_have_no_equal() -> None:
+def test_values_of_other_charts_without_an_equal_have_few_reasons() -> None:
     assert len(without_equal()) <= 10
 
 

@@ -1,6 +1,7 @@
 """Values of the chart that fit it into a cluster: names, labels, additions to the pod, scrapes, TLS, helm test."""
 
 import base64
+import functools
 import json
 import re
 import shutil
@@ -20,7 +21,7 @@ import yaml
 
 from exporter import __version__
 from tests import program
-from tests.deploy.manifests import CHART, IMAGE, NAMESPACE, Object, helm, rendered
+from tests.deploy.manifests import CHART, IMAGE, NAMESPACE, Object, helm, one, rendered
 from tests.deploy.schemas import schema_errors
 from tests.eventually import eventually
 from tests.exporter_process import SERVE, Exporter, Serve
@@ -42,11 +43,6 @@ ALL_KINDS = (
     "--set=restartPods.namespaces={gpu-operator}",
 )
 WEB = f"--values={CHART / 'ci' / 'web-config-values.yaml'}"
-
-
-def one(kind: str, found: Sequence[Object]) -> Object:
-    (only,) = [each for each in found if each["kind"] == kind]
-    return only
 
 
 def pod_of(found: Sequence[Object]) -> Object:
@@ -192,11 +188,9 @@ metadata:
 
 def test_an_umbrella_chart_can_have_it_twice_beside_other_charts(tmp_path: Path) -> None:
     umbrella, foreign = tmp_path / "umbrella", tmp_path / "zother"
-    for directory, text in ((umbrella, {}), (foreign, {})):
+    for directory in (umbrella, foreign):
         (directory / "templates").mkdir(parents=True)
-        (directory / "Chart.yaml").write_text(
-            yaml.safe_dump({"apiVersion": "v2", "name": directory.name, "version": "1.0.0", **text})
-        )
+    (foreign / "Chart.yaml").write_text(yaml.safe_dump({"apiVersion": "v2", "name": "zother", "version": "1.0.0"}))
     (foreign / "templates" / "config.yaml").write_text(FOREIGN)
     shutil.copytree(CHART, tmp_path / CHART.name)
     dependency = {"name": CHART.name, "version": __version__, "repository": f"file://../{CHART.name}"}
@@ -359,7 +353,8 @@ def test_managed_prometheus_names_job_and_instance_as_the_alerts_expect() -> Non
     assert monitoring["spec"]["targetLabels"] == {"metadata": ["node"]}
 
 
-def hooks(*arguments: str) -> list[Object]:
+@functools.cache
+def hooks(*arguments: str) -> Sequence[Object]:
     """Return the objects of helm test."""
     done = helm("template", "cuda-mps-exporter", CHART, IMAGE, f"--namespace={NAMESPACE}", *arguments)
     assert done.returncode == 0, done.stderr
@@ -442,8 +437,9 @@ def test_the_exporter_accepts_the_web_config_of_the_example(tmp_path: Path, envi
         (endpoint,) = one("PodMonitor", found)["spec"]["podMetricsEndpoints"]
         assert address.startswith(f"{endpoint['scheme']}://")
         context = ssl.create_default_context(cafile=str(authority.cert))
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             urllib.request.urlopen(address, context=context)
+        refused.value.close()
         identity = base64.b64encode(b"prometheus:wonderland").decode()
         request = urllib.request.Request(address, headers={"Authorization": f"Basic {identity}"})
 

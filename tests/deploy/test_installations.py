@@ -97,7 +97,14 @@ CPU_NODES: Sequence[Labels] = (
 PAUSED = ("paused-for-driver-upgrade", "paused-for-mig-change")
 """Values of k8s-driver-manager 0.8 to 0.12 (cmd/driver-manager/main.go) and of mig-parted 0.15."""
 
-PAUSING = ("dcgm-exporter", "client", "dcgm-exporter-dra")
+PAUSABLE = [
+    (installation, node, label)
+    for installation, nodes in NODES.items()
+    for node in nodes
+    for label in (f"nvidia.com/gpu.deploy.{name}" for name in ("dcgm-exporter", "client", "dcgm-exporter-dra"))
+    if label in node
+]
+"""The labels of nodes with GPU operator that it pauses."""
 
 
 def is_selected(installation: str, node: Labels) -> bool:
@@ -133,13 +140,10 @@ def test_runs_on_the_nodes_of_its_installation_only(installation: str) -> None:
         assert not is_selected(installation, node)
 
 
-@pytest.mark.parametrize("installation", NODES)
-def test_leaves_a_node_while_the_operator_pauses_one_of_its_labels(installation: str) -> None:
-    for node in NODES[installation]:
-        for label in (f"nvidia.com/gpu.deploy.{name}" for name in PAUSING):
-            for value in PAUSED:
-                if label in node:
-                    assert not is_selected(installation, {**node, label: value})
+@pytest.mark.parametrize(("installation", "node", "label"), PAUSABLE)
+def test_leaves_a_node_while_the_operator_pauses_one_of_its_labels(installation: str, node: Labels, label: str) -> None:
+    for value in PAUSED:
+        assert not is_selected(installation, {**node, label: value})
 
 
 def test_the_values_of_each_installation_say_which_nodes_they_are_for() -> None:

@@ -20,6 +20,7 @@ from tests.deploy.manifests import (
     helm,
     host_paths,
     objects,
+    one,
     pod,
     rendered,
     the,
@@ -449,9 +450,7 @@ def test_a_changed_configuration_causes_a_rollout() -> None:
 def test_two_releases_in_one_namespace_share_no_object() -> None:
     names = [{(each["kind"], each["metadata"]["name"]) for each in rendered(name=name)} for name in ("one", "two")]
     assert not names[0] & names[1]
-    first, second = (
-        next(each["spec"] for each in rendered(name=name) if each["kind"] == "DaemonSet") for name in ("one", "two")
-    )
+    first, second = (one("DaemonSet", rendered(name=name))["spec"] for name in ("one", "two"))
     assert first["selector"] != second["selector"]
     assert first["selector"]["matchLabels"].items() <= first["template"]["metadata"]["labels"].items()
 
@@ -482,9 +481,7 @@ def test_without_an_image_the_chart_fails_with_the_commands_that_build_and_push_
 
 def test_a_digest_replaces_the_tag() -> None:
     digest = f"sha256:{'0a' * 32}"
-    (found,) = [
-        each for each in rendered(f"--set=image.digest={digest},image.pullPolicy=Always") if each["kind"] == "DaemonSet"
-    ]
+    found = one("DaemonSet", rendered(f"--set=image.digest={digest},image.pullPolicy=Always"))
     (only,) = found["spec"]["template"]["spec"]["containers"]
     assert only["image"] == f"registry.example.com/cuda-mps-exporter@{digest}"
     assert only["imagePullPolicy"] == "Always"

@@ -1,6 +1,5 @@
 """Objects for the Prometheus operator and for Grafana: scrape targets with their labels, alerts and dashboards."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.manifests import INSTALLATIONS, NAMESPACE, Object, container, objects, rendered, the
+from tests.deploy.manifests import INSTALLATIONS, NAMESPACE, Object, container, objects, one, rendered, the
 
 RULES = Path(__file__).parents[2] / "alerts" / "cuda-mps.rules.yml"
 CONTAINERFILE = Path(__file__).parents[2] / "deploy" / "Containerfile"
@@ -61,14 +60,13 @@ def test_a_target_is_named_by_its_node_and_keeps_its_series_with_another_pod() -
 def alerts(*arguments: str) -> dict[str, Object]:
     """Return the alerts of the rule object, by name."""
     found = rendered("--set=prometheusRule.enabled=true", *arguments)
-    (rules,) = [each["spec"] for each in found if each["kind"] == "PrometheusRule"]
-    return {rule["alert"]: rule for group in rules["groups"] for rule in group["rules"] if "alert" in rule}
+    groups = one("PrometheusRule", found)["spec"]["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
 
 
 def test_the_rule_object_has_the_alerts_of_the_rule_file() -> None:
     found = rendered("--set=prometheusRule.enabled=true,hostPort=true")
-    (rules,) = [each["spec"] for each in found if each["kind"] == "PrometheusRule"]
-    assert rules == yaml.load(RULES.read_text(), yaml.CSafeLoader)
+    assert one("PrometheusRule", found)["spec"] == yaml.load(RULES.read_text(), yaml.CSafeLoader)
 
 
 def test_runbook_links_can_have_another_start() -> None:
@@ -83,8 +81,7 @@ def test_runbook_links_can_have_another_start() -> None:
 def test_a_runbook_link_opens_on_the_port_of_the_node(tls: str, scheme: str) -> None:
     """The label instance has the port of the container."""
     arguments = f"--set=hostPort=true,web.tls={tls}"
-    (daemon_set,) = [each for each in rendered(arguments) if each["kind"] == "DaemonSet"]
-    (port,) = daemon_set["spec"]["template"]["spec"]["containers"][0]["ports"]
+    (port,) = one("DaemonSet", rendered(arguments))["spec"]["template"]["spec"]["containers"][0]["ports"]
     assert port["hostPort"] == port["containerPort"]
     files = [rule for group in yaml.load(RULES.read_text(), yaml.CSafeLoader)["groups"] for rule in group["rules"]]
     links = {each["alert"]: each["annotations"]["runbook_url"] for each in files if "alert" in each}
@@ -116,7 +113,8 @@ def test_the_network_policy_allows_connections_to_the_metrics_only() -> None:
     found = the("NetworkPolicy", "monitoring")["spec"]
     labels = the("DaemonSet", "monitoring")["spec"]["template"]["metadata"]["labels"]
     assert found["podSelector"]["matchLabels"].items() <= labels.items()
-    assert {json.dumps(each["ports"]) for each in found["ingress"]} == {'[{"port": "metrics"}]'}
+    assert found["ingress"]
+    assert all(each["ports"] == [{"port": "metrics"}] for each in found["ingress"])
     assert "egress" not in found
     assert found["policyTypes"] == ["Ingress", "Egress"]
 

@@ -95,6 +95,12 @@ def status(program: Exporter) -> dict[str, Any]:
     return found
 
 
+def _healthy(program: Exporter) -> dict[str, Any]:
+    found = status(program)
+    assert found["findings"] == []
+    return found
+
+
 @pytest.mark.parametrize(("node", "layouts"), LAYOUTS.items(), indirect=["node"], ids=LAYOUTS)
 def test_an_installation_declares_its_daemons_itself(
     request: pytest.FixtureRequest, node: Node, layouts: Layouts, nvml: NvmlStandIn, mps: MpsStandIn
@@ -128,15 +134,13 @@ def test_an_installation_declares_its_daemons_itself(
     assert program.value("cuda_mps_exporter_history_writable") == 1
     assert [labels["source"] for labels, up in program.samples("cuda_mps_exporter_source_up") if not up] == []
     assert not list(first.mps.pipe_directory.glob("pipe-*"))
-    healthy = status(program)
-    assert healthy["findings"] == []
-    for shown in healthy["daemons"]:
+    for shown in eventually(lambda: _healthy(program))["daemons"]:
         assert shown["active_thread_ratio"] in (None, 1), "unknown, or no limit"
         assert shown["pinned_memory_limit_bytes"] == {}
         assert shown["foreign_uid"] is None
 
     first.die()
-    program.shows(0, "cuda_mps_daemon_up", daemon=first.name)
+    program.shows(1, "cuda_mps_daemon_state", daemon=first.name, state="down")
     assert program.value("cuda_mps_daemon_info", daemon=first.name, expected="true") == 1
     (down,) = [each for each in status(program)["findings"] if each["code"] == "daemon_down"]
     assert down["daemons"] == [first.name]

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.conftest import Starter
 from tests.deploy.manifests import CHART, Object
 from tests.eventually import PATIENCE_SECONDS
-from tests.standin.mps import MpsStandIn, wait_until
+from tests.standin.mps import MpsStandIn
 from tests.tools import needed
 
 PROBES = CHART.parents[1] / "probes"
@@ -31,7 +32,7 @@ def probe_of(name: str) -> Object:
 
 
 def paths_of_container(directory: Path) -> dict[str, Path]:
-    """Start a container of the device plugin; return where its paths are here."""
+    """Create what a start of the device plugin's container creates. Return where the container's paths are here."""
     log = directory / "termination-log"
     log.touch()
     return {"/mps": directory, "/dev/termination-log": log}
@@ -130,17 +131,18 @@ def test_restarts_a_container_whose_daemon_died(kubelet: tuple[Kubelet, MpsStand
     assert node.probe()
 
 
-def test_a_dead_daemon_that_is_not_reaped_fails(kubelet: tuple[Kubelet, MpsStandIn], tmp_path: Path) -> None:
+def test_a_dead_daemon_that_is_not_reaped_fails(
+    kubelet: tuple[Kubelet, MpsStandIn], tmp_path: Path, start: Starter
+) -> None:
     node, mps = kubelet
     program = tmp_path / "nvidia-cuda-mps-control"
     shutil.copy(needed("sleep"), program)
-    with subprocess.Popen([program, "600"]) as dead:
-        wait_until(lambda: Path(f"/proc/{dead.pid}/comm").read_text() == "nvidia-cuda-mps\n")
-        (mps.pipe_directory / "nvidia-cuda-mps-control.pid").write_text(f"{dead.pid}\n")
-        assert node.probe()
-        dead.kill()
-        os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
-        assert not node.probe()
+    dead = start([str(program), "600"])
+    (mps.pipe_directory / "nvidia-cuda-mps-control.pid").write_text(f"{dead.pid}\n")
+    assert node.probe()
+    dead.kill()
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    assert not node.probe()
 
 
 def test_a_daemon_of_an_earlier_container_passes(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import bcrypt
 
-from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.eventually import PATIENCE_SECONDS, answering, eventually
 from tests.paging import fast_rules
 from tests.paging.receiver import Receiver
 from tests.ports import LOCALHOST, free_address
@@ -56,13 +56,8 @@ class SimulatedNode:
         """Return a page."""
         assert self._process.poll() is None, self._log.read_text()
         request = urllib.request.Request(url, headers={"Authorization": basic(USER, PASSWORD)})
-        try:
-            with urllib.request.urlopen(request, timeout=30, context=self._trusting) as response:
-                text: str = response.read().decode()
-        except (urllib.error.URLError, ConnectionError) as error:
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
-            raise AssertionError(f"{url}: {error}") from error
+        with answering(), urllib.request.urlopen(request, timeout=30, context=self._trusting) as response:
+            text: str = response.read().decode()
         return text
 
 

@@ -378,21 +378,20 @@ def test_a_job_that_is_named_by_its_sluid_has_the_number_of_its_slurmstepd(step:
 @pytest.mark.parametrize(
     "title",
     [
-        *(
-            None,
-            "",
-            "slurmstepd",
-            "slurmstepd: [4711.ba",
-            f"slurmstepd: [{SLUID}.batch]",
-            "slurmstepd: [4711:namespace]",
-        ),
-        *("slurmstepd: [0.batch]", "slurmstepd: [47112345678.batch]", "slurmstepd: [4711.batch] x", "[4711.batch]"),
-        *(
-            "slurmstepd: [\u0664\u0662.batch]",
-            "x slurmstepd: [4711.batch]",
-            "slurmstepd: [4711.batch]\n",
-            "a" * 100_000,
-        ),
+        None,
+        "",
+        "slurmstepd",
+        "slurmstepd: [4711.ba",
+        f"slurmstepd: [{SLUID}.batch]",
+        "slurmstepd: [4711:namespace]",
+        "slurmstepd: [0.batch]",
+        "slurmstepd: [47112345678.batch]",
+        "slurmstepd: [4711.batch] x",
+        "[4711.batch]",
+        "slurmstepd: [\u0664\u0662.batch]",
+        "x slurmstepd: [4711.batch]",
+        "slurmstepd: [4711.batch]\n",
+        "a" * 100_000,
     ],
 )
 def test_another_title_has_no_number(title: str | None) -> None:

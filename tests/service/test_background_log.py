@@ -19,7 +19,7 @@ import structlog
 from exporter import log
 from exporter.log import MAX_PENDING, BackgroundStream
 from tests import program
-from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.eventually import PATIENCE_SECONDS, answering, eventually
 from tests.ports import free_address
 
 SMALLEST_PIPE = 4096
@@ -163,13 +163,8 @@ def test_service_serves_and_stops_while_the_reader_of_its_log_blocks(pipe: Pipe,
 
     def snapshot() -> str:
         assert service.poll() is None
-        try:
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_SECONDS) as response:
-                text: str = response.read().decode()
-        except OSError as error:
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
-            raise AssertionError("it does not serve yet") from error
+        with answering(), urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_SECONDS) as response:
+            text: str = response.read().decode()
         (line,) = [line for line in text.splitlines() if line.startswith("cuda_mps_exporter_snapshot_timestamp_")]
         assert "cuda_mps_exporter_log_records_dropped_total 0.0" in text
         return line

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.eventually import PATIENCE_SECONDS, answering, eventually
 from tests.exporter_process import Exporter
 from tests.standin.mps import MpsStandIn
 
@@ -61,13 +61,9 @@ class Node(Exporter):
 
     def scrape(self) -> str:
         """Return the metrics as text."""
-        try:
-            with urllib.request.urlopen(self._address, timeout=PATIENCE_SECONDS) as response:
-                return str(response.read().decode())
-        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
-            raise AssertionError(f"no metrics yet: {error}") from error
+        with answering(), urllib.request.urlopen(self._address, timeout=PATIENCE_SECONDS) as response:
+            text: str = response.read().decode()
+        return text
 
     def pid(self, unit: str) -> int:
         """Return the PID of a unit's main process in the machine; 0 if there is none."""
