@@ -1,1 +1,1 @@
-"""The documentation, and what writes those of its files that follow from the program."""
+"""The documentation, and the programs that write its generated files."""

@@ -1,4 +1,4 @@
-"""Writes the files that follow from the program."""
+"""Writes the generated files of the documentation."""
 
 from pathlib import Path
 

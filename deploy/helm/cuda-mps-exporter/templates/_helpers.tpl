@@ -21,6 +21,17 @@
 {{- .Values.serviceAccount.name | default (include "cuda-mps-exporter.fullname" .) }}
 {{- end }}
 
+{{- define "cuda-mps-exporter.subjects" -}}
+- kind: ServiceAccount
+  name: {{ include "cuda-mps-exporter.serviceAccount" . | quote }}
+  namespace: {{ include "cuda-mps-exporter.namespace" . | quote }}
+{{- end }}
+
+{{- /* The name of the pod of helm test: another one, because the selector labels are those of the exporter's pods. */}}
+{{- define "cuda-mps-exporter.testName" -}}
+{{- printf "%s-test" (include "cuda-mps-exporter.name" . | trunc 58 | trimSuffix "-") }}
+{{- end }}
+
 {{- /* They never change, because a cluster refuses another selector of a DaemonSet. */}}
 {{- define "cuda-mps-exporter.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "cuda-mps-exporter.name" . | quote }}
