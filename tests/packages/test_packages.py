@@ -318,6 +318,9 @@ def test_packages_of_each_architecture_have_only_its_files(
 
     home = tmp_path / "deb" / HOME.lstrip("/")
     assert not [*home.rglob("uv_cache.json"), *home.rglob("direct_url.json")], "they differ in each build"
+    documentation = {path.suffix for path in (tmp_path / "deb" / "usr/share/doc").rglob("*") if path.is_file()}
+    assert ".md" in documentation
+    assert ".py" not in documentation
     assert (home / "bin" / "python3").readlink() == Path("/usr/bin/python3")
     assert (home / "bin" / NAME).read_text().splitlines()[0] == f"#!{HOME}/bin/python3"
     for environment, extensions in ((home, EXTENSIONS), (root / HOME.lstrip("/"), EXTENSIONS | {"grpc"})):
