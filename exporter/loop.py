@@ -15,7 +15,7 @@ from exporter.collectors.pool import CollectorPool, ControlPoller
 from exporter.collectors.thread import Inbox
 from exporter.config.settings import LEVELS, Config
 from exporter.model.action import Action
-from exporter.model.event import Event
+from exporter.model.event import Event, EventName
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
@@ -23,6 +23,7 @@ from exporter.model.settings import Mode, PollIntervals
 from exporter.model.values import replace
 from exporter.policy import policy_of
 from exporter.reducer import reduce
+from exporter.report.incident_status import incident_record
 from exporter.report.reasons import reason_text
 from exporter.state import poll_schedule
 from exporter.view import Store
@@ -44,9 +45,15 @@ class EventLog:
         """When the period of a daemon's records of one kind began, and how many there were."""
 
     def event(self, event: Event) -> None:
-        """Log an event, unless it is frequent and there are too many records like it."""
+        """Log an event, unless it is frequent and there are too many records like it.
+
+        The end of a fault is the record `incident`, which is complete: collectors send it elsewhere.
+        """
         name = event.event.value
         if event.event.traits.frequent and not event.urgent and not self._permits(event.daemon, name):
+            return
+        if event.event is EventName.FAULT_RECOVERED and event.incident is not None:
+            self._log.log(LEVELS[event.severity], "incident", **incident_record(event.incident, event.at))
             return
         fields = {key: value for key, value in event.as_json().items() if key != "event"}
         self._log.log(LEVELS[event.severity], name, **fields)

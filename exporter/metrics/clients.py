@@ -204,13 +204,9 @@ _LAST: Scope[Incident] = Scope(DAEMON.labels, _last)
 
 def _fault_infos(view: View) -> Rows:
     for labels, incident in _last(view):
-        suspect, owner = incident.suspect, None if incident.suspect is None else incident.suspect.client.workload
-        if suspect is None:
-            yield (*labels, incident.id, incident.kind, None, None)
-        else:
-            # The kind is first, so that no name looks like another kind's.
-            name = f"pid/{suspect.client.pid}" if owner is None else f"{owner.kind}/{owner.name}"
-            yield (*labels, incident.id, incident.kind, name, f"{suspect.confidence:.2f}")
+        suspect = incident.suspect
+        known = (None, None) if suspect is None else (suspect.client.workload_label, f"{suspect.confidence:.2f}")
+        yield (*labels, incident.id, incident.kind, *known)
 
 
 def _affected_workloads(view: View) -> Samples:

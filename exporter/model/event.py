@@ -166,6 +166,10 @@ class Event:
 _KEYS = tuple(each.name for each in fields(Event) if each.name != "incident")
 
 
+MOST_SUSPECTS = 16
+"""So many suspects, the likeliest ones, are in an event. Container runtimes split records of more than 16 KiB."""
+
+
 def _incident_as_json(incident: Incident, *, briefly: bool) -> dict[str, object]:
     """Return the fault of an event as an object for JSON. When a fault begins, little is known."""
     opening: dict[str, object] = {"incident": incident.id, "server": incident.server, "gpus": list(incident.gpus)}
@@ -183,7 +187,7 @@ def _incident_as_json(incident: Incident, *, briefly: bool) -> dict[str, object]
                 "confidence": each.confidence,
                 "indications": [indication.as_json() for indication in each.indications],
             }
-            for each in incident.suspects
+            for each in incident.suspects[:MOST_SUSPECTS]
         ],
         "refused": sorted({each.pid for each in incident.refused if each.pid is not None}),
         "blocking": sorted(incident.blocking),

@@ -263,6 +263,11 @@ class ClientDetails:
     slurm_job_id: str | None = None
     memory_bytes: Mapping[GpuUuid, int] = field(default_factory=dict)
 
+    @property
+    def workload_label(self) -> str:
+        """Its workload as `kind/name`, else `pid/N`. The kind is first, so that no name looks like another kind's."""
+        return f"pid/{self.pid}" if self.workload is None else f"{self.workload.kind}/{self.workload.name}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:

@@ -1,7 +1,9 @@
 """Faults of the status document: what failed, the likely cause, and what the address of a failed access shows."""
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import takewhile
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, takewhile
 from typing import Any
 
 from exporter.model.incident import (
@@ -28,13 +30,16 @@ from exporter.report.incident_document import (
 from exporter.report.incident_text import client_text
 from exporter.report.process_status import Part, filled, reason_status
 from exporter.report.remedy import Address, command_to_end_server, command_to_kill
-from exporter.report.text import duration_text, pid_text, size_text, workload_text
+from exporter.report.text import duration_text, pid_text, size_text, utc_time, workload_text
 
 MOST_LISTED = 512
 """At most so many clients of a kind are listed; their number is given, too."""
 
 LIKELIHOODS = ((0.8, "very likely"), (0.5, "likely"), (0.2, "possibly"))
 """The word for a suspect, by the least confidence that it needs."""
+
+MOST_WORKLOAD_BYTES = 6144
+"""Size of the affected workloads in a record of the log. Container runtimes split records of more than 16 KiB."""
 
 MOST_LEADERS = 3
 """If more suspects are equally likely, none is named."""
@@ -98,6 +103,43 @@ def incident_status(
         blocking_count=len(incident.blockers),
         end_server_command=() if server_command is None else (server_command,),
     )
+
+
+def incident_record(incident: Incident, ended: float) -> Mapping[str, object]:
+    """Return a fault that is over as a record of the log. The affected workloads are limited; the count is not."""
+    suspect = incident.suspect
+    owners = Counter(tuple(_owner(incident.details_of(pid)).items()) for pid in incident.affected)
+    workloads = [{**dict(owner), "clients": clients} for owner, clients in owners.most_common()]
+    sizes = accumulate(len(json.dumps(each)) for each in workloads)
+    listed = [each for each, size in zip(workloads, sizes, strict=True) if size <= MOST_WORKLOAD_BYTES]
+    suspected: Mapping[str, object] = {}
+    if suspect is not None:
+        known = {"pid": suspect.client.pid, **_owner(suspect.client)}
+        suspected = {**{f"suspect_{key}": value for key, value in known.items()}, "confidence": suspect.confidence}
+    return {
+        "incident": printable(incident.id),
+        "daemon": printable(incident.daemon),
+        "server": incident.server,
+        "kind": incident.kind,
+        "began": utc_time(incident.started_at),
+        "ended": utc_time(ended),
+        "ending": incident.ending,
+        "seconds": None if incident.seconds is None else round(incident.seconds, 3),
+        "gpus": list(map(printable, incident.gpus)),
+        "xids": sorted({xid.number for xid in incident.xids}),
+        "affected_count": len(incident.affected),
+        "affected_workloads": [
+            each for each, size in zip(workloads, sizes, strict=True) if size <= MOST_WORKLOAD_BYTES
+        ],
+        "refused_count": incident.refused_count,
+        **suspected,
+    }
+
+
+def _owner(client: ClientDetails) -> Mapping[str, str]:
+    """Return what is known of a client that people on other nodes know too."""
+    known = {"workload": client.workload_label, "namespace": client.namespace, "pod": client.pod, "user": client.user}
+    return {key: printable(value) for key, value in known.items() if value}
 
 
 def _client(kind: Callable[..., Part], client: ClientDetails, **known: Any) -> Part:

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.chaos.terms import DAEMON, NEIGHBOUR
 from tests.standin.mps import Truth
 
 LOSSES = ("daemon_lost", "daemon_stopped")
-FAULTS = ("fault", "fault_changed", "fault_recovered", "fault_open")
+FAULTS = ("fault", "fault_changed", "incident", "fault_open")
 FALSE_OF_NEIGHBOUR = (*LOSSES, *FAULTS, "watchdog_acts", "circuit_opened", "server_crash_loop", "daemon_quarantined")
 
 LATE_SECONDS = 10.0
@@ -68,6 +69,14 @@ class Claims:
         self._read[number] = self._read.get(number, 0) + len(whole) + len(newline)
         for line in whole.splitlines():
             record = json.loads(line)
+            if record.get("event") == "incident":
+                record["at"] = datetime.fromisoformat(record["ended"]).timestamp()
+                suspected = {
+                    "pid": record.get("suspect_pid"),
+                    "confidence": record.get("confidence"),
+                    "indications": (),
+                }
+                record["suspects"] = [suspected] if "suspect_pid" in record else []
             if "at" in record and "event" in record:
                 daemon = str(record.get("daemon", ""))
                 self.all.append(Claim(number, float(record["at"]), str(record["event"]), daemon, record))

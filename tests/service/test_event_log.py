@@ -1,23 +1,32 @@
 """The exporter's own log has each grave event, and of others a bounded number with a count of the rest."""
 
+import io
+import json
 from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import structlog
 
+from exporter import log as service_log
 from exporter.loop import MAX_RECORDS, PERIOD_SECONDS, EventLog
 from exporter.model.action import ActionResult
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
+from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.incident import Incident, IncidentEnd
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
 from exporter.model.watchdog import Condition
+from exporter.parse.printable import LONGEST_TEXT
 from exporter.reducer import reduce
-from tests.builders import HANGS, UNREADABLE
+from exporter.report.text import utc_time
+from tests.builders import AT, DAEMON, GPU, HANGS, SERVER, UNREADABLE
 from tests.clocks import HandClock
+from tests.incidents.values import HOSTILE, blocked, crowded, ended, faulted_client, hostile, suspect
 
 Records = list[MutableMapping[str, Any]]
 
@@ -177,3 +186,82 @@ def test_no_event_is_both_urgent_and_frequent() -> None:
     """The log leaves out frequent events, and every urgent one is to be there."""
     assert not [name for name in EventName if name.traits.urgent and name.traits.frequent]
     assert all(name == name.value for name in EventName)
+
+
+LINE_BYTES = 16 * 1024
+"""A container runtime splits longer lines of a log."""
+
+
+def line_of(incident: Incident, name: EventName = EventName.FAULT_RECOVERED) -> str:
+    """Return the line that the service writes about an incident."""
+    stream = io.StringIO()
+    service_log.configure("info", "json", stream)
+    EventLog(HandClock()).event(Event(at=AT + 4.25, event=name, daemon=DAEMON, server=SERVER, incident=incident))
+    (line,) = stream.getvalue().splitlines()
+    assert len(line) < LINE_BYTES
+    return line
+
+
+def test_the_end_of_a_fault_is_one_complete_record() -> None:
+    pod = faulted_client(601, workload=Workload(kind=WorkloadKind.POD, name="uid-1"), pod="vllm-0", namespace="ml")
+    fault = blocked()
+    over = ended(
+        client_details={600: fault.client_details[600], 601: pod, 602: replace(pod, pid=602)},
+        affected=(600, 601, 602, 603),
+        xids=fault.xids * 2,
+        suspects=(replace(suspect(601, 0.85), client=pod), suspect(600, 0.15)),
+    )
+
+    record = json.loads(line_of(over))
+
+    assert record.pop("timestamp")
+    assert record == {
+        "event": "incident",
+        "level": "warning",
+        "incident": over.id,
+        "daemon": DAEMON,
+        "server": SERVER,
+        "kind": "memory",
+        "began": utc_time(AT),
+        "ended": utc_time(AT + 4.25),
+        "ending": "recovered",
+        "seconds": 4.25,
+        "gpus": [GPU],
+        "xids": [31],
+        "affected_count": 4,
+        "affected_workloads": [
+            {"workload": "pod/uid-1", "namespace": "ml", "pod": "vllm-0", "user": "alice", "clients": 2},
+            {"workload": "slurm_job/42", "user": "alice", "clients": 1},
+            {"workload": "pid/603", "clients": 1},
+        ],
+        "refused_count": 0,
+        "suspect_pid": 601,
+        "suspect_workload": "pod/uid-1",
+        "suspect_namespace": "ml",
+        "suspect_pod": "vllm-0",
+        "suspect_user": "alice",
+        "confidence": 0.85,
+    }
+
+
+def test_an_incident_without_a_suspect_names_none() -> None:
+    record = json.loads(line_of(ended()))
+
+    assert not [key for key in record if key.startswith("suspect") or key == "confidence"]
+
+
+def test_hostile_names_neither_break_nor_lengthen_the_record(subtests: pytest.Subtests) -> None:
+    for name in (*HOSTILE, "\N{GRINNING FACE}" * 10_000):
+        with subtests.test(name=name[:20]):
+            record = json.loads(line_of(replace(hostile(name), ending=IncidentEnd.RECOVERED, ended_at=AT + 4.25)))
+            texts = [record["incident"], record["daemon"], record["suspect_workload"], record["suspect_user"]]
+            assert all(each.isprintable() and len(each) <= LONGEST_TEXT for each in texts)
+
+
+def test_a_crowded_fault_fits_into_one_line(subtests: pytest.Subtests) -> None:
+    for name in (EventName.FAULT_CHANGED, EventName.FAULT_RECOVERED):
+        with subtests.test(name=name):
+            record = json.loads(line_of(crowded(name="\N{GRINNING FACE}" * 100), name))
+            assert record["incident"]
+    assert record["affected_count"] == 400
+    assert 0 < len(record["affected_workloads"]) < 400

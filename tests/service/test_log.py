@@ -167,6 +167,6 @@ def test_console_shows_no_python_values_of_events() -> None:
         for event in events:
             EventLog(clock).event(event)
 
-    assert "fault_recovered" in stream.getvalue()
+    assert " incident " in stream.getvalue()
     assert "watchdog_" in stream.getvalue()
     assert not re.search(r"<\w+\.|\bNone\b|\b(True|False)\b|[(\[{]'|'[:,)\]}]|=[\[({]", stream.getvalue())

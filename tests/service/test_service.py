@@ -224,11 +224,16 @@ def test_a_fault_outlives_the_exporter(serve: Serve, mps: MpsStandIn, environmen
     second = serve()
     second.shows(1, "cuda_mps_exporter_history_writable")
     mps.disconnect(UNUSED_PID)
-    (end,) = eventually(lambda: _logged(second, "fault_recovered"))
+    (end,) = eventually(lambda: _logged(second, "incident"))
 
     assert end["incident"] == opening["incident"]
-    assert second.events("fault") == []
+    assert (first.events("incident"), second.events("fault", "fault_recovered")) == ([], [])
     assert second.stop() == 0
+    third = serve()
+    third.shows(1, "cuda_mps_exporter_history_writable")
+    assert third.page(f"/api/v1/incidents/{end['incident']}")["data"]["ending"] == end["ending"]
+    assert third.events("incident", "fault") == []
+    assert third.stop() == 0
     (incident,), events = read_history(state)
     assert (incident.id, incident.open) == (opening["incident"], False)
     assert [each.event for each in events if each.event in ("fault", "fault_recovered")] == ["fault_recovered", "fault"]
