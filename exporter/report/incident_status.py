@@ -128,9 +128,7 @@ def incident_record(incident: Incident, ended: float) -> Mapping[str, object]:
         "gpus": list(map(printable, incident.gpus)),
         "xids": sorted({xid.number for xid in incident.xids}),
         "affected_count": len(incident.affected),
-        "affected_workloads": [
-            each for each, size in zip(workloads, sizes, strict=True) if size <= MOST_WORKLOAD_BYTES
-        ],
+        "affected_workloads": listed,
         "refused_count": incident.refused_count,
         **suspected,
     }

@@ -71,12 +71,8 @@ class Claims:
             record = json.loads(line)
             if record.get("event") == "incident":
                 record["at"] = datetime.fromisoformat(record["ended"]).timestamp()
-                suspected = {
-                    "pid": record.get("suspect_pid"),
-                    "confidence": record.get("confidence"),
-                    "indications": (),
-                }
-                record["suspects"] = [suspected] if "suspect_pid" in record else []
+                if "suspect_pid" in record:
+                    record["suspects"] = [{**record, "pid": record["suspect_pid"], "indications": ()}]
             if "at" in record and "event" in record:
                 daemon = str(record.get("daemon", ""))
                 self.all.append(Claim(number, float(record["at"]), str(record["event"]), daemon, record))
