@@ -72,7 +72,7 @@ class Page:
             word=_capitalized(document.severity.words),
             sentence=sentence(document),
             events=event_rows(data),
-            hour=last_hour(data, document),
+            hour=last_hour(data),
             uses=tables.uses_of(document),
         )
         return html.encode(errors="replace")
