@@ -244,7 +244,6 @@ def incident(
 SENSORS: Mapping[str, Any] = {
     "process_utilization": (),
     "gpu_percent": 99,
-    "memory_percent": 40,
     "energy_millijoules": 1_234_500,
     "pci_bus_id": "00000000:00:06.0",
     "driver_version": "580.159.04",

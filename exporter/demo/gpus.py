@@ -218,13 +218,10 @@ def gpu_reading(
         compute_processes=compute,
         mps_processes=mps,
         process_utilization=tuple(
-            kinds.ProcessUtilization(
-                pid=pid, timestamp_us=int(at * 1e6), sm_percent=percent, memory_percent=percent // 2
-            )
+            kinds.ProcessUtilization(pid=pid, timestamp_us=int(at * 1e6), sm_percent=percent)
             for pid, percent in percents.items()
         ),
         gpu_percent=round(100 * load),
-        memory_percent=round(55 * load),
         memory_used_bytes=sum(process.used_bytes or 0 for process in compute) + CONTEXT_BYTES,
         memory_total_bytes=GPU_BYTES,
         energy_millijoules=int(energy_joules * 1000),

@@ -252,7 +252,6 @@ class ProcessUtilization:
     pid: int
     timestamp_us: int
     sm_percent: int
-    memory_percent: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +288,6 @@ class GpuReading:
     mps_processes: tuple[GpuProcess, ...] | None = None
     process_utilization: tuple[ProcessUtilization, ...] | None = None
     gpu_percent: int | None = None
-    memory_percent: int | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     unified_memory: bool | None = None

@@ -183,7 +183,6 @@ MOST_WATTS = 10_000
 
 LIMITS: Mapping[str, float] = {
     "gpu_percent": 100,
-    "memory_percent": 100,
     "power_milliwatts": MOST_WATTS * 1e3,
     ENERGY: MOST_WATTS * 1e3 * 20 * 365 * 86400,  # 20 years of that power
     "memory_total_bytes": 1 << 46,  # 64 TiB

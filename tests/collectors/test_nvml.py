@@ -21,7 +21,6 @@ GPU = Device(
     memory_used_bytes=2_000_000_000,
     energy_millijoules=123_456,
     gpu_percent=99,
-    memory_percent=12,
     compute_mode=3,
     readings={
         "power": 312_500,
@@ -61,7 +60,6 @@ def test_reads_all_values_of_a_gpu(nvml: NvmlStandIn, nvml_program: Start) -> No
         ],
         "mps_processes": [{"pid": CLIENT, "used_bytes": 1_077_936_128}],
         "gpu_percent": 99,
-        "memory_percent": 12,
         "memory_used_bytes": 2_000_000_000,
         "memory_total_bytes": GPU.memory_total_bytes,
         "unified_memory": False,

@@ -111,7 +111,7 @@ class TestBypassing:
     def rows(self, bypassing: int, server: int) -> tuple[ProcessUtilization, ...]:
         """Return the utilization samples of both."""
         return tuple(
-            ProcessUtilization(pid=pid, timestamp_us=1, sm_percent=percent, memory_percent=0)
+            ProcessUtilization(pid=pid, timestamp_us=1, sm_percent=percent)
             for pid, percent in ((BESIDE, bypassing), (SERVER, server))
         )
 
@@ -139,7 +139,7 @@ class TestBypassing:
 
 def without_gpm(at: float, *, energy: int = 0) -> GpuReading:
     """Return a reading without GPM, in which a kernel of the server ran for 40 % of the time."""
-    row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40, memory_percent=0)
+    row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40)
     return gpu_reading([CLIENT], at=at, process_utilization=(row, row), gpu_percent=40, energy_millijoules=energy)
 
 
@@ -213,7 +213,7 @@ class TestReadings:
     """GPM in full readings and in its own readings."""
 
     def test_a_full_reading_adds_nothing_while_gpm_is_read_by_itself(self) -> None:
-        row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40, memory_percent=0)
+        row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40)
         node = after(present(CLIENT), *busy(AT + 1), *busy(AT + 2))
         node = after(
             node, gpu_reading([CLIENT], at=AT + 3, process_utilization=(row,), sm_utilization=0.4, gpm_seconds=3)

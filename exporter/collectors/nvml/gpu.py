@@ -139,12 +139,7 @@ class ProcessUtilizations:
         fresh = [sample for sample in samples if since < sample.timeStamp <= latest and sample.smUtil <= 100]
         self._since_us = max((int(sample.timeStamp) for sample in fresh), default=since)
         return tuple(
-            ProcessUtilization(
-                pid=int(sample.pid),
-                timestamp_us=int(sample.timeStamp),
-                sm_percent=int(sample.smUtil),
-                memory_percent=int(sample.memUtil),
-            )
+            ProcessUtilization(pid=int(sample.pid), timestamp_us=int(sample.timeStamp), sm_percent=int(sample.smUtil))
             for sample in fresh
         )
 
@@ -181,7 +176,6 @@ class Gpu:
             mps_processes=values.read("mps_processes", mps_processes, handle),
             process_utilization=values.read("process_utilization", processes.read, handle, self._clock.now()),
             gpu_percent=None if use is None else int(use.gpu),
-            memory_percent=None if use is None else int(use.memory),
             memory_used_bytes=None if memory is None else int(memory.used),
             memory_total_bytes=None if memory is None else int(memory.total) or None,
             unified_memory=node is not None or "memory" in values.not_supported or (None if memory is None else False),
