@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from math import fsum
 
-from exporter.metrics.clients import ACCOUNT, CLIENT, WORKLOAD, account_labels
+from exporter.metrics.clients import ACCOUNT, WORKLOAD, account_labels
 from exporter.metrics.family import NODE, Choice, Group, Items, Labels, Rows, Samples, Scope, Series, info, summed
 from exporter.model.daemon import NamedBy
 from exporter.model.identity import WorkloadKind
@@ -24,7 +24,7 @@ from exporter.state.gpus import sharing_mode
 from exporter.state.processes import workload_of
 from exporter.state.xids import WELL_KNOWN
 from exporter.usage.allocation import AllocatedShares, claim_names
-from exporter.usage.capacity import Bound, ClientUsage, GpuSharing, thread_ratio
+from exporter.usage.capacity import Bound, ClientUsage, GpuSharing
 from exporter.usage.last_minute import fresh_splits
 from exporter.view import View, gpu_name
 
@@ -369,21 +369,13 @@ CAPACITY = Group(
     _CAPACITY.value("cuda_mps_gpu_pinned_memory_committed_ratio", lambda each: each.memory_committed).help(
         "Sum of the clients' memory limits, divided by the GPU's memory. Absent if one is unknown or not set."
     ),
-    CLIENT.of(lambda view, each: thread_ratio(view.node, *each))
-    .value("cuda_mps_client_active_thread_ratio", float)
-    .help(
-        "Fraction of a GPU's threads that the client may use: the smaller limit of its server and its environment. "
-        "Absent if unknown."
-    ),
-    _CLIENT_USAGE.value("cuda_mps_client_pinned_memory_limit_bytes", lambda each: each.memory_limit).help(
-        "GPU memory that the client may allocate: the smaller limit of its server and its environment. Absent if "
-        "unknown or not set."
-    ),
     _workload_limit("cuda_mps_workload_active_thread_ratio", lambda each: each.threads).help(
-        "Sum of cuda_mps_client_active_thread_ratio over the workload's clients on the GPU. Absent if one is unknown."
+        "Fraction of the GPU's threads that each of the workload's clients may use, summed: the smaller limit of its "
+        "server and its environment. Absent if one is unknown."
     ),
     _workload_limit("cuda_mps_workload_pinned_memory_limit_bytes", lambda each: each.memory_limit).help(
-        "Sum of the memory limits of the workload's clients on the GPU. Absent if one is unknown or not set."
+        "GPU memory that each of the workload's clients may allocate, summed: the smaller limit of its server and its "
+        "environment. Absent if one is unknown or not set."
     ),
 )
 
