@@ -11,16 +11,12 @@ _BEFORE_SECONDS, _AFTER_SECONDS = 900, 1800
 
 
 def began(which: str = "") -> str:
-    """Return when each incident of the selected time range began, for as long as it is the last of its daemon."""
-    return _of_each("min_over_time", "cuda_mps_fault_last_timestamp_seconds", which)
+    """Return when each incident of the selected time range began."""
+    return _of_each("cuda_mps_incident_timestamp_seconds", which)
 
 
-def _of_each(function: str, family: str, which: str = "") -> str:
-    """Return a value of each fault that was the last of its daemon for some time."""
-    return (
-        f"{function}(({family}{{node}} * on ({DAEMON}) group_right () "
-        f"max by ({INCIDENT}) (cuda_mps_fault_info{{node{which}}}))[$__range:30s])"
-    )
+def _of_each(family: str, which: str = "") -> str:
+    return f"max by ({INCIDENT}) (last_over_time({family}{{node{which}}}[$__range]))"
 
 
 def faults() -> Panel:
@@ -34,7 +30,7 @@ def faults() -> Panel:
             f"1000 * {began()}",
             f"1000 * ({began()} - {_BEFORE_SECONDS})",
             f"1000 * ({began()} + {_AFTER_SECONDS})",
-            _of_each("max_over_time", "cuda_mps_fault_last_affected_clients"),
+            _of_each("cuda_mps_fault_last_affected_clients"),
         ),
         {
             "Value #A": Column("Began", looks.MOMENT),

@@ -26,6 +26,7 @@ LABELS |= {
 """Those of kube-state-metrics are as its documentation has them."""
 
 LABELS["cuda_mps_pod_labels"].add("label_team")
+LABELS["cuda_mps_workload_info"].add("label_team")
 LABELS["ALERTS"] = OF_PROMETHEUS.union({"alertname", "alertstate", "severity"}, *LABELS.values())
 LABELS["cuda_mps:alerts_without_data"] = LABELS["ALERTS"]
 LABELS["cuda_mps:daemon_died_seconds"] = LABELS["cuda_mps_daemon_up"]

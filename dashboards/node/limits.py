@@ -4,7 +4,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour, words
 from dashboards.panel import bars, lines, timeline
-from dashboards.query import CLIENT, DAEMON, SERVER, WITH_INDEX, Query, increase, max_by
+from dashboards.query import DAEMON, SERVER, WITH_INDEX, Query, increase, max_by
 
 DRIFTED = words({0: ("in force", Colour.WELL), 1: ("DRIFTED", Colour.WARNING)})
 
@@ -37,20 +37,22 @@ LIMITS = Row(
             unit=looks.BYTES,
         ),
         lines(
-            "Active thread percentage of clients",
-            "Fraction of a GPU's threads that each client may use: the smaller limit of its server and of its own "
-            "environment.",
-            Query(max_by("cuda_mps_client_active_thread_ratio", CLIENT), "{{client}} of {{daemon}} {{instance}}"),
+            "Active thread percentage of workloads",
+            "Fraction of a GPU's threads that each client may use, summed over the clients of a workload: the smaller "
+            "limit of its server and of its own environment.",
+            Query(
+                'cuda_mps_workload_active_thread_ratio{node, gpu=~"$gpu"} ' + WITH_INDEX,
+                "{{workload_kind}} {{workload}} on GPU {{index}} {{instance}}",
+            ),
             unit=looks.RATIO,
-            ceiling=1,
         ),
         lines(
-            "GPU memory limit of clients",
-            "Memory that each client may allocate on a GPU: the smallest limit of its server and of its own "
-            "environment. No line: there is no limit, or it is unknown.",
+            "GPU memory limit of workloads",
+            "Memory that each client may allocate on a GPU, summed over the clients of a workload: the smallest limit "
+            "of its server and of its own environment. No line: a client has no limit, or it is unknown.",
             Query(
-                'cuda_mps_client_pinned_memory_limit_bytes{daemons, gpu=~"$gpu"} ' + WITH_INDEX,
-                "{{client}} on GPU {{index}} of {{daemon}} {{instance}}",
+                'cuda_mps_workload_pinned_memory_limit_bytes{node, gpu=~"$gpu"} ' + WITH_INDEX,
+                "{{workload_kind}} {{workload}} on GPU {{index}} {{instance}}",
             ),
             unit=looks.BYTES,
         ),

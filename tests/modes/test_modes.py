@@ -225,7 +225,7 @@ class Node:
         yield "cuda_mps_server_clients_limit", {}, mode.places
         yield "cuda_mps_server_active_thread_ratio", {}, mode.server_threads
         yield (
-            "cuda_mps_client_active_thread_ratio",
+            "cuda_mps_workload_active_thread_ratio",
             {},
             None if mode.client_threads is None else 3 * mode.client_threads,
         )
