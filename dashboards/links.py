@@ -1,8 +1,44 @@
-"""Links from a row of a table to the dashboard of its node or incident."""
+"""Links between the dashboards: from a row of a table to its node or incident, and from each header to the others."""
+
+from collections.abc import Sequence
 
 from dashboards.query import Json
 
-_SAME = "var-datasource=${datasource}&${job:queryparam}"
+_SAME = "var-datasource=${datasource}&${cluster:queryparam}&${job:queryparam}"
+TITLES = {
+    "cuda-mps-fleet": "Fleet",
+    "cuda-mps-usage": "Usage and cost",
+    "cuda-mps-reliability": "Reliability",
+    "cuda-mps-incident": "Incident",
+    "cuda-mps-node": "Node",
+    "cuda-mps-accounting": "Accounting",
+}
+OF_CHOSEN_NODES = frozenset(("cuda-mps-node", "cuda-mps-accounting"))
+"""Those that read the raw series of the chosen nodes. A link to them never chooses all nodes."""
+
+
+def to_others(uid: str) -> Sequence[Json]:
+    """Links to all other dashboards, with the choices that both have."""
+    return [
+        {
+            "asDropdown": False,
+            "icon": "external link",
+            "includeVars": False,
+            "keepTime": True,
+            "tags": [],
+            "targetBlank": False,
+            "title": title,
+            "tooltip": "",
+            "type": "link",
+            "url": f"/d/{other}?{_SAME}" + ("&${instance:queryparam}" if _same_nodes(uid, other) else ""),
+        }
+        for other, title in TITLES.items()
+        if other != uid
+    ]
+
+
+def _same_nodes(uid: str, other: str) -> bool:
+    return uid in OF_CHOSEN_NODES or other not in OF_CHOSEN_NODES
 
 
 def to_node(field: str = "Node") -> Json:

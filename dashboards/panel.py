@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_uppercase
+from types import MappingProxyType
 
 from dashboards import looks
 from dashboards.query import DATASOURCE, Json, Query
@@ -246,13 +247,15 @@ def table(
     columns: Mapping[str, str | Column],
     *,
     sort: tuple[str, bool],
+    later: Mapping[str, tuple[str, int]] = MappingProxyType({}),
     width: int = 24,
     height: int = 8,
 ) -> Panel:
     """A row for each set of labels. Of these, and of the values, those are shown that `columns` name.
 
     A single query's value is `Value`; of several, which have the same labels, they are `Value #A` and so on. `sort` is
-    a column's name, and whether the greatest comes first. A column that is only a name shows words.
+    a column's name, and whether the greatest comes first. A column that is only a name shows words. `later` adds hidden
+    columns: a column's value, and a number that is added to it.
     """
     looks_of = {label: Column(column) if isinstance(column, str) else column for label, column in columns.items()}
     return Panel(
@@ -267,7 +270,10 @@ def table(
             "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True, "inspect": False},
             "thresholds": looks.PLAIN,
         },
-        overrides=[column.override() for column in looks_of.values()],
+        overrides=[
+            *(column.override() for column in looks_of.values()),
+            *(Column(name, looks.NUMBER, hidden=True).override() for name in later),
+        ],
         options={
             "cellHeight": "sm",
             "footer": {"countRows": False, "fields": "", "reducer": ["sum"], "show": False},
@@ -285,5 +291,16 @@ def table(
                     "renameByName": {name: column.name for name, column in looks_of.items()},
                 },
             },
+            *(
+                {
+                    "id": "calculateField",
+                    "options": {
+                        "alias": name,
+                        "binary": {"left": column, "operator": "+", "right": str(number)},
+                        "mode": "binary",
+                    },
+                }
+                for name, (column, number) in later.items()
+            ),
         ],
     )

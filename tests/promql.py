@@ -5,7 +5,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 from exporter.metrics.catalogue import CATALOGUE
 
-OF_PROMETHEUS = {"job", "instance"}
+OF_PROMETHEUS = {"cluster", "job", "instance"}
 COUNTERS = {family.name for family in CATALOGUE if family.kind is CounterMetricFamily}
 LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | dict.fromkeys(
     ("up", "process_start_time_seconds"), OF_PROMETHEUS

@@ -4,7 +4,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.links import to_node
 from dashboards.panel import Column, lines, table
-from dashboards.query import GPU, WITH_INDEX, Query
+from dashboards.query import DAEMON, GPU, WITH_INDEX, Query, max_by
 from exporter.usage.capacity import Bound
 
 _EACH = "GPU {{index}} {{instance}}"
@@ -142,7 +142,7 @@ SHARES = Row(
         table(
             "Resource claims",
             "Daemons that NVIDIA's DRA driver runs, and the resource claim of each.",
-            "max by (job, instance, daemon, claim_namespace, claim_name, claim_uid) (cuda_mps_daemon_claim_info{node})",
+            max_by("cuda_mps_daemon_claim_info", f"{DAEMON}, claim_namespace, claim_name, claim_uid", of="node"),
             {
                 "instance": Column("Node", link=to_node()),
                 "claim_namespace": "Namespace",

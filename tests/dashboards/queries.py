@@ -14,7 +14,7 @@ MODELS: Mapping[str, Model] = {board.uid: board.as_json() for board in BOARDS}
 LABEL_VALUES = re.compile(r"label_values\((?P<selector>.+), (?P<label>\w+)\)")
 QUERY_RESULT = re.compile(r"query_result\((?P<expression>.+)\)")
 
-CHOSEN = {"$job": ".+", "$instance": ".+", "$daemon": ".+", "$gpu": ".+"}
+CHOSEN = {"$cluster": ".*", "$job": ".+", "$instance": ".+", "$daemon": ".+", "$gpu": ".+"}
 PARSED_WITH = {**CHOSEN, "$incident": "4242-1a1fe91cac0", "$node": "node1:10677", "$began": "1700000000"}
 """Values of variables with which every expression can be parsed."""
 
@@ -69,7 +69,7 @@ def query_of_variable(variable: Model) -> str:
 
 def fill_variables(expression: str, values: Mapping[str, str], *, range_seconds: int = 1800) -> str:
     """Return the expression as Grafana sends it for a scrape interval of 15 s."""
-    times = {"$__rate_interval": "60s", "$__range": f"{range_seconds}s"}
+    times = {"$__rate_interval": "60s", "$__range": f"{range_seconds}s", "$__interval": "600s"}
     for name, value in (*times.items(), *values.items()):
         expression = expression.replace(name, value)
     return expression

@@ -19,7 +19,7 @@ from tests.promql import problems, selectors, unrated
 COMMITTED = pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
 EACH = pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 
-CHOICE = {"job": "$job", "instance": "$instance"}
+CHOICE = {"cluster": "$cluster", "job": "$job", "instance": "$instance"}
 
 
 @COMMITTED
