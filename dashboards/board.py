@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from dashboards.links import OF_CHOSEN_NODES, to_others
+from dashboards.links import BOARDS, OF_CHOSEN_NODES, to_others
 from dashboards.looks import Colour
 from dashboards.panel import Panel
 from dashboards.query import DATASOURCE, Json, selected
@@ -146,6 +146,7 @@ class Board:
     variables: Sequence[Variable] = ()
     annotations: Sequence[Annotation] = ()
     since: str = "now-3h"
+    refresh: str = "30s"
 
     def text(self) -> str:
         """Its JSON, as it is committed."""
@@ -153,7 +154,8 @@ class Board:
 
     def as_json(self) -> Json:
         """Grafana's classic model of it."""
-        variables = (CLUSTER, JOB, NODES if self.uid in OF_CHOSEN_NODES else ALL_NODES, *self.variables)
+        nodes = NODES if self.uid in OF_CHOSEN_NODES else ALL_NODES
+        first = (variable for variable in (CLUSTER, JOB, nodes) if variable.name in BOARDS[self.uid][1])
         return {
             "annotations": {"list": [BUILT_IN, *(each.as_json() for each in self.annotations)]},
             "description": self.description,
@@ -162,10 +164,10 @@ class Board:
             "graphTooltip": 1,
             "links": to_others(self.uid),
             "panels": _placed(self.rows),
-            "refresh": "30s",
+            "refresh": self.refresh,
             "schemaVersion": SCHEMA_VERSION,
             "tags": [TAG],
-            "templating": {"list": [DATASOURCE_CHOICE, *(each.as_json() for each in variables)]},
+            "templating": {"list": [DATASOURCE_CHOICE, *(each.as_json() for each in (*first, *self.variables))]},
             "time": {"from": self.since, "to": "now"},
             "timepicker": {},
             "timezone": "",

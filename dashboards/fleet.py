@@ -211,4 +211,5 @@ FLEET = Board(
     description="Nodes with problems, and what the problems are.",
     rows=(NOW, NODES, OVER_TIME),
     since="now-24h",
+    refresh="1m",
 )

@@ -54,6 +54,22 @@ class Panel:
         }
 
 
+_TABLE_DEFAULTS: Json = {
+    "color": {"mode": "thresholds"},
+    "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True, "inspect": False},
+    "thresholds": looks.PLAIN,
+}
+
+
+def _table_options(sort: str, *, descending: bool) -> Json:
+    return {
+        "cellHeight": "sm",
+        "footer": {"countRows": False, "fields": "", "reducer": ["sum"], "show": False},
+        "showHeader": True,
+        "sortBy": [{"displayName": sort, "desc": descending}],
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table: what it is called, and how it looks. `link` is where a click on it leads.
@@ -152,7 +168,9 @@ def lines(
     )
 
 
-def bars(title: str, description: str, *queries: Query, width: int = 12, height: int = 8) -> Panel:
+def bars(
+    title: str, description: str, *queries: Query, unit: str = looks.EVENTS, width: int = 12, height: int = 8
+) -> Panel:
     """How often something happened, over time."""
     custom = {
         "drawStyle": "bars",
@@ -161,9 +179,7 @@ def bars(title: str, description: str, *queries: Query, width: int = 12, height:
         "showPoints": "never",
         "stacking": {"group": "A", "mode": "normal"},
     }
-    return _series(
-        title, description, queries, custom, {"unit": looks.EVENTS, "min": 0, "decimals": 0}, (), (width, height)
-    )
+    return _series(title, description, queries, custom, {"unit": unit, "min": 0, "decimals": 0}, (), (width, height))
 
 
 def _series(
@@ -240,6 +256,33 @@ def timeline(
     )
 
 
+def matrix(
+    title: str, description: str, query: str, *, rows: str, columns: str, width: int = 24, height: int = 8
+) -> Panel:
+    """A table of the values of an expression, in which two of its labels name the rows and the columns."""
+    return Panel(
+        kind="table",
+        title=title,
+        description=description,
+        queries=[_instant(query)],
+        width=width,
+        height=height,
+        defaults={**_TABLE_DEFAULTS, "unit": looks.COUNT},
+        options=_table_options(rows.capitalize(), descending=False),
+        transformations=[
+            {"id": "groupingToMatrix", "options": {"columnField": columns, "rowField": rows, "valueField": "Value"}},
+            {
+                "id": "organize",
+                "options": {
+                    "excludeByName": {},
+                    "indexByName": {},
+                    "renameByName": {f"{rows}\\{columns}": rows.capitalize()},
+                },
+            },
+        ],
+    )
+
+
 def table(
     title: str,
     description: str,
@@ -265,21 +308,12 @@ def table(
         queries=[_instant(query) for query in ((queries,) if isinstance(queries, str) else queries)],
         width=width,
         height=height,
-        defaults={
-            "color": {"mode": "thresholds"},
-            "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True, "inspect": False},
-            "thresholds": looks.PLAIN,
-        },
+        defaults=_TABLE_DEFAULTS,
         overrides=[
             *(column.override() for column in looks_of.values()),
             *(Column(name, looks.NUMBER, hidden=True).override() for name in later),
         ],
-        options={
-            "cellHeight": "sm",
-            "footer": {"countRows": False, "fields": "", "reducer": ["sum"], "show": False},
-            "showHeader": True,
-            "sortBy": [{"displayName": sort[0], "desc": sort[1]}],
-        },
+        options=_table_options(sort[0], descending=sort[1]),
         transformations=[
             {"id": "filterFieldsByName", "options": {"include": {"pattern": f"^({'|'.join(columns)})$"}}},
             {"id": "merge", "options": {}},

@@ -1,7 +1,7 @@
 """A query of Prometheus, in its own words, and what many of them have in common.
 
-In an expression `{node`, `{daemons`, `{gpus` and `{incident` begin a selector of what the dashboard's variables
-choose.
+In an expression `{clusters`, `{node`, `{daemons`, `{gpus` and `{incident` begin a selector of what the dashboard's
+variables choose.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,8 +12,10 @@ Json = Mapping[str, Any]
 
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 
-CHOSEN = 'cluster=~"$cluster", job=~"$job", instance=~"$instance"'
+CLUSTER = 'cluster=~"$cluster"'
+CHOSEN = f'{CLUSTER}, job=~"$job", instance=~"$instance"'
 SELECTORS = {
+    "{clusters": f"{{{CLUSTER}",
     "{node": f"{{{CHOSEN}",
     "{daemons": f'{{{CHOSEN}, daemon=~"$daemon"',
     "{gpus": f'{{{CHOSEN}, gpu=~"$gpu"',

@@ -12,12 +12,17 @@ _FIT = "cuda_mps_gpu_clients_fit"
 _THREADS = "cuda_mps_gpu_thread_percentage_committed_ratio"
 _PINNED = "cuda_mps_gpu_pinned_memory_committed_ratio"
 
-_LEAST = (
-    f"min by ({GPU}) ({_FIT}{{gpus}})"
-    f' and max by ({GPU}) ({_FIT}{{gpus, bound="memory"}})'
-    f' and max by ({GPU}) ({_FIT}{{gpus, bound="slots"}})'
-)
-"""Without memory or slots, the smallest known bound may be too large."""
+
+def clients_fit(of: str) -> str:
+    """Return the smallest bound of each GPU. Without memory or slots, the smallest known bound may be too large."""
+    return (
+        f"min by ({GPU}) ({_FIT}{{{of}}})"
+        f' and max by ({GPU}) ({_FIT}{{{of}, bound="memory"}})'
+        f' and max by ({GPU}) ({_FIT}{{{of}, bound="slots"}})'
+    )
+
+
+_LEAST = clients_fit("gpus")
 
 SHARING = Row(
     "Quality of sharing",

@@ -23,6 +23,7 @@ PARSED_WITH = {**CHOSEN, "$incident": "4242-1a1fe91cac0", "$node": "node1:10677"
 class Query:
     """An expression, its place in a dashboard, and whether it is an instant query."""
 
+    model: Model
     where: str
     expression: str
     instant: bool
@@ -54,9 +55,9 @@ def queries_of(model: Model) -> Iterator[Query]:
     for panel in panels(model):
         for target in panel["targets"]:
             where = f"{model['title']}: {panel['title']} {target['refId']}"
-            yield Query(where, target["expr"], target["instant"])
+            yield Query(model, where, target["expr"], target["instant"])
     for annotation in annotations(model):
-        yield Query(f"{model['title']}: marks of {annotation['name']}", annotation["expr"], instant=False)
+        yield Query(model, f"{model['title']}: marks of {annotation['name']}", annotation["expr"], instant=False)
 
 
 def query_of_variable(variable: Model) -> str:
