@@ -47,8 +47,8 @@ CLIENTS = Row(
         ),
         table(
             "Labels of the clients' pods",
-            "The labels that --kubernetes.pod-labels lists, until a day after the pod's last use. Empty: the option is "
-            "not set, or no pod has clients.",
+            "The labels that --kubernetes.pod-labels lists, until an hour after the pod's last use. Empty: the option "
+            "is not set, or no pod has clients.",
             "cuda_mps_pod_labels{node}",
             {
                 "instance": "Node",
