@@ -78,18 +78,13 @@ class _Expressions:
         return f"60 * sum_over_time({self.family(name)}{MINUTES})"
 
     def owner(self) -> str:
-        """Return a series for each workload, of value 1, with the labels of its owner."""
-        info = self.family("cuda_mps_workload_info")
+        """Return a series for each workload, of value 1, with the labels of its owner in most of the interval."""
         return _lines(
             """
             label_replace(
               label_join(
                 label_join(
-                  topk by ({workload}) (1,
-                    {info} offset 1m
-                      or on ({workload})
-                    last_over_time({info}[10m] offset 1m)
-                  ),
+                  topk by ({workload}) (1, count_over_time({info}[10m] offset 1m)) ^ 0,
                   "team", "", "{team}"
                 ),
                 "application", "/", "workload_kind", "client_pod", "workload"
@@ -99,7 +94,7 @@ class _Expressions:
             )
             """,
             workload=WORKLOAD,
-            info=info,
+            info=self.family("cuda_mps_workload_info"),
             team=self.of.team_label,
             application=APPLICATION,
         )
