@@ -1,5 +1,6 @@
 """`report`: the answers about a fleet, from Prometheus or a store with its HTTP API."""
 
+import csv
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from exporter.clock import SystemClock
 from exporter.config.settings import Config
 from exporter.errors import ConfigError, ServiceError
 from exporter.fleet.answers import ANSWERS, COST_BY_SLURM_JOB, IDLE_BY_CLUSTER
-from exporter.fleet.report import accounts_of, as_csv, as_markdown, cost_by_account, period, table
+from exporter.fleet.report import accounts_of, as_markdown, cost_by_account, csv_rows, period, table
 from exporter.remote_client import Prometheus
 from exporter.terminal import progress
 
@@ -41,7 +42,7 @@ def report(arguments: Namespace, _: Config) -> int:
             jobs = table(COST_BY_SLURM_JOB, ask, of, arguments.selector, limit=None)
             tables.append(cost_by_account(jobs, accounts))
     if arguments.format == "csv":
-        sys.stdout.write(as_csv(tables))
+        csv.writer(sys.stdout).writerows(csv_rows(tables))
     else:
         print("\n".join(as_markdown(clusters, tables, of)))
     return 0

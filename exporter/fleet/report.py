@@ -4,10 +4,8 @@ Workloads choose names. So a name cannot break a table, become markup or a link,
 """
 
 import calendar
-import csv
-import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from exporter.errors import ConfigError
@@ -30,7 +28,7 @@ _FORMS: Mapping[Unit, tuple[str, float, str]] = {
 }
 """How a value is shown: the unit after the heading, the factor, and the format in Markdown."""
 
-_MARKUP = re.compile(r"[\\`*\[\]<>|&~:@#!$]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.", re.IGNORECASE)
+_MARKUP = re.compile(r"[\\`*\[\]<>|&~@#!$]|:(?=//)|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.", re.IGNORECASE)
 """Characters that could begin markup or a link; an underscore within a word does not."""
 
 
@@ -54,14 +52,11 @@ class Table:
     answer: Answer
     rows: Sequence[tuple[Sequence[str], Sequence[float | None]]]
 
-    @property
-    def total(self) -> Mapping[str, float]:
-        """The sums of the columns, by heading."""
-        values = zip(*(values for _, values in self.rows), strict=True)
-        return {
-            column.heading: sum(value or 0 for value in of_column)
-            for column, of_column in zip(self.answer.columns, values, strict=True)
-        }
+    def total(self, heading: str) -> str:
+        """Return the sum of a column as text."""
+        number = [column.heading for column in self.answer.columns].index(heading)
+        known = _sum(values[number] for _, values in self.rows)
+        return "unknown" if known is None else f"{known:,.2f}"
 
 
 def period(months: int | None, days: int | None, now: float) -> Period:
@@ -110,10 +105,10 @@ def cost_by_account(jobs: Table, accounts: Mapping[str, str]) -> Table:
     if len(clusters := {labels[0] for labels, _ in jobs.rows}) > 1:
         names = ", ".join(map(printable, sorted(clusters)))
         raise ConfigError(f"--accounts: there are jobs of several clusters ({names}); choose one with --selector")
-    sums: dict[str, list[float]] = {}
+    of_account: dict[str, list[Sequence[float | None]]] = {}
     for (_, job, _), values in jobs.rows:
-        of_account = sums.setdefault(accounts.get(job, ""), [0.0] * len(values))
-        of_account[:] = [total + (value or 0) for total, value in zip(of_account, values, strict=True)]
+        of_account.setdefault(accounts.get(job, ""), []).append(values)
+    sums = {account: [_sum(column) for column in zip(*rows, strict=True)] for account, rows in of_account.items()}
     answer = replace(
         COST_BY_SLURM_JOB,
         key="cost_by_account",
@@ -121,22 +116,21 @@ def cost_by_account(jobs: Table, accounts: Mapping[str, str]) -> Table:
         meaning=f"{COST_BY_SLURM_JOB.meaning} Without account: jobs that the file of --accounts does not have.",
         labels={"account": "Account"},
     )
-    rows = sorted(sums.items(), key=lambda each: -each[1][0])
+    rows = sorted(sums.items(), key=lambda each: each[1][0] or 0, reverse=True)
     return Table(answer, [((account,), values) for account, values in rows])
 
 
 def as_markdown(clusters: Table, tables: Sequence[Table], of: Period) -> Iterator[str]:
     """Yield the lines of the report: the period and the total of the clusters, then the tables."""
     start, end = (utc_time(at)[:16].replace("T", " ") for at in (of.start, of.end))
-    total = clusters.total
     yield "# GPU use and faults of CUDA MPS"
     yield ""
-    yield f"Period: {start} to {end} UTC"
+    yield f"- Period: {start} to {end} UTC"
     if names := ", ".join(_markdown(printable(name)) for (name,), _ in clusters.rows if name):
-        yield f"Clusters: {names}"
+        yield f"- Clusters: {names}"
     yield (
-        f"Total: {total['GPU time']:,.1f} GPU hours; cost of use {total['Cost of use']:,.2f},"
-        f" of idle time {total['Cost of idle time']:,.2f}"
+        f"- Total: {clusters.total('GPU time')} GPU hours; cost of use {clusters.total('Cost of use')},"
+        f" of idle time {clusters.total('Cost of idle time')}"
     )
     for each in tables:
         yield from ["", f"## {each.answer.title}", "", each.answer.meaning, ""]
@@ -153,15 +147,12 @@ def _markdown_table(of: Table) -> Iterator[str]:
     yield from (f"| {' | '.join(line)} |" for line in zip(*padded, strict=True))
 
 
-def as_csv(tables: Sequence[Table]) -> str:
-    """Return the tables as RFC 4180 has them: each with its headings, and with the key of the answer in each row."""
-    text = io.StringIO()
-    writer = csv.writer(text)
+def csv_rows(tables: Sequence[Table]) -> Iterator[Sequence[str]]:
+    """Yield the rows of the tables: the headings of each, then its rows, which begin with the key of the answer."""
     for each in tables:
         columns = list(_columns(each, _no_formula, exact=True))
-        writer.writerow(["answer", *(heading for heading, _, _ in columns)])
-        writer.writerows([each.answer.key, *row] for row in zip(*(cells for _, _, cells in columns), strict=True))
-    return text.getvalue()
+        yield ["answer", *(heading for heading, _, _ in columns)]
+        yield from ([each.answer.key, *row] for row in zip(*(cells for _, _, cells in columns), strict=True))
 
 
 def _columns(
@@ -180,6 +171,12 @@ def _columns(
             form = ".10g" if exact else form
             texts = [None if (value := row[number]) is None else f"{value * factor:{form}}" for _, row in of.rows]
         yield f"{column.heading}{unit}", str.rjust, [text or "" for text in texts]
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum of the known values, or None if there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _markdown(name: str) -> str:
