@@ -132,11 +132,21 @@ _IDLE = [
     Column("Used", Unit.RATIO, f"{_USED_SECONDS} / {_GPU_SECONDS}"),
     Column("Cost of use", Unit.COST, f"{_USED_SECONDS} / 3600 {_TIMES_PRICE}"),
 ]
+_RECORDED = (
+    "clamp_max(max by ($by) (count_over_time(cluster:cuda_mps_gpu_hour_price:value{$selector}[$range])) "
+    "/ scalar(count_over_time(vector(1)[$range:10m])), 1)"
+)
 _IDLE_MEANING = "Idle is GPU time less SM time: a client with a few busy SMs uses little of its GPU."
 
 NODE: Mapping[str, str] = {"cluster": "Cluster", "job": "", "instance": "Node"}
 
-IDLE_BY_CLUSTER = Answer("idle_by_cluster", "Clusters", _IDLE_MEANING, {"cluster": "Cluster"}, _IDLE)
+IDLE_BY_CLUSTER = Answer(
+    "idle_by_cluster",
+    "Clusters",
+    f"{_IDLE_MEANING} Recorded is the fraction of the period for which the recording rules were evaluated.",
+    {"cluster": "Cluster"},
+    [*_IDLE, Column("Recorded", Unit.RATIO, _RECORDED)],
+)
 IDLE_BY_NODE = Answer("idle_by_node", "Idle cost by node", _IDLE_MEANING, NODE, _IDLE)
 
 _CLIENT_SECONDS = _total("application:cuda_mps_client_seconds:increase10m")
@@ -191,7 +201,7 @@ SIZES = Answer(
 
 CRASHES = Answer(
     "crashes",
-    "Who crashed whom",
+    "Suspects and affected applications",
     "Clients that faults ended, by the main suspect of each fault. Confidence: high is at least 0.8, medium 0.5.",
     {
         "cluster": "Cluster",
