@@ -12,7 +12,9 @@ from dashboards.__main__ import BOARDS, path
 from dashboards.board import COLUMNS, TAG, Board
 from dashboards.links import OF_CHOSEN_NODES
 from dashboards.panel import SHORT_NAMES
+from dashboards.parameters import Parameters
 from dashboards.problems import NUMBERS, SHOWN_PROBLEMS
+from dashboards.recording import groups
 from exporter.metrics.catalogue import CATALOGUE
 from tests.dashboards.queries import ALL_QUERIES, EXPRESSIONS, MODELS, Model, annotations, panels, variables
 from tests.promql import problems, selectors, unrated
@@ -292,10 +294,12 @@ def test_finds_a_counter_without_a_rate(subtests: pytest.Subtests) -> None:
             assert unrated(expression) == found
 
 
-def test_each_family_is_on_a_dashboard(subtests: pytest.Subtests) -> None:
+def test_each_family_is_on_a_dashboard_or_recorded(subtests: pytest.Subtests) -> None:
+    expressions = [each.expression for each in ALL_QUERIES.values()]
+    expressions += [rule.expression for group in groups(Parameters()) for rule in group.rules]
     for family in [family.name for family in CATALOGUE]:
         with subtests.test(family=family):
-            assert any(re.search(rf"\b{family}(_sum)?\b", each.expression) for each in ALL_QUERIES.values())
+            assert any(re.search(rf"\b{family}(_sum)?\b", each) for each in expressions)
 
 
 def test_problems_are_from_the_catalogue_and_appear_once() -> None:
