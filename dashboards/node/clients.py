@@ -6,6 +6,7 @@ from dashboards.panel import Column, lines, table
 from dashboards.query import CLIENT, DAEMON, NODE, WORKLOAD, Query, rate
 
 _WHO = "pid, user, command, unit, client_container, client_pod_uid, client_pod, client_namespace, slurm_job_id"
+_OWNER = "client_namespace, client_pod, client_container, user, unit, slurm_job_id"
 _INFO = f"topk by ({CLIENT}) (1, cuda_mps_client_info{{daemons}})"
 _SAME = f"{DAEMON}, server, client, {_WHO}"
 
@@ -44,6 +45,33 @@ CLIENTS = Row(
             },
             sort=("GPU memory", True),
             height=10,
+        ),
+        table(
+            "Workloads",
+            "Workloads with usage in the last hour, also those that have ended. Clients ended: by faults, in the "
+            "selected time range. An empty cell: unknown, or several values.",
+            (
+                f"max by ({WORKLOAD}, {_OWNER}) (cuda_mps_workload_info{{node}})",
+                (
+                    f"round(sum by ({WORKLOAD}, {_OWNER}) (increase("
+                    f"cuda_mps_workload_faulted_clients_total{{node}}[$__range]) * on ({WORKLOAD}) "
+                    f"group_left ({_OWNER}) topk by ({WORKLOAD}) (1, cuda_mps_workload_info{{node}})))"
+                ),
+            ),
+            {
+                "instance": "Node",
+                "workload_kind": "Kind",
+                "workload": "Workload",
+                "client_namespace": "Namespace",
+                "client_pod": "Pod",
+                "slurm_job_id": "Slurm job",
+                "client_container": "Container",
+                "unit": "Unit",
+                "user": "User",
+                "Value #B": Column("Clients ended", looks.COUNT),
+                "Value #A": Column("Known", looks.NUMBER, hidden=True),
+            },
+            sort=("Workload", False),
         ),
         table(
             "Labels of the clients' pods",
