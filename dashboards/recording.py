@@ -57,20 +57,26 @@ class _Expressions:
         return f"{name}{{{', '.join(part for part in (self.of.matchers, matchers) if part)}}}"
 
     def increase(self, name: str) -> str:
-        """Return what a counter gained in ten minutes, also if it began or ended meanwhile; sums are exact."""
-        now = f"last_over_time({self.family(name)}[10m] offset 1m)"
+        """Return what a counter gained in ten minutes, exactly, also if its series began or was reset meanwhile.
+
+        The samples before a node was first scraped may be old, so its counters count from then on.
+        """
         return _lines(
-            f"""
-            {now}
-              - last_over_time({self.family(name)}[10m] offset 11m) >= 0
-              or
-            {now}
-              and on ({NODE})
-            last_over_time({self.family("cuda_mps_exporter_build_info")}[10m] offset 11m)
-              or
-            {now}
-              - min_over_time({self.family(name)}[10m] offset 1m)
             """
+            last_over_time({counter}[10m] offset 1m)
+              - (
+                last_over_time({counter}[10m] offset 11m)
+                  or
+                min_over_time({counter}[10m] offset 1m)
+                  unless on ({node})
+                last_over_time({exporter}[10m] offset 11m)
+              ) >= 0
+              or
+            last_over_time({counter}[10m] offset 1m)
+            """,
+            counter=self.family(name),
+            node=NODE,
+            exporter=self.family("cuda_mps_exporter_build_info"),
         )
 
     def seconds(self, name: str) -> str:
