@@ -4,6 +4,7 @@ The modules have what each command does: arguments and a configuration in, the e
 """
 
 import argparse
+import re
 from functools import partial
 from typing import Any
 
@@ -197,7 +198,7 @@ def _count(text: str) -> int:
 
 def _month(text: str) -> int:
     """Return the number of a month since the year 0."""
-    year, _, month = text.partition("-")
-    if not (text.replace("-", "").isdecimal() and len(year) == 4 and len(month) == 2 and 1 <= int(month) <= 12):
+    found = re.fullmatch(r"((?:19[7-9]|20\d)\d)-(0[1-9]|1[0-2])", text, re.ASCII)
+    if found is None:
         raise argparse.ArgumentTypeError("expected a month such as 2026-10")
-    return 12 * int(year) + int(month) - 1
+    return 12 * int(found[1]) + int(found[2]) - 1

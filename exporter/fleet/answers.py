@@ -106,7 +106,7 @@ _COST = "SM time is in hours of a whole GPU. Cost is SM time multiplied by the p
 COST_BY_NAMESPACE = Answer(
     "cost_by_namespace",
     "Cost by namespace",
-    f"{_COST} Without namespace: workloads that are not pods.",
+    f"{_COST} Without namespace: workloads that are not pods, and unattributed use.",
     {"cluster": "Cluster", "client_namespace": "Namespace"},
     [
         *_use(),
@@ -132,6 +132,7 @@ _IDLE = [
     Column("Used", Unit.RATIO, f"{_USED_SECONDS} / {_GPU_SECONDS}"),
     Column("Cost of use", Unit.COST, f"{_USED_SECONDS} / 3600 {_TIMES_PRICE}"),
 ]
+_UNATTRIBUTED = 'workload_kind="unattributed", '
 _RECORDED = (
     "clamp_max(max by ($by) (count_over_time(cluster:cuda_mps_gpu_hour_price:value{$selector}[$range])) "
     "/ scalar(count_over_time(vector(1)[$range:10m])), 1)"
@@ -143,9 +144,14 @@ NODE: Mapping[str, str] = {"cluster": "Cluster", "job": "", "instance": "Node"}
 IDLE_BY_CLUSTER = Answer(
     "idle_by_cluster",
     "Clusters",
-    f"{_IDLE_MEANING} Recorded is the fraction of the period for which the recording rules were evaluated.",
+    f"{_IDLE_MEANING} Unattributed is the fraction of the SM time that is not known by workload. Recorded is the "
+    "fraction of the period for which the recording rules were evaluated.",
     {"cluster": "Cluster"},
-    [*_IDLE, Column("Recorded", Unit.RATIO, _RECORDED)],
+    [
+        *_IDLE,
+        Column("Unattributed", Unit.RATIO, f"{_total(_SM_SECONDS, _UNATTRIBUTED)} / {_total(_NODE_SM)}"),
+        Column("Recorded", Unit.RATIO, _RECORDED),
+    ],
 )
 IDLE_BY_NODE = Answer("idle_by_node", "Idle cost by node", _IDLE_MEANING, NODE, _IDLE)
 
@@ -155,8 +161,8 @@ _SUFFERED = _total("application:cuda_mps_faults_suffered:increase10m")
 _PEAK_SM = _peak("application:cuda_mps_client_sm_ratio:avg10m")
 _PEAK_MEMORY = _peak("application:cuda_mps_client_memory_bytes:avg10m")
 
-_PERCENTAGE = f"clamp(5 * ceil(25 * {_PEAK_SM}), 5, 100)"
-"""1.25 times the peak, in steps of 5 %."""
+_PERCENTAGE = f"clamp(5 * ceil(25 * ({_PEAK_SM} > 0)), 5, 100)"
+"""1.25 times the peak, in steps of 5 %. A peak of 0 is no measurement: the SM time of the clients is unknown."""
 _MEMORY_LIMIT = f"1048576 * ceil(1.2 * {_PEAK_MEMORY} / 1048576)"
 """1.2 times the peak, in MiB."""
 _BY_THREADS = f"floor(100 / {_PERCENTAGE})"
@@ -169,9 +175,9 @@ SIZES = Answer(
     "sizes",
     "Requested and used, with recommended limits",
     "Threads and memory are for each client. Peaks are averages over the clients and 10 minutes. The recommended "
-    "thread percentage is 1.25 times the peak, the memory limit 1.2 times. Replicas: how many such clients fit on a "
-    "GPU. Risk high: it was the suspect of a fault; such a fault ends all clients on the GPU. Risk medium: observed "
-    "for less than 24 client hours.",
+    "thread percentage is 1.25 times the peak, the memory limit 1.2 times. If more than 10 % of the SM time is "
+    "unattributed, the percentages are too low. Replicas: how many such clients fit on a GPU. Risk high: it was the "
+    "suspect of a fault; such a fault ends all clients on the GPU. Risk medium: less than 24 client hours.",
     {
         "cluster": "Cluster",
         "client_namespace": "Namespace",
