@@ -10,8 +10,10 @@ from dashboards.incident import INCIDENT
 from dashboards.node import NODE
 from dashboards.parameters import Parameters
 from dashboards.recording import text
+from dashboards.reliability import RELIABILITY
+from dashboards.usage import USAGE
 
-BOARDS = (FLEET, NODE, INCIDENT, ACCOUNTING)
+BOARDS = (FLEET, USAGE, RELIABILITY, INCIDENT, NODE, ACCOUNTING)
 HERE = Path(__file__).parent
 RECORDING = HERE.parent / "alerts" / "cuda-mps.recording.yml"
 
