@@ -12,8 +12,8 @@ from dashboards.panel import Panel
 from dashboards.parameters import DEFAULTS, Parameters
 from dashboards.query import DATASOURCE, Json, selected
 
-SCHEMA_VERSION = 39
-"""Grafana 11.0's: older than that is not read, and newer ones bring it up to date as they read it."""
+SCHEMA_VERSION = 38
+"""Grafana 10.0's. Newer versions bring it up to date as they read it."""
 
 TAG = "cuda-mps"
 COLUMNS = 24
