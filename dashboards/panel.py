@@ -238,7 +238,7 @@ def timeline(
         height=height,
         defaults={
             "color": {"mode": "thresholds"},
-            "custom": {"fillOpacity": 70, "lineWidth": 0, "spanNulls": False},
+            "custom": {"fillOpacity": 70, "lineWidth": 0},
             "mappings": list(mappings),
             "thresholds": looks.PLAIN,
             "unit": looks.NUMBER,

@@ -25,7 +25,8 @@ class Threshold:
 
     def set_in(self, expressions: str, value: float) -> str:
         """Return the text of one or more expressions with another number."""
-        compared = rf"\b({self.family}\{{[^{{}}]*\}}(?:\[\w+\])?[\s)]*>=? ){re.escape(self.default)}(?![\w.])"
+        selector = r'\{(?:"(?:[^"\\]|\\.)*"|[^"{}])*\}'
+        compared = rf"\b({self.family}{selector}(?:\[\w+\])?[\s)]*>=? ){re.escape(self.default)}(?![\w.])"
         return re.sub(compared, rf"\g<1>{value!r}", expressions)
 
 

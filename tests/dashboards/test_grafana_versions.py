@@ -1,7 +1,7 @@
-"""Grafana 10 to 13 read the dashboards: they use only what 10.0 has, and nothing that a later version removed.
+"""Grafana 10 to 13 read the dashboards: they use only what each of these versions has, or converts.
 
-The sets are from the documentation of Grafana 10.0. What later versions convert is from their migrations: of schemas 39 to
-43, and of the table panel in 12.
+The sets are what the dashboards use of the models of Grafana 10 (Grafana's Foundation SDK 10.1.0) and 13 (package
+@grafana/schema 13.2.3). What later versions convert is in Grafana's migrations of the schemas 39 to 43 and of tables.
 """
 
 import json
@@ -29,7 +29,7 @@ CUSTOM = {
         *("drawStyle", "fillOpacity", "lineInterpolation", "lineStyle", "lineWidth", "showPoints", "spanNulls"),
         "stacking",
     },
-    "state-timeline": {"fillOpacity", "lineWidth", "spanNulls"},
+    "state-timeline": {"fillOpacity", "lineWidth"},
     # Grafana 12 converts `hidden`.
     "table": {"align", "cellOptions", "filterable", "hidden", "inspect", "width"},
 }
