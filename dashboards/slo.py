@@ -54,10 +54,10 @@ def expression(severity: str, objective: float) -> str:
     )
 
 
-def _instance(job: str) -> str:
+def _instance(matchers: str) -> str:
     """Return the template of an exporter that can be reached: the alert is about none."""
     return (
-        f'{{{{ with query `up{{job="{job}"}} == 1` | sortByLabel "instance" }}}}{{{{ (first .).Labels.instance }}}}'
+        f'{{{{ with query `up{{{matchers}}} == 1` | sortByLabel "instance" }}}}{{{{ (first .).Labels.instance }}}}'
         "{{ else }}localhost:10677{{ end }}"
     )
 
@@ -88,7 +88,7 @@ def text(of: Parameters) -> str:
             severity=severity,
             job=of.job,
             objective=f"{100 * of.objective:.10g}",
-            runbooks=of.runbook_url.replace("{instance}", _instance(of.job)),
+            runbooks=of.runbook_url.replace("{instance}", _instance(of.matchers)),
             alert=ALERT,
             board=f"{of.grafana_url}/d/cuda-mps-reliability",
         )
