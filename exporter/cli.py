@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "once": ("client.once", "print the metrics of the service, or write them to a file for node_exporter"),
     "record": ("serve.record", "write observations to a file until interrupted"),
     "replay": ("local.replay", "print the events of a recording, or the metrics at its end"),
+    "report": ("fleet.report", "print cost, faults and service level of many nodes, from the series of Prometheus"),
     "doctor": ("local.doctor", "check for common mistakes with MPS and this exporter, and show how to fix them"),
     "demo": ("serve.demo", "serve a simulated node without a GPU"),
     "pause": ("client.pause", "make the service close the GPU driver, so that GPUs can be reset"),

@@ -60,6 +60,7 @@ PACKAGES: Mapping[str, str] = {
     "view": "model state usage watchdog",
     "metrics": "__version__ clock incidents model parse state usage view watchdog",
     "report": "model parse state usage view watchdog",
+    "fleet": "errors parse report",
     "page": "__version__ model parse report usage view",
     "store": "clock errors model view",
     "collectors": "clock model parse",
@@ -78,7 +79,7 @@ PACKAGES: Mapping[str, str] = {
     "doctor": "__version__ clock collectors config errors libcuda_probes model parse policy report state"
     " status_client view web",
     "demo": "clock collectors config errors model policy recording reducer report watchdog",
-    "commands": "actions app clock collectors config demo doctor errors log loop metrics model parse policy recording"
+    "commands": "actions app clock collectors config demo doctor errors fleet log loop metrics model parse policy recording"
     " reducer remote_client report service status_client store terminal view watchdog web",
     "cli": "__version__ commands config errors",
     "__main__": "cli",
@@ -106,7 +107,7 @@ def test_packages_have_no_circle() -> None:
 
 
 PURE = (
-    *("model/", "parse/", "state/", "incidents/", "watchdog/", "usage/", "report/", "page/"),
+    *("model/", "parse/", "state/", "incidents/", "watchdog/", "usage/", "report/", "page/", "fleet/"),
     *("reducer.py", "policy.py", "view.py"),
     *(f"doctor/{name}.py" for name in ("__init__", "facts", "gpus", "daemons", "processes")),
 )

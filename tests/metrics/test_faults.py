@@ -203,7 +203,7 @@ def test_counts_the_clients_that_a_fault_ended_by_main_suspect_when_it_is_over()
     assert not samples(lasting, FAULTED)
     over = reduced(*recovers, exited(600, at=AT + 30.05), look(at=AT + 33), start=lasting).node
     (ended,) = over.incidents.values()
-    named = ("", "none") if ended.suspect is None else (ended.suspect.workload, ended.suspect.level)
+    named = ("", "none") if ended.suspect is None else (ended.suspect.client.workload_label, ended.suspect.level)
     assert {(*named, 1)} == {
         (each.labels["suspect_workload"], each.labels["confidence"], each.value) for each in samples(over, FAULTED)
     }

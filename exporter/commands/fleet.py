@@ -1,0 +1,55 @@
+"""`report`: the answers about a fleet, from Prometheus or a store with its HTTP API."""
+
+import csv
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+from exporter.clock import SystemClock
+from exporter.config.settings import Config
+from exporter.errors import ConfigError, ServiceError
+from exporter.fleet.answers import ANSWERS, COST_BY_SLURM_JOB, IDLE_BY_CLUSTER
+from exporter.fleet.report import accounts_of, as_markdown, cost_by_account, csv_rows, period, table
+from exporter.remote_client import Prometheus
+from exporter.terminal import progress
+
+QUERY_SECONDS = 130.0
+"""Time for one query. Prometheus ends a query after two minutes."""
+
+
+def report(arguments: Namespace, _: Config) -> int:
+    """Print the answers of a period."""
+    wanted = [each for each in ANSWERS if arguments.answer in (None, each.key)]
+    if not wanted:
+        raise ConfigError(f"--answer: expected one of {', '.join(each.key for each in ANSWERS)}")
+    accounts = None if arguments.accounts is None else accounts_of(_text(arguments.accounts))
+    server = Prometheus(arguments.prometheus, arguments.cert, timeout=QUERY_SECONDS)
+    of = period(arguments.month, arguments.days, SystemClock().now())
+
+    def ask(query: str) -> list[tuple[Mapping[str, str], float]]:
+        return server.vector(query, of.end)
+
+    with progress(sys.stderr, "Asking Prometheus ..."):
+        clusters = table(IDLE_BY_CLUSTER, ask, of, arguments.selector)
+        if not clusters.rows:
+            raise ServiceError(
+                f"{server.url} has no recorded series of this period; load cuda-mps.recording.yml there, and check"
+                " --selector and the period"
+            )
+        tables = [clusters if each is IDLE_BY_CLUSTER else table(each, ask, of, arguments.selector) for each in wanted]
+        if accounts is not None:
+            jobs = table(COST_BY_SLURM_JOB, ask, of, arguments.selector, limit=None)
+            tables.append(cost_by_account(jobs, accounts))
+    if arguments.format == "csv":
+        csv.writer(sys.stdout).writerows(csv_rows(tables))
+    else:
+        print("\n".join(as_markdown(clusters, tables, of)))
+    return 0
+
+
+def _text(file: str) -> str:
+    try:
+        return Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--accounts {file}: cannot be read: {getattr(error, 'strerror', error)}") from error

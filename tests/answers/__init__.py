@@ -1,0 +1,1 @@
+"""Tests of the answers about a fleet, and of the command `report`."""

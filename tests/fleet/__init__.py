@@ -1,0 +1,1 @@
+"""The answers about a fleet, compared with what was simulated."""
