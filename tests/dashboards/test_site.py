@@ -73,7 +73,8 @@ def test_all_selectors_of_dashboards_have_the_selector() -> None:
                     matchers = {each.name for each in selector.matchers.matchers}
                     assert "env" in matchers or ":" in (selector.name or ""), query
             for variable in variables(model):
-                assert SELECTOR in variable["query"]["query"] == variable["definition"]
+                assert variable["query"]["query"] == variable["definition"]
+                assert SELECTOR in variable["definition"] or ":" in variable["definition"]
 
 
 @pytest.mark.parametrize("name", site.THRESHOLDS)
@@ -94,7 +95,7 @@ def test_a_threshold_changes_its_alert_and_its_words(name: str) -> None:
 
 def test_dashboards_and_recording_rules_have_the_thresholds_of_the_alerts() -> None:
     """A problem on a dashboard and its alert compare one family with one number."""
-    files = generated(Parameters(thresholds={"log_bytes": 5e9, "client_slots_ratio": 0.8, "stalled_seconds": 60}))
+    files = generated(Parameters(thresholds={"log_bytes": 5e9, "client_slots_ratio": 0.8, "stalled_seconds": 60.0}))
     for problem in SHOWN_PROBLEMS:
         for name in ("log_bytes", "client_slots_ratio", "stalled_seconds"):
             threshold = site.THRESHOLDS[name]
