@@ -106,6 +106,12 @@ def test_dashboards_and_recording_rules_have_the_thresholds_of_the_alerts() -> N
             assert number in text
 
 
+def test_the_reliability_dashboard_has_the_objective() -> None:
+    text = generated(Parameters(objective=0.95))["dashboards/cuda-mps-reliability.json"]
+    assert "The objective is 95 %." in text
+    assert {float(each) for each in re.findall(r"\) / (0\.\d+)", text)} == {0.05}
+
+
 @pytest.mark.parametrize(
     ("start", "link"),
     [
@@ -169,6 +175,7 @@ def test_the_page_lists_all_thresholds() -> None:
         (["--output=x", "--threshold=logs=1"], "unknown name 'logs'"),
         (["--output=x", "--threshold=log_bytes"], "invalid"),
         (["--output=x", "--objective=many"], "invalid"),
+        (["--output=x", "--objective=1"], "between 0 and 1"),
     ],
 )
 def test_refuses_wrong_parameters(arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
