@@ -1,4 +1,4 @@
-"""Writes dashboards and recording rules, as they are committed, or with the alerts for another site."""
+"""Writes dashboards and rules, the generated ones as they are committed, or all of them for another site."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from dashboards import recording, site
+from dashboards import recording, site, slo
 from dashboards.accounting import ACCOUNTING
 from dashboards.board import Board
 from dashboards.fleet import FLEET
@@ -19,6 +19,7 @@ from dashboards.usage import USAGE
 ROOT = Path(__file__).parents[1]
 ALERTS = "alerts/cuda-mps.rules.yml"
 RECORDING = "alerts/cuda-mps.recording.yml"
+SLO = "alerts/cuda-mps.slo.yml"
 PROVISIONING = "dashboards/provisioning/dashboards/cuda-mps.yml"
 
 
@@ -40,6 +41,7 @@ def generated(parameters: Parameters) -> Mapping[str, str]:
     return {
         **{f"dashboards/{board.uid}.json": board.text(parameters) for board in boards(parameters)},
         RECORDING: site.with_thresholds(recording.text(parameters), parameters),
+        SLO: slo.text(parameters),
     }
 
 
