@@ -1,4 +1,4 @@
-"""Reliability of a fleet: the share of good client-minutes, what spoils it, and who crashed whom."""
+"""Reliability of a fleet: the share of good client-minutes, what reduces it, and the suspects of faults."""
 
 from dashboards import looks
 from dashboards.answer import answer_table
@@ -106,10 +106,10 @@ def _by_pair() -> str:
 
 
 CRASHES = Row(
-    "Who crashed whom",
+    "Suspects and affected applications",
     (
         matrix(
-            "Who crashed whom, as a matrix",
+            "Matrix of suspects and affected applications",
             "Clients that faults ended: the likeliest cause in the row, the affected application in the column, both "
             "with their namespace. Only with high or medium confidence. Empty: there was none.",
             _by_pair(),
@@ -149,7 +149,7 @@ def reliability(objective: float) -> Board:
     return Board(
         uid="cuda-mps-reliability",
         title="CUDA MPS / Reliability",
-        description="Share of client-minutes without fault, refusal or bypass; its error budget; who crashed whom.",
+        description="Share of client-minutes without fault, refusal or bypass; its error budget; suspects of faults.",
         rows=(_level(objective), NODES, CRASHES),
         since="now-30d",
         refresh="5m",

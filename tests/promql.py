@@ -29,6 +29,7 @@ LABELS |= {
 """Those of kube-state-metrics are as its documentation has them."""
 
 LABELS["cuda_mps_pod_labels"].add("label_team")
+LABELS["cuda_mps_workload_info"].add("label_team")
 OF_LEVEL = {
     "application": f"{OWNER}, {SUSPECT}, confidence",
     "namespace": "cluster, client_namespace, resource",

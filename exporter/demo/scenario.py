@@ -290,7 +290,7 @@ class SimulatedDaemon:
         yield client.reading(at)
         if client.workload.pod is not None:
             uid, name, namespace = client.workload.pod
-            yield kinds.PodFound(at=at, uid=uid, name=name, namespace=namespace)
+            yield kinds.PodFound(at=at, uid=uid, name=name, namespace=namespace, labels={"team": "vision"})
 
     def disconnect(
         self, at: float, client: SimulatedProcess, *, killed: bool = False, why: str = ""

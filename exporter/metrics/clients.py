@@ -152,7 +152,7 @@ def _workload_identities(view: View) -> Iterable[tuple[object, ...]]:
         labels = tuple(map(printable, account_labels(account)))
         known = None if isinstance(account, SharedAccount) else identities.get(account)
         identity = known or WorkloadIdentity()
-        found[labels] = found.get(labels, identity).merged(identity)
+        found[labels] = found[labels].merged(identity) if labels in found else identity
     for labels, each in found.items():
         values = (each.namespace, each.pod, each.container, each.user, each.unit, each.slurm_job_id)
         yield (*labels, *(value or "" for value in values), each.labels or {}), 1

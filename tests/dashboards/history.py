@@ -115,7 +115,7 @@ def _unwell(node: Node) -> Node:
 
     A log is blocked as well, and a watchdog does not act because its state could not be read. A daemon runs for a
     resource claim. Another one has static SM partitions and namespaces, a third one MLOPart devices. A GPU has MIG
-    instances. Pods have labels.
+    instances.
     """
     first, second, last = node.daemons
     seen = (
@@ -151,7 +151,6 @@ def _unwell(node: Node) -> Node:
         watches={**node.watches, **watches},
         gpus={**node.gpus, **mig().gpus, GPU: gpu},
         processes={**node.processes, **partitioned().processes},
-        pods={uid: replace(pod, labels={"team": "vision"}) for uid, pod in node.pods.items()},
     )
 
 

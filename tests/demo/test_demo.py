@@ -234,6 +234,9 @@ def test_has_clients_of_every_kind_of_workload() -> None:
     accounts = {workload.kind for minute in hour() for workload in minute.node.accounts}
     assert accounts == set(WorkloadKind) - {WorkloadKind.TASK}
     assert {pod.namespace for minute in hour() for pod in minute.node.pods.values()} == {"inference"}
+    known = {workload.kind: each for workload, each in hour()[-1].node.usage_totals.identities.items()}
+    assert (known[WorkloadKind.POD].namespace, known[WorkloadKind.POD].labels) == ("inference", {"team": "vision"})
+    assert known[WorkloadKind.SLURM_JOB].slurm_job_id
 
 
 def test_some_clients_use_two_gpus_and_others_one() -> None:
@@ -304,8 +307,8 @@ def test_every_family_has_samples_in_the_first_minute() -> None:
     without = ("cuda_mps_exporter_history_", "cuda_mps_exporter_config_", "cuda_mps_watchdog_quarantined_")
     without += ("cuda_mps_exporter_log_records_", "cuda_mps_exporter_accept_failures_", "cuda_mps_daemon_claim_")
     without += ("cuda_mps_exporter_source_problem_", "cuda_mps_exporter_simulated")
-    # Of MIG, protocol 3 and labels of pods, which the demo does not simulate.
-    without += ("cuda_mps_gpu_mig_info", "cuda_mps_gpu_mig_sms", "cuda_mps_server_name_", "cuda_mps_pod_labels")
+    # Of MIG and protocol 3, which the demo does not simulate.
+    without += ("cuda_mps_gpu_mig_info", "cuda_mps_gpu_mig_sms", "cuda_mps_server_name_")
     without += ("cuda_mps_exporter_replies_",)
     assert {family.name for family in CATALOGUE if not family.name.startswith(without)} == seen
 
