@@ -1,5 +1,7 @@
 """Usage and cost of a fleet: who costs what, which limits would do, and which GPUs could take more clients."""
 
+from dataclasses import replace
+
 from dashboards import looks
 from dashboards.accounting.sharing import clients_fit
 from dashboards.answer import HOURS, answer_table
@@ -13,6 +15,20 @@ from exporter.usage.capacity import Bound
 LISTED = 50
 
 
+def _cost(answer: answers.Answer, *, width: int = 24, height: int = 8) -> Panel:
+    """Return the table of a cost, with the same columns of what the clients may use."""
+    reserved = [
+        replace(column, heading=heading, query=column.query.replace("cuda_mps_sm_", "cuda_mps_requested_sm_"))
+        for column, heading in zip(answer.columns, ("Reserved", "Cost of reservation"), strict=False)
+    ]
+    return answer_table(
+        replace(answer, columns=[*answer.columns, *reserved]),
+        "Reserved: the threads that clients may use, multiplied by time.",
+        width=width,
+        height=height,
+    )
+
+
 def _hours(title: str, description: str, series: str, by: str, legend: str) -> Panel:
     """The hours between two points of a graph, of those ten with the most in the whole range."""
     each = f"sum by ({by}) (sum_over_time({series}{{clusters}}[$__interval])) / 3600"
@@ -24,8 +40,23 @@ COST = Row(
     "Cost",
     (
         answer_table(answers.IDLE_BY_CLUSTER, "The price of a GPU hour is a parameter of the rules.", height=5),
-        answer_table(answers.COST_BY_NAMESPACE, width=12, height=8),
-        answer_table(answers.COST_BY_TEAM, "Team: a listed label of the pod.", width=12, height=8),
+        _cost(answers.COST_BY_NAMESPACE),
+        _cost(answers.COST_BY_TEAM),
+    ),
+)
+
+JOBS = Row(
+    "Users, jobs and nodes",
+    (
+        _cost(answers.COST_BY_USER),
+        _cost(answers.COST_BY_SLURM_JOB),
+        answer_table(answers.IDLE_BY_NODE),
+    ),
+)
+
+OVER_TIME = Row(
+    "Over time",
+    (
         _hours(
             "SM time by namespace",
             "Hours of whole GPUs that the ten namespaces with the most SM time used. Without namespace: all workloads "
@@ -41,15 +72,6 @@ COST = Row(
             "cluster",
             "GPUs {{cluster}}",
         ),
-    ),
-)
-
-JOBS = Row(
-    "Users, jobs and nodes",
-    (
-        answer_table(answers.COST_BY_USER, width=12),
-        answer_table(answers.COST_BY_SLURM_JOB, width=12),
-        answer_table(answers.IDLE_BY_NODE),
     ),
 )
 
@@ -134,7 +156,7 @@ USAGE = Board(
     uid="cuda-mps-usage",
     title="CUDA MPS / Usage and cost",
     description="Cost of each namespace, team, user and job; limits that would do; GPUs that could take more clients.",
-    rows=(COST, JOBS, LIMITS, PACKING),
+    rows=(COST, JOBS, OVER_TIME, LIMITS, PACKING),
     since="now-30d",
     refresh="5m",
 )
