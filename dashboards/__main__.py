@@ -1,4 +1,4 @@
-"""Writes every dashboard's JSON."""
+"""Write the JSON of the dashboards, and the rules."""
 
 import sys
 from pathlib import Path
@@ -8,9 +8,14 @@ from dashboards.board import Board
 from dashboards.fleet import FLEET
 from dashboards.incident import INCIDENT
 from dashboards.node import NODE
+from dashboards.parameters import Parameters
+from dashboards.recording import text
+from dashboards.reliability import RELIABILITY
+from dashboards.usage import USAGE
 
-BOARDS = (FLEET, NODE, INCIDENT, ACCOUNTING)
+BOARDS = (FLEET, USAGE, RELIABILITY, INCIDENT, NODE, ACCOUNTING)
 HERE = Path(__file__).parent
+RECORDING = HERE.parent / "alerts" / "cuda-mps.recording.yml"
 
 
 def path(board: Board) -> Path:
@@ -22,6 +27,7 @@ def main() -> int:
     """Write them all."""
     for board in BOARDS:
         path(board).write_text(board.text())
+    RECORDING.write_text(text(Parameters()))
     return 0
 
 

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
+from dashboards.links import BOARDS, OF_CHOSEN_NODES, to_others
 from dashboards.looks import Colour
 from dashboards.panel import Panel
 from dashboards.query import DATASOURCE, Json, selected
@@ -20,6 +21,7 @@ COLUMNS = 24
 class Variable:
     """What the reader chooses from. `regex` takes the choices out of what the query gives.
 
+    `everything` is the pattern of all choices, which is the default; if it is empty, the first choice is the default.
     One that is `derived` follows from the others, and is not shown.
     """
 
@@ -27,6 +29,7 @@ class Variable:
     label: str
     query: str
     regex: str = ""
+    everything: str = ""
     several: bool = False
     derived: bool = False
     sorted: bool = True
@@ -35,14 +38,14 @@ class Variable:
         """An entry of the dashboard's variables."""
         query = selected(self.query)
         return {
-            "allValue": ".+" if self.several else None,
-            "current": {"selected": True, "text": ["All"], "value": ["$__all"]} if self.several else {},
+            "allValue": self.everything or None,
+            "current": {"selected": True, "text": ["All"], "value": ["$__all"]} if self.everything else {},
             "datasource": DATASOURCE,
             "definition": query,
             "hide": 2 if self.derived else 0,
-            "includeAll": self.several,
+            "includeAll": bool(self.everything),
             "label": self.label,
-            "multi": self.several,
+            "multi": self.several or bool(self.everything),
             "name": self.name,
             "options": [],
             "query": {"query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
@@ -106,8 +109,20 @@ DATASOURCE_CHOICE: Json = {
     "type": "datasource",
 }
 
-JOB = Variable(name="job", label="Job", query="label_values(cuda_mps_exporter_build_info, job)", several=True)
-INSTANCE = Variable(name="instance", label="Node", query='label_values(up{job=~"$job"}, instance)', several=True)
+CLUSTER = Variable(
+    name="cluster", label="Cluster", query="label_values(cuda_mps_exporter_build_info, cluster)", everything=".*"
+)
+"""Its pattern also matches series without the label: a Prometheus does not store its own external labels."""
+JOB = Variable(
+    name="job",
+    label="Job",
+    query='label_values(cuda_mps_exporter_build_info{cluster=~"$cluster"}, job)',
+    everything=".+",
+)
+NODES = Variable(
+    name="instance", label="Node", query='label_values(up{cluster=~"$cluster", job=~"$job"}, instance)', several=True
+)
+ALL_NODES = replace(NODES, everything=".+")
 
 BUILT_IN: Json = {
     "builtIn": 1,
@@ -131,6 +146,7 @@ class Board:
     variables: Sequence[Variable] = ()
     annotations: Sequence[Annotation] = ()
     since: str = "now-3h"
+    refresh: str = "30s"
 
     def text(self) -> str:
         """Its JSON, as it is committed."""
@@ -138,18 +154,20 @@ class Board:
 
     def as_json(self) -> Json:
         """Grafana's classic model of it."""
+        nodes = NODES if self.uid in OF_CHOSEN_NODES else ALL_NODES
+        first = (variable for variable in (CLUSTER, JOB, nodes) if variable.name in BOARDS[self.uid][1])
         return {
             "annotations": {"list": [BUILT_IN, *(each.as_json() for each in self.annotations)]},
             "description": self.description,
             "editable": True,
             "fiscalYearStartMonth": 0,
             "graphTooltip": 1,
-            "links": [_to_the_others()],
+            "links": to_others(self.uid),
             "panels": _placed(self.rows),
-            "refresh": "30s",
+            "refresh": self.refresh,
             "schemaVersion": SCHEMA_VERSION,
             "tags": [TAG],
-            "templating": {"list": [DATASOURCE_CHOICE, *(each.as_json() for each in (JOB, INSTANCE, *self.variables))]},
+            "templating": {"list": [DATASOURCE_CHOICE, *(each.as_json() for each in (*first, *self.variables))]},
             "time": {"from": self.since, "to": "now"},
             "timepicker": {},
             "timezone": "",
@@ -158,21 +176,6 @@ class Board:
             "version": 1,
             "weekStart": "",
         }
-
-
-def _to_the_others() -> Json:
-    return {
-        "asDropdown": False,
-        "icon": "external link",
-        "includeVars": True,
-        "keepTime": True,
-        "tags": [TAG],
-        "targetBlank": False,
-        "title": "MPS dashboards",
-        "tooltip": "",
-        "type": "dashboards",
-        "url": "",
-    }
 
 
 def _placed(rows: Sequence[Row]) -> list[Json]:

@@ -7,45 +7,40 @@ from dashboards.panel import Column, Panel, table
 from dashboards.query import DAEMON
 
 INCIDENT = f"{DAEMON}, incident"
-_BEFORE_SECONDS, _AFTER_SECONDS = 900, 1800
+NEWEST = 100
+_BEFORE, _AFTER = -900_000, 1_800_000
+"""The time that is shown of an incident, in milliseconds from its begin."""
 
 
 def began(which: str = "") -> str:
-    """Return when each incident of the selected time range began, for as long as it is the last of its daemon."""
-    return _of_each("min_over_time", "cuda_mps_fault_last_timestamp_seconds", which)
+    """Return when each incident of the selected time range began."""
+    return _of_each("cuda_mps_incident_timestamp_seconds", which)
 
 
-def _of_each(function: str, family: str, which: str = "") -> str:
-    """Return a value of each fault that was the last of its daemon for some time."""
-    return (
-        f"{function}(({family}{{node}} * on ({DAEMON}) group_right () "
-        f"max by ({INCIDENT}) (cuda_mps_fault_info{{node{which}}}))[$__range:30s])"
-    )
+def _of_each(family: str, which: str = "") -> str:
+    return f"max by ({INCIDENT}) (last_over_time({family}{{node{which}}}[$__range]))"
 
 
 def faults() -> Panel:
-    """All faults of the time shown, the newest first."""
+    """The newest faults of the time shown, the newest first."""
     return table(
         "Faults",
-        "Each fatal GPU error that affected a server's clients, even if the server recovered at once. Click a fault "
-        "for its clients, its suspect, and the state before and after. Empty: there was none in the selected time "
-        "range.",
+        f"The {NEWEST} newest fatal GPU errors that affected a server's clients, even if the server recovered at once. "
+        "Click a fault for its clients, its suspect, and the state before and after. Empty: there was none in the "
+        "selected time range.",
         (
-            f"1000 * {began()}",
-            f"1000 * ({began()} - {_BEFORE_SECONDS})",
-            f"1000 * ({began()} + {_AFTER_SECONDS})",
-            _of_each("max_over_time", "cuda_mps_fault_last_affected_clients"),
+            f"1000 * topk({NEWEST}, {began()})",
+            f"{_of_each('cuda_mps_fault_last_affected_clients')} and on ({INCIDENT}) topk({NEWEST}, {began()})",
         ),
         {
             "Value #A": Column("Began", looks.MOMENT),
             "instance": Column("Node", link=to_node()),
             "daemon": "Daemon",
             "incident": Column("Incident", link=to_incident()),
-            "Value #D": Column("Affected clients", looks.COUNT),
-            "Value #B": Column("From", looks.NUMBER, hidden=True),
-            "Value #C": Column("To", looks.NUMBER, hidden=True),
+            "Value #B": Column("Affected clients", looks.COUNT),
         },
         sort=("Began", True),
+        later={"From": ("Began", _BEFORE), "To": ("Began", _AFTER)},
         width=12,
     )
 

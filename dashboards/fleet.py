@@ -5,16 +5,30 @@ from dashboards.board import Board, Row
 from dashboards.faults import faults
 from dashboards.links import to_node
 from dashboards.panel import Column, bars, lines, stat, table, timeline
-from dashboards.problems import EVERY_PROBLEM, HEALTH, WORST
-from dashboards.query import DAEMON, Query, increase
+from dashboards.problems import EVERY_PROBLEM, HEALTH
+from dashboards.query import DAEMON, NODE, Query, greatest, newest, recorded
 
-NODE = "job, instance"
 CLIENTS = f"sum by ({NODE}) (cuda_mps_daemon_clients{{node}})"
 BYPASSING = f"sum by ({NODE}) (cuda_mps_bypassing_processes{{node}})"
 MEMORY_IN_USE = (
     f"sum by ({NODE}) (cuda_mps_gpu_memory_used_bytes{{node}}) / "
     f"sum by ({NODE}) (cuda_mps_gpu_memory_total_bytes{{node}})"
 )
+_FAULTS, _LOSSES = "instance:cuda_mps_faults:increase10m", "instance:cuda_mps_daemon_losses:increase10m"
+_SEVERITY, _CLIENTS_RECORDED = "instance:cuda_mps_problem_severity:max", "instance:cuda_mps_clients:sum"
+_LISTED = 100
+_WORST_NODES = f"topk({_LISTED}, 1e6 * {newest(_SEVERITY)} + {newest(_CLIENTS_RECORDED)})"
+"""The nodes with the most severe problems; of those that are equally well, the nodes with the most clients."""
+
+
+def _in_range(record: str) -> str:
+    """Return the sum of recorded increases; 0 only if the rules are evaluated."""
+    return f"sum(sum_over_time({record}{{node}}[$__range])) or 0 * sum({newest(_CLIENTS_RECORDED)})"
+
+
+def _of_worst(expression: str) -> str:
+    return f"({expression}) and on ({NODE}) {_WORST_NODES}"
+
 
 NOW = Row(
     "Nodes with problems",
@@ -43,14 +57,14 @@ NOW = Row(
         ),
         stat(
             "Faults",
-            "Fatal GPU errors that affected a server's clients, in the selected time range.",
-            "round(sum(increase(cuda_mps_faults_total{node}[$__range])))",
+            "Fatal GPU errors that affected a server's clients, in the selected time range, without the last minutes.",
+            _in_range(_FAULTS),
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
         ),
         stat(
             "Daemon deaths",
-            "Control daemons that died or were replaced in the selected time range.",
-            "round(sum(increase(cuda_mps_daemon_losses_total{node}[$__range])))",
+            "Control daemons that died or were replaced in the selected time range, without the last minutes.",
+            _in_range(_LOSSES),
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
         ),
         stat(
@@ -67,14 +81,15 @@ NOW = Row(
         ),
         table(
             "Current problems",
-            "One row for each current problem. CRITICAL needs a person now; warning can wait for the day. Empty: "
-            "there is no problem, if Nodes above is correct.",
-            EVERY_PROBLEM,
+            f"One row for each current problem, at most {_LISTED}. CRITICAL needs a person now; warning can wait for "
+            "the day. Empty: there is no problem, if Nodes above is correct.",
+            f"topk({_LISTED}, {EVERY_PROBLEM})",
             {
                 "Value": Column("How", looks.NUMBER, mappings=HEALTH),
                 "instance": Column("Node", link=to_node()),
                 "problem": "Problem",
                 "daemon": "Daemon",
+                "cluster": "Cluster",
             },
             sort=("How", True),
             width=12,
@@ -82,8 +97,9 @@ NOW = Row(
         ),
         timeline(
             "Nodes over time",
-            "The most severe problem of each node. A gap: the node was not scraped.",
-            Query(WORST, "{{instance}}"),
+            "The most severe problem of the 20 nodes with the most problems, every five minutes. A gap: the node was "
+            "not scraped. Empty: no node had a problem.",
+            Query(greatest(_SEVERITY, 20, "sum_over_time"), "{{instance}} {{cluster}}"),
             HEALTH,
             height=10,
         ),
@@ -95,23 +111,29 @@ NODES = Row(
     (
         table(
             "Nodes",
-            "One row for each node; click its name for details. A cell without a value is unknown. For an exporter "
-            "that is down, all values are unknown.",
-            (
-                WORST,
-                f"sum by ({NODE}) (cuda_mps_daemon_up{{node}})",
-                f"count by ({NODE}) (cuda_mps_daemon_up{{node}})",
-                CLIENTS,
-                MEMORY_IN_USE,
-                BYPASSING,
-                f"round(sum by ({NODE}) (increase(cuda_mps_faults_total{{node}}[$__range])))",
-                f"round(sum by ({NODE}) (increase(cuda_mps_daemon_losses_total{{node}}[$__range])))",
-                f"sum by ({NODE}) (cuda_mps_exporter_source_up{{node}} == bool 0)",
-                f"sum by ({NODE}) (cuda_mps_exporter_simulated{{node}})",
+            f"The {_LISTED} nodes with the most severe problems, then those with the most clients; click a name for "
+            "details. A cell without a value is unknown. For an exporter that is down, all values are unknown.",
+            tuple(
+                map(
+                    _of_worst,
+                    (
+                        newest(_SEVERITY),
+                        f"sum by ({NODE}) (cuda_mps_daemon_up{{node}})",
+                        f"count by ({NODE}) (cuda_mps_daemon_up{{node}})",
+                        CLIENTS,
+                        MEMORY_IN_USE,
+                        BYPASSING,
+                        f"sum by ({NODE}) (sum_over_time({_FAULTS}{{node}}[$__range]))",
+                        f"sum by ({NODE}) (sum_over_time({_LOSSES}{{node}}[$__range]))",
+                        f"sum by ({NODE}) (cuda_mps_exporter_source_up{{node}} == bool 0)",
+                        f"sum by ({NODE}) (cuda_mps_exporter_simulated{{node}})",
+                    ),
+                )
             ),
             {
                 "instance": Column("Node", link=to_node()),
-                "Value #A": Column("Now", looks.NUMBER, mappings=HEALTH),
+                "cluster": "Cluster",
+                "Value #A": Column("Worst", looks.NUMBER, mappings=HEALTH),
                 "Value #B": Column("Daemons up", looks.COUNT),
                 "Value #C": Column("of", looks.COUNT),
                 "Value #D": Column("Clients", looks.COUNT),
@@ -122,8 +144,8 @@ NODES = Row(
                 "Value #I": Column("Failed collectors", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
                 "Value #J": Column("Simulated (demo)", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
             },
-            sort=("Now", True),
-            height=9,
+            sort=("Worst", True),
+            height=12,
         ),
     ),
 )
@@ -132,33 +154,53 @@ OVER_TIME = Row(
     "Over time",
     (
         faults(),
-        lines("Clients", "Connected clients of each node; 0 if there are none.", Query(CLIENTS, "{{instance}}")),
+        lines(
+            "Clients",
+            "Connected clients of all chosen nodes, by cluster.",
+            Query(f"sum by (cluster) ({newest(_CLIENTS_RECORDED)})", "clients {{cluster}}"),
+        ),
         bars(
             "Faults and deaths",
-            "Faults, and control daemons that died, by node.",
-            Query(increase("cuda_mps_faults_total", NODE, of="node"), "faults {{instance}}"),
-            Query(increase("cuda_mps_daemon_losses_total", NODE, of="node"), "deaths {{instance}}"),
+            "Faults, and control daemons that died, every ten minutes or more.",
+            recorded(_FAULTS, "cluster", "faults {{cluster}}"),
+            recorded(_LOSSES, "cluster", "deaths {{cluster}}"),
+        ),
+        bars(
+            "Nodes with faults",
+            "Faults of the ten nodes with the most faults in the selected time range.",
+            Query(
+                f"sum by ({NODE}) (sum_over_time({_FAULTS}{{node}}[$__interval])) and on ({NODE}) "
+                f"topk(10, sum by ({NODE}) (sum_over_time({_FAULTS}{{node}}[$__range] @ end())))",
+                "{{instance}} {{cluster}}",
+                interval="10m",
+            ),
         ),
         lines(
             "GPU memory in use",
-            "Fraction of the memory of each node's GPUs that is used.",
-            Query(MEMORY_IN_USE, "{{instance}}"),
+            "Fraction of the memory of a node's GPUs that is used: the ten nodes that used the most.",
+            Query(greatest("instance:cuda_mps_gpu_memory_used:ratio"), "{{instance}} {{cluster}}"),
             unit=looks.RATIO,
             ceiling=1,
         ),
         bars(
             "Refused clients",
-            "New clients that were refused, by reason: no free slot, the server in FAULT, or another reason.",
-            Query(
-                increase("cuda_mps_clients_refused_total", "job, instance, reason", of="node"),
-                "{{reason}} {{instance}}",
+            "New clients that were refused: no free slot, the server in FAULT, or another reason. The dashboard of the "
+            "node shows the reason.",
+            recorded(
+                "instance:cuda_mps_client_minutes:increase10m", "cluster", "refused {{cluster}}", ', outcome="refused"'
             ),
         ),
         lines(
             "Bypassing MPS",
-            "CUDA processes that run without MPS, by node. Usually they started while no daemon ran. No limit "
-            "applies to them.",
-            Query(BYPASSING, "{{instance}}"),
+            "CUDA processes that run without MPS: the ten nodes with the most. Usually they started while no daemon "
+            "ran. No limit applies to them.",
+            Query(greatest("instance:cuda_mps_bypassing_processes:sum"), "{{instance}} {{cluster}}"),
+        ),
+        lines(
+            "Room",
+            "How many more clients like the present ones would fit on the GPUs: the smallest bound of each GPU, added "
+            "up by cluster.",
+            Query(f"sum by (cluster) ({newest('instance:cuda_mps_clients_fit:sum')})", "more clients {{cluster}}"),
         ),
     ),
 )
@@ -168,4 +210,6 @@ FLEET = Board(
     title="CUDA MPS / Fleet",
     description="Nodes with problems, and what the problems are.",
     rows=(NOW, NODES, OVER_TIME),
+    since="now-24h",
+    refresh="1m",
 )

@@ -2,11 +2,11 @@
 
 from dashboards import looks
 from dashboards.board import Board, Row, Variable
-from dashboards.faults import began, marks
+from dashboards.faults import NEWEST, began, marks
 from dashboards.links import to_node
 from dashboards.node.daemons import SERVER_STATES
 from dashboards.panel import Column, bars, lines, stat, table, timeline
-from dashboards.query import CLIENT, DAEMON, SERVER, Query, increase, max_by, which
+from dashboards.query import CLIENT, DAEMON, NODE, SERVER, WORKLOAD, Query, increase, max_by, which
 
 _THIS = 'incident="$incident"'
 
@@ -14,7 +14,7 @@ VARIABLES = (
     Variable(
         name="incident",
         label="Incident",
-        query=f"query_result(sort_desc(max by (incident, instance) ({began()})))",
+        query=f"query_result(sort_desc(topk({NEWEST}, max by (incident, instance) ({began()}))))",
         regex=r'/(?<text>incident="(?<value>[^"]+)",instance="[^"]*")/',
         sorted=False,
     ),
@@ -60,7 +60,7 @@ def _suspect() -> str:
     )
     for label, pattern in (("workload_kind", "([^/]+)/.*"), ("workload", "[^/]+/(.*)")):
         found = f'label_replace({found}, "{label}", "$1", "suspect_workload", "{pattern}")'
-    return f"count by (job, instance, workload_kind, workload) ({found})"
+    return f"count by ({WORKLOAD}) ({found})"
 
 
 WHAT = Row(
@@ -109,7 +109,7 @@ WHAT = Row(
         table(
             "Affected workloads",
             "Workloads with affected clients, and how many of each.",
-            "sum by (job, instance, daemon, workload_kind, workload) "
+            f"sum by ({DAEMON}, workload_kind, workload) "
             f"(cuda_mps_fault_last_affected_workload_clients{{incident}} {AFTER})",
             {"workload_kind": "Kind", "workload": "Workload", "Value": Column("Clients", looks.COUNT)},
             sort=("Clients", True),
@@ -121,7 +121,7 @@ WHAT = Row(
             "workload was the likeliest cause on this node, in the selected time range. A fault counts when it ends.",
             (
                 (
-                    "round(sum by (job, instance, workload_kind, workload) (increase("
+                    f"round(sum by ({WORKLOAD}) (increase("
                     'cuda_mps_workload_faults_suspected_total{node, instance="$node"}[$__range]))) > 0'
                 ),
                 _suspect(),
@@ -156,16 +156,10 @@ BEFORE_AND_AFTER = Row(
             "a half after it. No value after: the client has exited and its work is lost. A client that still runs "
             "blocks recovery, or was not affected.",
             (
+                (f"sum by ({CLIENT}, {_WHO}) (cuda_mps_client_memory_used_bytes{{incident}} {BEFORE} {_KNOWN_AS})"),
+                (f"sum by ({CLIENT}, {_WHO}) (cuda_mps_client_memory_used_bytes{{incident}} {AFTER} {_KNOWN_AS})"),
                 (
-                    f"sum by (job, instance, daemon, client, {_WHO}) "
-                    f"(cuda_mps_client_memory_used_bytes{{incident}} {BEFORE} {_KNOWN_AS})"
-                ),
-                (
-                    f"sum by (job, instance, daemon, client, {_WHO}) "
-                    f"(cuda_mps_client_memory_used_bytes{{incident}} {AFTER} {_KNOWN_AS})"
-                ),
-                (
-                    f"max by (job, instance, daemon, client, {_WHO}) "
+                    f"max by ({CLIENT}, {_WHO}) "
                     f"(cuda_mps_client_failure_domain_clients{{incident}} {BEFORE} {_KNOWN_AS})"
                 ),
             ),
@@ -216,15 +210,13 @@ BEFORE_AND_AFTER = Row(
         bars(
             "Refused clients",
             "New clients that were refused, by reason. While the server was in FAULT, that was the reason.",
-            Query(
-                increase("cuda_mps_clients_refused_total", "job, instance, daemon, reason", of="incident"), "{{reason}}"
-            ),
+            Query(increase("cuda_mps_clients_refused_total", f"{DAEMON}, reason", of="incident"), "{{reason}}"),
         ),
         bars(
             "Xids",
             "Errors that the driver reported on this node, by number and GPU. Empty: there was none.",
             Query(
-                "sum by (job, instance, gpu, xid) "
+                f"sum by ({NODE}, gpu, xid) "
                 '(increase(cuda_mps_xid_errors_total{node, instance="$node"}[$__rate_interval])) > 0',
                 "Xid {{xid}} {{gpu}}",
             ),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_uppercase
+from types import MappingProxyType
 
 from dashboards import looks
 from dashboards.query import DATASOURCE, Json, Query
@@ -51,6 +52,22 @@ class Panel:
             "transformations": list(self.transformations),
             "type": self.kind,
         }
+
+
+_TABLE_DEFAULTS: Json = {
+    "color": {"mode": "thresholds"},
+    "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True, "inspect": False},
+    "thresholds": looks.PLAIN,
+}
+
+
+def _table_options(sort: str, *, descending: bool) -> Json:
+    return {
+        "cellHeight": "sm",
+        "footer": {"countRows": False, "fields": "", "reducer": ["sum"], "show": False},
+        "showHeader": True,
+        "sortBy": [{"displayName": sort, "desc": descending}],
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +168,9 @@ def lines(
     )
 
 
-def bars(title: str, description: str, *queries: Query, width: int = 12, height: int = 8) -> Panel:
+def bars(
+    title: str, description: str, *queries: Query, unit: str = looks.EVENTS, width: int = 12, height: int = 8
+) -> Panel:
     """How often something happened, over time."""
     custom = {
         "drawStyle": "bars",
@@ -160,9 +179,7 @@ def bars(title: str, description: str, *queries: Query, width: int = 12, height:
         "showPoints": "never",
         "stacking": {"group": "A", "mode": "normal"},
     }
-    return _series(
-        title, description, queries, custom, {"unit": looks.EVENTS, "min": 0, "decimals": 0}, (), (width, height)
-    )
+    return _series(title, description, queries, custom, {"unit": unit, "min": 0, "decimals": 0}, (), (width, height))
 
 
 def _series(
@@ -239,6 +256,33 @@ def timeline(
     )
 
 
+def matrix(
+    title: str, description: str, query: str, *, rows: str, columns: str, width: int = 24, height: int = 8
+) -> Panel:
+    """A table of the values of an expression, in which two of its labels name the rows and the columns."""
+    return Panel(
+        kind="table",
+        title=title,
+        description=description,
+        queries=[_instant(query)],
+        width=width,
+        height=height,
+        defaults={**_TABLE_DEFAULTS, "unit": looks.COUNT},
+        options=_table_options(rows.capitalize(), descending=False),
+        transformations=[
+            {"id": "groupingToMatrix", "options": {"columnField": columns, "rowField": rows, "valueField": "Value"}},
+            {
+                "id": "organize",
+                "options": {
+                    "excludeByName": {},
+                    "indexByName": {},
+                    "renameByName": {f"{rows}\\{columns}": rows.capitalize()},
+                },
+            },
+        ],
+    )
+
+
 def table(
     title: str,
     description: str,
@@ -246,13 +290,15 @@ def table(
     columns: Mapping[str, str | Column],
     *,
     sort: tuple[str, bool],
+    later: Mapping[str, tuple[str, int]] = MappingProxyType({}),
     width: int = 24,
     height: int = 8,
 ) -> Panel:
     """A row for each set of labels. Of these, and of the values, those are shown that `columns` name.
 
     A single query's value is `Value`; of several, which have the same labels, they are `Value #A` and so on. `sort` is
-    a column's name, and whether the greatest comes first. A column that is only a name shows words.
+    a column's name, and whether the greatest comes first. A column that is only a name shows words. `later` adds hidden
+    columns: a column's value, and a number that is added to it.
     """
     looks_of = {label: Column(column) if isinstance(column, str) else column for label, column in columns.items()}
     return Panel(
@@ -262,18 +308,12 @@ def table(
         queries=[_instant(query) for query in ((queries,) if isinstance(queries, str) else queries)],
         width=width,
         height=height,
-        defaults={
-            "color": {"mode": "thresholds"},
-            "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True, "inspect": False},
-            "thresholds": looks.PLAIN,
-        },
-        overrides=[column.override() for column in looks_of.values()],
-        options={
-            "cellHeight": "sm",
-            "footer": {"countRows": False, "fields": "", "reducer": ["sum"], "show": False},
-            "showHeader": True,
-            "sortBy": [{"displayName": sort[0], "desc": sort[1]}],
-        },
+        defaults=_TABLE_DEFAULTS,
+        overrides=[
+            *(column.override() for column in looks_of.values()),
+            *(Column(name, looks.NUMBER, hidden=True).override() for name in later),
+        ],
+        options=_table_options(sort[0], descending=sort[1]),
         transformations=[
             {"id": "filterFieldsByName", "options": {"include": {"pattern": f"^({'|'.join(columns)})$"}}},
             {"id": "merge", "options": {}},
@@ -285,5 +325,16 @@ def table(
                     "renameByName": {name: column.name for name, column in looks_of.items()},
                 },
             },
+            *(
+                {
+                    "id": "calculateField",
+                    "options": {
+                        "alias": name,
+                        "binary": {"left": column, "operator": "+", "right": str(number)},
+                        "mode": "binary",
+                    },
+                }
+                for name, (column, number) in later.items()
+            ),
         ],
     )

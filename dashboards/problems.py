@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dashboards.looks import Colour, words
-from dashboards.query import DAEMON
+from dashboards.query import DAEMON, NODE
 from exporter.report.problem import NodeProblem, Problem, Severity
 from exporter.report.problems import DaemonProblem
 
@@ -84,5 +84,5 @@ SHOWN_PROBLEMS = (
 
 EVERY_PROBLEM = " or ".join(problem.query() for problem in SHOWN_PROBLEMS)
 
-WORST = f"max by (job, instance) ({EVERY_PROBLEM} or 0 * up{{node}})"
+WORST = f"max by ({NODE}) ({EVERY_PROBLEM} or 0 * up{{node}})"
 """How a node is: well if it has no problem; nothing at all if it is not scraped."""

@@ -1,7 +1,7 @@
 """A query of Prometheus, in its own words, and what many of them have in common.
 
-In an expression `{node`, `{daemons`, `{gpus` and `{incident` begin a selector of what the dashboard's variables
-choose.
+In an expression `{clusters`, `{node`, `{daemons`, `{gpus` and `{incident` begin a selector of what the dashboard's
+variables choose.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,19 +12,23 @@ Json = Mapping[str, Any]
 
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 
-CHOSEN = 'job=~"$job", instance=~"$instance"'
+CLUSTER = 'cluster=~"$cluster"'
+CHOSEN = f'{CLUSTER}, job=~"$job", instance=~"$instance"'
 SELECTORS = {
+    "{clusters": f"{{{CLUSTER}",
     "{node": f"{{{CHOSEN}",
     "{daemons": f'{{{CHOSEN}, daemon=~"$daemon"',
     "{gpus": f'{{{CHOSEN}, gpu=~"$gpu"',
     "{incident": f'{{{CHOSEN}, instance="$node", daemon="$daemon"',
 }
 
-DAEMON = "job, instance, daemon"
+NODE = "cluster, job, instance"
+"""Nodes of two clusters may have the same name. Without an external label `cluster`, it is empty everywhere."""
+DAEMON = f"{NODE}, daemon"
 SERVER = f"{DAEMON}, server"
 CLIENT = f"{DAEMON}, client"
-GPU = "job, instance, gpu"
-WORKLOAD = "job, instance, workload_kind, workload"
+GPU = f"{NODE}, gpu"
+WORKLOAD = f"{NODE}, workload_kind, workload"
 
 WITH_INDEX = f"* on ({GPU}) group_left (index) topk by ({GPU}) (1, cuda_mps_gpu_info{{node}})"
 """Adds the index of a GPU. Of several series at once the join takes one, so it does not fail."""
@@ -32,11 +36,15 @@ WITH_INDEX = f"* on ({GPU}) group_left (index) topk by ({GPU}) (1, cuda_mps_gpu_
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An expression; `legend` names its series, and `instant` is for one value each, at the end of the range."""
+    """An expression; `legend` names its series, and `instant` is for one value each, at the end of the range.
+
+    `interval` is the least distance of two points of a graph.
+    """
 
     expression: str
     legend: str = ""
     instant: bool = False
+    interval: str = ""
 
     def as_json(self, ref: str, *, table: bool) -> Json:
         """A target of a panel."""
@@ -46,6 +54,7 @@ class Query:
             "expr": selected(self.expression),
             "format": "table" if table else "time_series",
             "instant": self.instant,
+            **({"interval": self.interval} if self.interval else {}),
             "legendFormat": self.legend or "__auto",
             "range": not self.instant,
             "refId": ref,
@@ -72,6 +81,21 @@ def rate(family: str, by: str, of: str = "daemons") -> str:
 def increase(family: str, by: str, of: str = "daemons") -> str:
     """How much a counter has grown between two points of a graph, for each set of labels."""
     return f"sum by ({by}) (increase({family}{{{of}}}[$__rate_interval]))"
+
+
+def newest(record: str, more: str = "") -> str:
+    """Return the newest value of a recorded series: a rule's interval may be as long as Prometheus looks back."""
+    return f"last_over_time({record}{{node{more}}}[10m])"
+
+
+def greatest(record: str, number: int = 10, function: str = "max_over_time") -> str:
+    """Return the newest values of the nodes for which the function of the whole range is greatest, and above 0."""
+    return f"{newest(record)} and on ({NODE}) topk({number}, {function}({record}{{node}}[$__range] @ end()) > 0)"
+
+
+def recorded(record: str, by: str, legend: str, more: str = "") -> Query:
+    """Return the recorded ten-minute increases between two points of a graph."""
+    return Query(f"sum by ({by}) (sum_over_time({record}{{node{more}}}[$__interval]))", legend, interval="10m")
 
 
 def moment(family: str) -> str:

@@ -92,7 +92,7 @@ def _reduce(last: Node, observation: kinds.Observation | None) -> Reduced:
     node, faults = incidents.track(last, state_processes.count_events(before, node, events), events, force=force)
     node, unclaimed = xids.report_unclaimed(lifecycle.with_processes_at_end(last, node), force=force)
     if observation is not None:
-        node = attribution.attribute(node, observation)
+        node = attribution.attribute(state_processes.identify(node, observation), observation)
     return accounting.account(last, node, observation, events), events + faults + unclaimed
 
 
@@ -385,7 +385,7 @@ def prune(node: Node) -> Node:
         # The labels of a pod are shown as long as its usage.
         present |= {workload.name for workload in node.usage_totals.last_used_at}
         node = replace(node, pods={uid: pod for uid, pod in node.pods.items() if uid in present})
-    return state_processes.prune_workload_counts(node)
+    return state_processes.prune_identities(state_processes.prune_workload_counts(node))
 
 
 def _prune_daemon(daemon: Daemon, at: float, shown: set[int]) -> Daemon:

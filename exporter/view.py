@@ -67,10 +67,14 @@ class View:
 
     accept_failures: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def totals(self) -> UsageTotals:
+        """The totals to show."""
+        return self.node.usage_totals if self.usage_totals is None else self.usage_totals
+
     def gpu_usage(self) -> Iterable[tuple[GpuUuid, GpuUsage]]:
         """Return the accounts of each GPU."""
-        totals = self.node.usage_totals if self.usage_totals is None else self.usage_totals
-        return totals.gpus.items()
+        return self.totals.gpus.items()
 
     @cached_property
     def sharing(self) -> Mapping[GpuUuid, GpuSharing]:

@@ -3,9 +3,11 @@
 import promql_parser
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
+from dashboards.parameters import Parameters
+from dashboards.recording import NODE, OWNER, SUSPECT, groups
 from exporter.metrics.catalogue import CATALOGUE
 
-OF_PROMETHEUS = {"job", "instance"}
+OF_PROMETHEUS = {"cluster", "job", "instance"}
 COUNTERS = {family.name for family in CATALOGUE if family.kind is CounterMetricFamily}
 LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | dict.fromkeys(
     ("up", "process_start_time_seconds"), OF_PROMETHEUS
@@ -26,6 +28,18 @@ LABELS |= {
 """Those of kube-state-metrics are as its documentation has them."""
 
 LABELS["cuda_mps_pod_labels"].add("label_team")
+OF_LEVEL = {
+    "application": f"{OWNER}, {SUSPECT}, confidence",
+    "namespace": "cluster, client_namespace, resource",
+    "instance": f"{NODE}, outcome",
+    "cluster": "cluster, outcome",
+}
+LABELS |= {
+    rule.record: set(OF_LEVEL[rule.record.partition(":")[0]].split(", "))
+    for group in groups(Parameters())
+    for rule in group.rules
+}
+"""Those of the recorded series, by their level."""
 LABELS["ALERTS"] = OF_PROMETHEUS.union({"alertname", "alertstate", "severity"}, *LABELS.values())
 LABELS["cuda_mps:alerts_without_data"] = LABELS["ALERTS"]
 LABELS["cuda_mps:daemon_died_seconds"] = LABELS["cuda_mps_daemon_up"]
@@ -59,9 +73,9 @@ def grouped_by(part: object) -> list[str]:
 
 
 def made(expression: str) -> set[str]:
-    """The labels that label_replace adds."""
+    """The labels that label_replace and label_join add."""
     calls = [part for part in parts(expression) if isinstance(part, promql_parser.Call)]
-    return {call.args[1].val for call in calls if call.func.name == "label_replace"}
+    return {call.args[1].val for call in calls if call.func.name in ("label_replace", "label_join")}
 
 
 def problems(expression: str) -> list[str]:

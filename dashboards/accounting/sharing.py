@@ -4,7 +4,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.links import to_node
 from dashboards.panel import Column, lines, table
-from dashboards.query import GPU, WITH_INDEX, Query
+from dashboards.query import DAEMON, GPU, WITH_INDEX, Query, max_by
 from exporter.usage.capacity import Bound
 
 _EACH = "GPU {{index}} {{instance}}"
@@ -12,12 +12,17 @@ _FIT = "cuda_mps_gpu_clients_fit"
 _THREADS = "cuda_mps_gpu_thread_percentage_committed_ratio"
 _PINNED = "cuda_mps_gpu_pinned_memory_committed_ratio"
 
-_LEAST = (
-    f"min by ({GPU}) ({_FIT}{{gpus}})"
-    f' and max by ({GPU}) ({_FIT}{{gpus, bound="memory"}})'
-    f' and max by ({GPU}) ({_FIT}{{gpus, bound="slots"}})'
-)
-"""Without memory or slots, the smallest known bound may be too large."""
+
+def clients_fit(of: str) -> str:
+    """Return the smallest bound of each GPU. Without memory or slots, the smallest known bound may be too large."""
+    return (
+        f"min by ({GPU}) ({_FIT}{{{of}}})"
+        f' and max by ({GPU}) ({_FIT}{{{of}, bound="memory"}})'
+        f' and max by ({GPU}) ({_FIT}{{{of}, bound="slots"}})'
+    )
+
+
+_LEAST = clients_fit("gpus")
 
 SHARING = Row(
     "Quality of sharing",
@@ -142,7 +147,7 @@ SHARES = Row(
         table(
             "Resource claims",
             "Daemons that NVIDIA's DRA driver runs, and the resource claim of each.",
-            "max by (job, instance, daemon, claim_namespace, claim_name, claim_uid) (cuda_mps_daemon_claim_info{node})",
+            max_by("cuda_mps_daemon_claim_info", f"{DAEMON}, claim_namespace, claim_name, claim_uid", of="node"),
             {
                 "instance": Column("Node", link=to_node()),
                 "claim_namespace": "Namespace",

@@ -3,12 +3,12 @@
 from dashboards.board import Annotation, Board, Variable
 from dashboards.faults import marks
 from dashboards.looks import Colour
-from dashboards.node import clients, collectors, daemons, gpus, limits, mig, problems, watchdog
+from dashboards.node import clients, collectors, daemons, drain, gpus, limits, mig, problems, watchdog
 
 DAEMONS = Variable(
-    name="daemon", label="Daemon", query="label_values(cuda_mps_daemon_info{node}, daemon)", several=True
+    name="daemon", label="Daemon", query="label_values(cuda_mps_daemon_info{node}, daemon)", everything=".+"
 )
-GPUS = Variable(name="gpu", label="GPU", query="label_values(cuda_mps_gpu_info{node}, gpu)", several=True)
+GPUS = Variable(name="gpu", label="GPU", query="label_values(cuda_mps_gpu_info{node}, gpu)", everything=".+")
 
 ANNOTATIONS = (
     *marks("daemons"),
@@ -47,6 +47,7 @@ NODE = Board(
         problems.PROBLEMS,
         clients.CLIENTS,
         clients.MEMORY,
+        drain.DRAIN,
         watchdog.WATCHDOG,
         limits.LIMITS,
         mig.MIG,

@@ -3,11 +3,12 @@
 from dashboards import looks
 from dashboards.board import Row
 from dashboards.panel import Column, lines, table
-from dashboards.query import CLIENT, DAEMON, WORKLOAD, Query, rate
+from dashboards.query import CLIENT, DAEMON, NODE, WORKLOAD, Query, rate
 
 _WHO = "pid, user, command, unit, client_container, client_pod_uid, client_pod, client_namespace, slurm_job_id"
+_OWNER = "client_namespace, client_pod, client_container, user, unit, slurm_job_id"
 _INFO = f"topk by ({CLIENT}) (1, cuda_mps_client_info{{daemons}})"
-_SAME = f"job, instance, daemon, server, client, {_WHO}"
+_SAME = f"{DAEMON}, server, client, {_WHO}"
 
 CLIENTS = Row(
     "Clients",
@@ -46,9 +47,36 @@ CLIENTS = Row(
             height=10,
         ),
         table(
+            "Workloads",
+            "Workloads with usage in the last hour, also those that have ended. Clients ended: by faults, in the "
+            "selected time range. An empty cell: unknown, or several values.",
+            (
+                f"max by ({WORKLOAD}, {_OWNER}) (cuda_mps_workload_info{{node}})",
+                (
+                    f"round(sum by ({WORKLOAD}, {_OWNER}) (increase("
+                    f"cuda_mps_workload_faulted_clients_total{{node}}[$__range]) * on ({WORKLOAD}) "
+                    f"group_left ({_OWNER}) topk by ({WORKLOAD}) (1, cuda_mps_workload_info{{node}})))"
+                ),
+            ),
+            {
+                "instance": "Node",
+                "workload_kind": "Kind",
+                "workload": "Workload",
+                "client_namespace": "Namespace",
+                "client_pod": "Pod",
+                "slurm_job_id": "Slurm job",
+                "client_container": "Container",
+                "unit": "Unit",
+                "user": "User",
+                "Value #B": Column("Clients ended", looks.COUNT),
+                "Value #A": Column("Known", looks.NUMBER, hidden=True),
+            },
+            sort=("Workload", False),
+        ),
+        table(
             "Labels of the clients' pods",
-            "The labels that --kubernetes.pod-labels lists, until a day after the pod's last use. Empty: the option is "
-            "not set, or no pod has clients.",
+            "The labels that --kubernetes.pod-labels lists, until an hour after the pod's last use. Empty: the option "
+            "is not set, or no pod has clients.",
             "cuda_mps_pod_labels{node}",
             {
                 "instance": "Node",
@@ -79,7 +107,7 @@ CLIENTS = Row(
             "Clients of each workload",
             "Connected clients by workload: a Slurm job, pod, container, unit or user, the first that is known.",
             Query(
-                "sum by (job, instance, workload_kind, workload) (cuda_mps_workload_clients{daemons})",
+                f"sum by ({WORKLOAD}) (cuda_mps_workload_clients{{daemons}})",
                 "{{workload_kind}} {{workload}} {{instance}}",
             ),
             stacked=True,
@@ -107,7 +135,7 @@ CLIENTS = Row(
     ),
 )
 
-_TOTAL = Query("sum by (job, instance) (cuda_mps_gpu_memory_total_bytes{gpus})", "GPU total {{instance}}")
+_TOTAL = Query(f"sum by ({NODE}) (cuda_mps_gpu_memory_total_bytes{{gpus}})", "GPU total {{instance}}")
 
 MEMORY = Row(
     "GPU memory",
@@ -132,7 +160,7 @@ MEMORY = Row(
             "Memory that each workload's clients use on the chosen GPUs, stacked. Dashed: the memory of the GPUs. "
             "This panel is complete even if too many clients, or very short ones, have no series of their own.",
             Query(
-                "sum by (job, instance, workload_kind, workload) (cuda_mps_workload_memory_used_bytes{gpus})",
+                f"sum by ({WORKLOAD}) (cuda_mps_workload_memory_used_bytes{{gpus}})",
                 "{{workload_kind}} {{workload}} {{instance}}",
             ),
             _TOTAL,

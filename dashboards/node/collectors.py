@@ -3,10 +3,10 @@
 from dashboards import looks
 from dashboards.board import Row
 from dashboards.panel import Column, bars, lines, table, timeline
-from dashboards.query import GPU, Query, increase, max_by, rate
+from dashboards.query import DAEMON, GPU, NODE, Query, increase, max_by, rate
 
-SOURCE = "job, instance, source"
-FILE = "job, instance, daemon, file"
+SOURCE = f"{NODE}, source"
+FILE = f"{DAEMON}, file"
 
 COLLECTORS = Row(
     "Collectors and logs",
@@ -23,7 +23,7 @@ COLLECTORS = Row(
         table(
             "Problems of collectors",
             "Why the most recent collection failed. The runbook of CudaMpsExporterCannotCollect explains what to do.",
-            max_by("cuda_mps_exporter_source_problem_info", "job, instance, source, problem", of="node"),
+            max_by("cuda_mps_exporter_source_problem_info", f"{NODE}, source, problem", of="node"),
             {"instance": "Node", "source": "Collector", "problem": "Problem"},
             sort=("Collector", False),
             width=8,
@@ -32,7 +32,7 @@ COLLECTORS = Row(
             "Age of collected data",
             "Time since the last successful collection of each collector, and the age of all data when it was scraped.",
             Query(
-                "time() - max by (job, instance) (cuda_mps_exporter_snapshot_timestamp_seconds{node})",
+                "time() - max by (cluster, job, instance) (cuda_mps_exporter_snapshot_timestamp_seconds{node})",
                 "snapshot {{instance}}",
             ),
             Query(
@@ -55,7 +55,7 @@ COLLECTORS = Row(
             "and faulting addresses of unknown form.",
             Query(increase("cuda_mps_exporter_source_failures_total", SOURCE, of="node"), "{{source}} {{instance}}"),
             Query(
-                increase("cuda_mps_exporter_accept_failures_total", "job, instance, listener", of="node"),
+                increase("cuda_mps_exporter_accept_failures_total", f"{NODE}, listener", of="node"),
                 "accept: {{listener}} {{instance}}",
             ),
             Query(
@@ -63,7 +63,7 @@ COLLECTORS = Row(
                 "discarded values of {{gpu}} {{instance}}",
             ),
             Query(
-                increase("cuda_mps_exporter_fault_addresses_unrecognized_total", "job, instance", of="node"),
+                increase("cuda_mps_exporter_fault_addresses_unrecognized_total", NODE, of="node"),
                 "addresses of faults not recognized {{instance}}",
             ),
             width=12,
@@ -101,7 +101,7 @@ COLLECTORS = Row(
                 increase("cuda_mps_exporter_log_lines_lost_total", FILE), "lost: {{file}} of {{daemon}} {{instance}}"
             ),
             Query(
-                increase("cuda_mps_daemon_log_contradictions_total", "daemon, instance"),
+                increase("cuda_mps_daemon_log_contradictions_total", DAEMON),
                 "contradicted: {{daemon}} {{instance}}",
             ),
             width=12,
@@ -112,17 +112,17 @@ COLLECTORS = Row(
             "reload succeeded. History: whether incidents are written to disk. Too many: clients without their own "
             "series. Records dropped: records of the exporter's own log.",
             (
-                max_by("cuda_mps_exporter_paused", "job, instance", of="node"),
-                "min by (job, instance) (cuda_mps_exporter_log_followed{node})",
-                "min by (job, instance) (cuda_mps_exporter_config_last_reload_successful{node})",
-                "min by (job, instance) (cuda_mps_exporter_history_writable{node})",
+                max_by("cuda_mps_exporter_paused", NODE, of="node"),
+                "min by (cluster, job, instance) (cuda_mps_exporter_log_followed{node})",
+                "min by (cluster, job, instance) (cuda_mps_exporter_config_last_reload_successful{node})",
+                "min by (cluster, job, instance) (cuda_mps_exporter_history_writable{node})",
                 (
-                    "round(sum by (job, instance) "
+                    "round(sum by (cluster, job, instance) "
                     "(increase(cuda_mps_exporter_history_events_dropped_total{node}[$__range])))"
                 ),
-                max_by("cuda_mps_exporter_clients_omitted", "job, instance", of="node"),
+                max_by("cuda_mps_exporter_clients_omitted", NODE, of="node"),
                 (
-                    "round(sum by (job, instance) "
+                    "round(sum by (cluster, job, instance) "
                     "(increase(cuda_mps_exporter_log_records_dropped_total{node}[$__range])))"
                 ),
             ),

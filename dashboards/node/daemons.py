@@ -6,7 +6,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour
 from dashboards.panel import Column, lines, stat, table, timeline
-from dashboards.query import DAEMON, SERVER, Query, max_by, moment, rate, which
+from dashboards.query import DAEMON, NODE, SERVER, Query, max_by, moment, rate, which
 from exporter.model.daemon import DaemonState
 from exporter.model.server import ServerState
 
@@ -155,7 +155,7 @@ STATES = Row(
                 f"* on ({SERVER}) group_left (user) topk by ({SERVER}) (1, cuda_mps_server_info{{daemons}})",
                 "server {{server}} for {{user}}, {{daemon}} {{instance}}",
             ),
-            Query(max_by("cuda_mps_server_clients_limit", "job, instance"), "limit of a server {{instance}}"),
+            Query(max_by("cuda_mps_server_clients_limit", NODE), "limit of a server {{instance}}"),
             limit="limit of a server",
         ),
         lines(
@@ -164,7 +164,7 @@ STATES = Row(
             "daemon ended.",
             Query(rate("cuda_mps_clients_connected_total", DAEMON), "connected {{daemon}} {{instance}}"),
             Query(
-                rate("cuda_mps_clients_disconnected_total", "job, instance, daemon, reason"),
+                rate("cuda_mps_clients_disconnected_total", f"{DAEMON}, reason"),
                 "disconnected: {{reason}} {{daemon}} {{instance}}",
             ),
             unit=looks.PER_SECOND,

@@ -3,8 +3,8 @@
 from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour, words
-from dashboards.panel import bars, lines, timeline
-from dashboards.query import CLIENT, DAEMON, SERVER, WITH_INDEX, Query, increase, max_by
+from dashboards.panel import Column, bars, lines, table, timeline
+from dashboards.query import CLIENT, DAEMON, SERVER, WITH_INDEX, WORKLOAD, Query, increase, max_by
 
 DRIFTED = words({0: ("in force", Colour.WELL), 1: ("DRIFTED", Colour.WARNING)})
 
@@ -53,6 +53,23 @@ LIMITS = Row(
                 "{{client}} on GPU {{index}} of {{daemon}} {{instance}}",
             ),
             unit=looks.BYTES,
+        ),
+        table(
+            "Limits of workloads",
+            "Sums over the clients of each workload on a GPU. No value: a limit is unknown or not set.",
+            (
+                f'max by ({WORKLOAD}, gpu) (cuda_mps_workload_active_thread_ratio{{node, gpu=~"$gpu"}})',
+                f'max by ({WORKLOAD}, gpu) (cuda_mps_workload_pinned_memory_limit_bytes{{node, gpu=~"$gpu"}})',
+            ),
+            {
+                "instance": "Node",
+                "workload_kind": "Kind",
+                "workload": "Workload",
+                "gpu": "GPU",
+                "Value #A": Column("Threads", looks.RATIO),
+                "Value #B": Column("GPU memory limit", looks.BYTES),
+            },
+            sort=("Threads", True),
         ),
         timeline(
             "Limits of servers",

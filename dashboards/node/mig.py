@@ -3,7 +3,7 @@
 from dashboards import looks
 from dashboards.board import Row
 from dashboards.panel import Column, lines, table
-from dashboards.query import GPU, SERVER, WITH_INDEX, Query, rate
+from dashboards.query import DAEMON, GPU, SERVER, WITH_INDEX, Query, rate
 
 _NAMED = f"* on ({SERVER}) group_left (name) cuda_mps_server_name_info{{daemons}}"
 
@@ -28,7 +28,7 @@ MIG = Row(
             "Clients of named servers",
             "Clients of each server with a name (protocol 3).",
             Query(
-                f"sum by (job, instance, daemon, name) (cuda_mps_server_clients{{daemons}} {_NAMED})",
+                f"sum by ({DAEMON}, name) (cuda_mps_server_clients{{daemons}} {_NAMED})",
                 "{{name}} {{daemon}} {{instance}}",
             ),
             width=6,
@@ -37,7 +37,7 @@ MIG = Row(
             "Unknown columns and rows",
             "Columns and rows of the daemon's tables that the exporter does not know. They are ignored.",
             Query(
-                rate("cuda_mps_exporter_replies_unrecognized_total", "job, instance, daemon, part"),
+                rate("cuda_mps_exporter_replies_unrecognized_total", f"{DAEMON}, part"),
                 "{{part}} {{daemon}} {{instance}}",
             ),
             unit=looks.PER_SECOND,

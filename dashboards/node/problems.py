@@ -4,7 +4,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.faults import faults
 from dashboards.panel import bars, lines, stat
-from dashboards.query import DAEMON, SERVER, WITH_INDEX, WORKLOAD, Query, increase, max_by
+from dashboards.query import DAEMON, NODE, SERVER, WITH_INDEX, WORKLOAD, Query, increase, max_by
 
 PROBLEMS = Row(
     "Problems",
@@ -17,7 +17,7 @@ PROBLEMS = Row(
             Query(increase("cuda_mps_faults_total", DAEMON), "fault {{daemon}} {{instance}}"),
             Query(increase("cuda_mps_client_faults_contained_total", DAEMON), "contained {{daemon}} {{instance}}"),
             Query(
-                increase("cuda_mps_daemon_losses_total", "job, instance, daemon, reason"),
+                increase("cuda_mps_daemon_losses_total", f"{DAEMON}, reason"),
                 "{{reason}} {{daemon}} {{instance}}",
             ),
             Query(increase("cuda_mps_server_crash_loops_total", DAEMON), "crash loop {{daemon}} {{instance}}"),
@@ -26,7 +26,7 @@ PROBLEMS = Row(
             "Refused clients",
             "New clients that were refused: no free slot (limit), the server in FAULT, or another reason.",
             Query(
-                increase("cuda_mps_clients_refused_total", "job, instance, daemon, reason"),
+                increase("cuda_mps_clients_refused_total", f"{DAEMON}, reason"),
                 "{{reason}} {{daemon}} {{instance}}",
             ),
             width=8,
@@ -53,7 +53,7 @@ PROBLEMS = Row(
             "Xids",
             "Errors that the driver reported, by number and GPU, each counted once. Empty: there was none.",
             Query(
-                increase("cuda_mps_xid_errors_total", "job, instance, gpu, xid", of="node") + " > 0",
+                increase("cuda_mps_xid_errors_total", f"{NODE}, gpu, xid", of="node") + " > 0",
                 "Xid {{xid}} {{gpu}} {{instance}}",
             ),
             width=8,

@@ -51,7 +51,7 @@ WATCHDOG = Row(
             "Restarts by reason and result, including those by systemd and those that the watchdog only observed. "
             "Empty: there was none.",
             Query(
-                increase("cuda_mps_watchdog_restarts_total", "job, instance, daemon, reason, result") + " > 0",
+                increase("cuda_mps_watchdog_restarts_total", f"{DAEMON}, reason, result") + " > 0",
                 "{{reason}}: {{result}} {{daemon}} {{instance}}",
             ),
             width=8,
@@ -61,7 +61,7 @@ WATCHDOG = Row(
             "Other actions for a daemon, including those that the watchdog only observed, by reason and result. "
             "Empty: there was none.",
             Query(
-                increase("cuda_mps_watchdog_actions_total", "job, instance, daemon, action, reason, result"),
+                increase("cuda_mps_watchdog_actions_total", f"{DAEMON}, action, reason, result"),
                 "{{action}}, {{reason}}: {{result}} {{daemon}} {{instance}}",
             ),
             width=8,
@@ -110,7 +110,7 @@ WATCHDOG = Row(
             "Quarantined daemons",
             "Daemons that the watchdog does not restart, because a GPU needs a reset or the machine a reboot. "
             "Empty: there is none.",
-            "1000 * max by (instance, daemon, gpu, xid, action) "
+            "1000 * max by (cluster, job, instance, daemon, gpu, xid, action) "
             "(cuda_mps_watchdog_quarantined_timestamp_seconds{daemons})",
             {
                 "instance": "Node",

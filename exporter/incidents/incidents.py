@@ -8,6 +8,7 @@ from exporter.incidents.evidence import add_details, new_incident
 from exporter.incidents.root_cause import rank_suspects
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes, with_connections, with_totals
 from exporter.model.event import Event, EventName
+from exporter.model.identity import Confidence
 from exporter.model.incident import Incident, IncidentEnd, RecoveryDelay, Refusal
 from exporter.model.node import Node
 from exporter.model.server import RefusalReason, Server, ServerState
@@ -40,8 +41,6 @@ MAX_ENDED = 64
 
 MAX_OPEN = 64
 MAX_REFUSALS = 256
-
-LIKELY = 0.5  # The least confidence at which a workload's account counts the suspicion.
 
 Tracked = tuple[Node, tuple[Event, ...]]
 
@@ -285,11 +284,13 @@ def _count(node: Node, was: Incident, incident: Incident) -> Node:
             times = RecoveryTimes(within=within, count=times.count + 1, seconds=times.seconds + seconds)
             totals = replace(totals, fault_recoveries=times)
         node = replace(node, daemons={**node.daemons, daemon.name: replace(daemon, totals=totals)})
+    details = [incident.client_details[pid] for pid in incident.affected if pid in incident.client_details]
     if incident.settled and not was.settled:
-        details = incident.client_details
-        node = processes.count_fault(node, [details[pid] for pid in incident.affected if pid in details], None)
-    if incident.end_reported and incident.suspect is not None and incident.suspect.confidence >= LIKELY:
-        node = processes.count_fault(node, (), incident.suspect.client)
+        node = processes.count_fault(node, details, None)
+    if incident.end_reported:
+        node = processes.count_faulted_clients(node, details, incident.suspect)
+        if incident.suspect is not None and incident.suspect.level in (Confidence.HIGH, Confidence.MEDIUM):
+            node = processes.count_fault(node, (), incident.suspect.client)
     return node
 
 

@@ -115,7 +115,7 @@ EXPORTER = Group(
 
 GROUPS: tuple[Group, ...] = (
     *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS, daemons.PROTOCOL3),
-    *(clients.CLIENTS, clients.LAUNCHES, clients.WORKLOADS, clients.POD_LABELS),
+    *(clients.CLIENTS, clients.LAUNCHES, clients.WORKLOADS, clients.IDENTITIES),
     *(gpus.USAGE, gpus.CONTENTION, gpus.CAPACITY, gpus.ALLOCATION),
     clients.FAULTS,
     daemons.WATCHDOG,

@@ -12,19 +12,20 @@ from prometheus_client.utils import floatToGoString
 
 from exporter.incidents.incidents import REMEMBERED_SECONDS
 from exporter.metrics.daemons import DAEMON
-from exporter.metrics.family import NODE, Choice, Group, Items, Rows, Samples, Scope, Series, info, summed
+from exporter.metrics.family import NODE, Choice, Group, Items, Labels, Rows, Samples, Scope, Series, info, summed
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon
-from exporter.model.identity import WorkloadCounts, WorkloadKind
+from exporter.model.identity import Confidence, WorkloadCounts, WorkloadIdentity, WorkloadKind
 from exporter.model.incident import FaultKind, Incident
 from exporter.model.launches import LaunchCounts
 from exporter.model.server import Client
+from exporter.model.usage import Account, SharedAccount
 from exporter.parse.printable import printable
 from exporter.state.devices import failure_domains
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import cgroup_of, pod_of, workload_of
 from exporter.state.servers import in_crash_loop
 from exporter.usage.last_minute import launch_counts, watched_ratio
-from exporter.usage.sampling import memory_by_workload
+from exporter.usage.sampling import memory_by_workload, workloads
 from exporter.view import View
 
 
@@ -123,15 +124,55 @@ LAUNCHES = Group(
 )
 
 
-def _account(name: str, count: Callable[[WorkloadCounts], int]) -> Series:
-    return Series(
-        name,
-        _WORKLOAD,
-        lambda view: summed(((owner.kind, owner.name), count(each)) for owner, each in view.node.accounts.items()),
+SHARED_KINDS = {
+    SharedAccount.SERVER: "mps_server",
+    SharedAccount.OTHERS: "others",
+    SharedAccount.UNATTRIBUTED: "unattributed",
+}
+"""The label workload_kind of usage without a workload."""
+
+WORKLOAD = (Choice("workload_kind", WorkloadKind), "workload")
+ACCOUNT = (Choice("workload_kind", (*WorkloadKind, *SHARED_KINDS.values())), "workload")
+
+
+def account_labels(account: Account) -> Labels:
+    """Return the labels `ACCOUNT` of an account, which is not a closed one."""
+    return (SHARED_KINDS[account], "") if isinstance(account, SharedAccount) else (account.kind, account.name)
+
+
+def _workload_identities(view: View) -> Iterable[tuple[object, ...]]:
+    """Return what is known of each workload with series. Names that print alike are one workload, as in `summed`."""
+    identities = {**view.totals.identities, **view.node.usage_totals.identities}
+    accounts: dict[Account, None] = dict.fromkeys((*view.node.accounts, *workloads(view.node).values()))
+    for _, usage in view.gpu_usage():
+        accounts.update(dict.fromkeys((*usage.memory_byte_ms, *(account for account, _ in usage.by_account))))
+    accounts.pop(SharedAccount.CLOSED, None)
+    found: dict[Labels, WorkloadIdentity] = {}
+    for account in accounts:
+        labels = tuple(map(printable, account_labels(account)))
+        known = None if isinstance(account, SharedAccount) else identities.get(account)
+        identity = known or WorkloadIdentity()
+        found[labels] = found.get(labels, identity).merged(identity)
+    for labels, each in found.items():
+        values = (each.namespace, each.pod, each.container, each.user, each.unit, each.slurm_job_id)
+        yield (*labels, *(value or "" for value in values), each.labels or {}), 1
+
+
+def _faulted_clients(view: View) -> Samples:
+    return summed(
+        ((workload.kind, workload.name, *key), count)
+        for workload, counts in view.node.accounts.items()
+        for key, count in counts.faulted_clients.items()
     )
 
 
-_WORKLOAD = (Choice("workload_kind", WorkloadKind), "workload")
+def _account(name: str, count: Callable[[WorkloadCounts], int]) -> Series:
+    return Series(
+        name,
+        WORKLOAD,
+        lambda view: summed(((owner.kind, owner.name), count(each)) for owner, each in view.node.accounts.items()),
+    )
+
 
 WORKLOADS = Group(
     "Workloads",
@@ -139,7 +180,7 @@ WORKLOADS = Group(
     "increase(cuda_mps_workload_faults_suspected_total[1d]) > 0",
     Series(
         "cuda_mps_workload_clients",
-        ("daemon", *_WORKLOAD),
+        ("daemon", *WORKLOAD),
         lambda view: summed(
             ((daemon.name, owner.kind, owner.name), 1)
             for daemon, client in view.connected()
@@ -148,7 +189,7 @@ WORKLOADS = Group(
     ).help("Connected clients of the workload: the first known of Slurm job, pod (UID), task, container, unit, user."),
     Series(
         "cuda_mps_workload_memory_used_bytes",
-        (*_WORKLOAD, "gpu"),
+        (*WORKLOAD, "gpu"),
         lambda view: summed(
             ((workload.kind, workload.name, gpu), amount)
             for gpu, held in memory_by_workload(view.node).items()
@@ -164,14 +205,31 @@ WORKLOADS = Group(
     _account("cuda_mps_workload_faults_suspected_total", lambda each: each.faults_suspected).help(
         "Faults whose main suspect, with a confidence of 0.5 or more, is the workload's client."
     ),
+    Series(
+        "cuda_mps_workload_faulted_clients_total",
+        (*WORKLOAD, "suspect_workload", Choice("confidence", Confidence)),
+        _faulted_clients,
+    ).help(
+        "Clients of the workload that faults affected, by main suspect as in cuda_mps_fault_info. Counted when the "
+        "server has recovered. confidence is high from 0.8 and medium from 0.5 on. The first such fault adds a series."
+    ),
 )
 
 
-POD_LABELS = Group(
-    "Pod labels (`--kubernetes.pod-labels`)",
-    "SM time of each team in the last day, in hours of a whole GPU",
-    "sum by (label_team) (increase(cuda_mps_workload_sm_seconds_total[1d])\n"
-    "  * on (job, instance, workload) group_left (label_team) cuda_mps_pod_labels) / 3600",
+IDENTITIES = Group(
+    "Identity of workloads",
+    "GPU memory of each namespace",
+    "sum by (client_namespace) (cuda_mps_workload_memory_used_bytes\n"
+    "  * on (job, instance, workload_kind, workload) group_left (client_namespace) cuda_mps_workload_info)",
+    Series(
+        "cuda_mps_workload_info",
+        (*ACCOUNT, "client_namespace", "client_pod", "client_container", "user", "unit", "slurm_job_id"),
+        _workload_identities,
+        more_labels=True,
+    ).help(
+        "Identity of each workload with series, always 1, with the labels of its pod as in cuda_mps_pod_labels. A "
+        "label is empty if it is unknown, or if clients had different values. Ends with the workload's last series."
+    ),
     Series(
         "cuda_mps_pod_labels",
         ("workload", "client_pod_uid", "client_pod", "client_namespace"),
@@ -182,8 +240,8 @@ POD_LABELS = Group(
         ),
         more_labels=True,
     ).help(
-        "Listed labels of a client's pod as label_NAME, read once, always 1. Absent if they could not be read. Ends a "
-        "day after the pod's last use."
+        "Listed labels of a client's pod as label_NAME, read once, always 1. Absent if they could not be read. Ends "
+        "one hour after the pod's last use."
     ),
 )
 
@@ -196,21 +254,18 @@ def _last(view: View) -> Items[Incident]:
         for each in view.node.incidents.values()
         if each.ended_at is None or at - each.ended_at <= REMEMBERED_SECONDS
     }
-    return (((daemon.name,), last[daemon.name]) for daemon in view.daemons() if daemon.name in last)
+    incidents = (last[daemon.name] for daemon in view.daemons() if daemon.name in last)
+    return (((each.daemon, each.id), each) for each in incidents)
 
 
-_LAST: Scope[Incident] = Scope(DAEMON.labels, _last)
+_LAST: Scope[Incident] = Scope(("daemon", "incident"), _last)
 
 
 def _fault_infos(view: View) -> Rows:
     for labels, incident in _last(view):
-        suspect, owner = incident.suspect, None if incident.suspect is None else incident.suspect.client.workload
-        if suspect is None:
-            yield (*labels, incident.id, incident.kind, None, None)
-        else:
-            # The kind is first, so that no name looks like another kind's.
-            name = f"pid/{suspect.client.pid}" if owner is None else f"{owner.kind}/{owner.name}"
-            yield (*labels, incident.id, incident.kind, name, f"{suspect.confidence:.2f}")
+        suspect = incident.suspect
+        named = (None, None) if suspect is None else (suspect.workload, f"{suspect.confidence:.2f}")
+        yield (*labels, incident.kind, *named)
 
 
 def _affected_workloads(view: View) -> Samples:
@@ -241,9 +296,9 @@ def _with_exemplars(name: str, count: Callable[[Daemon], int]) -> Series:
     """Return a counter of daemons. Its exemplar is the daemon's last incident; only OpenMetrics shows it."""
 
     def samples(view: View) -> Iterable[tuple[object, ...]]:
-        last = dict(_last(view))
+        last = {incident.daemon: incident for _, incident in _last(view)}
         for labels, daemon in DAEMON.items(view):
-            incident = last.get(labels)
+            incident = last.get(daemon.name)
             if incident is None:
                 yield labels, count(daemon)
             else:
@@ -274,10 +329,13 @@ FAULTS = Group(
         "The daemon's last fault, until one hour after its end. suspect_workload is kind/name or pid/N, confidence 0 "
         "to 1; both are empty without a suspect."
     ),
+    _LAST.time("cuda_mps_incident_timestamp_seconds", lambda each: each.started_at).help(
+        "Unix time at which the daemon's last fault began, until one hour after its end."
+    ),
     _LAST.value("cuda_mps_fault_last_affected_clients", lambda each: len(each.affected)).help(
         "Clients affected by the last fault, until one hour after its end."
     ),
-    Series("cuda_mps_fault_last_affected_workload_clients", ("daemon", *_WORKLOAD), _affected_workloads).help(
+    Series("cuda_mps_fault_last_affected_workload_clients", (*_LAST.labels, *WORKLOAD), _affected_workloads).help(
         "Clients of the workload affected by the last fault, until one hour after its end."
     ),
     Series("cuda_mps_fault_blocking_clients", ("daemon", "server"), _blocking).help(

@@ -4,18 +4,21 @@ A GPU that NVML could not read has no values; it is only reported as not up. An 
 as the kernel log or NVML's events can be read. A count stays, also when both sources fail or the GPU is gone.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import islice
+from math import fsum
 
-from exporter.metrics.clients import CLIENT
+from exporter.metrics.clients import ACCOUNT, CLIENT, WORKLOAD, account_labels
 from exporter.metrics.family import NODE, Choice, Group, Items, Labels, Rows, Samples, Scope, Series, info, summed
 from exporter.model.daemon import NamedBy
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import XidCount
 from exporter.model.node import CollectorName, Gpu, Node, SharingMode
 from exporter.model.observation import GpuReading
-from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount, Usage
+from exporter.model.usage import GpuUsage, Method, Share, SharedAccount, Usage
 from exporter.parse.cgroup import claim_uid
+from exporter.parse.printable import printable
 from exporter.state.devices import serving_daemon
 from exporter.state.gpus import sharing_mode
 from exporter.state.processes import workload_of
@@ -181,13 +184,6 @@ XIDS = Group(
 )
 
 
-SHARED_KINDS = {
-    SharedAccount.SERVER: "mps_server",
-    SharedAccount.OTHERS: "others",
-    SharedAccount.UNATTRIBUTED: "unattributed",
-}
-"""The label workload_kind of usage without a workload."""
-
 SM_PARTS, ENERGY_PARTS, MEMORY_PARTS = 1_000_000, 1000, 1000
 """Microseconds in a second, millijoules in a joule, milliseconds in a second: totals are integers."""
 
@@ -204,23 +200,19 @@ _USAGE: Scope[GpuUsage] = Scope(("gpu",), lambda view: (((gpu,), usage) for gpu,
 _SM_USAGE: Scope[GpuUsage] = Scope(("gpu",), _sm_usage)
 
 
-def _workload(account: Account) -> Labels:
-    return (SHARED_KINDS[account], "") if isinstance(account, SharedAccount) else (account.kind, account.name)
-
-
 def _contention(name: str, of: Callable[[Usage], int]) -> Series:
     """Return what the workloads lost to each other, or cost each other, if probes counted their launches."""
 
     def samples(view: View) -> Samples:
         amounts = (
-            ((gpu, *_workload(account)), of(used))
+            ((gpu, *account_labels(account)), of(used))
             for gpu, usage in view.gpu_usage()
             for (account, method), used in usage.by_account.items()
             if account is not SharedAccount.CLOSED and (of(used) or method in (Method.FLIGHT, Method.LAUNCHES))
         )
         return summed(amounts, SM_PARTS)
 
-    return Series(name, ("gpu", *_WORKLOAD), samples)
+    return Series(name, ("gpu", *ACCOUNT), samples)
 
 
 def _used(name: str, of: Callable[[Usage], int], parts: int, scope: Scope[GpuUsage]) -> Series:
@@ -228,9 +220,9 @@ def _used(name: str, of: Callable[[Usage], int], parts: int, scope: Scope[GpuUsa
         for labels, usage in scope.items(view):
             for (account, method), used in usage.by_account.items():
                 if account is not SharedAccount.CLOSED and (used.sm_us or used.energy_mj):
-                    yield (*labels, *_workload(account), "" if method is None else method.value), of(used)
+                    yield (*labels, *account_labels(account), "" if method is None else method.value), of(used)
 
-    labels = ("gpu", *_WORKLOAD, Choice("method", ("", *Method)))
+    labels = ("gpu", *ACCOUNT, Choice("method", ("", *Method)))
     return Series(name, labels, lambda view: summed(amounts(view), parts))
 
 
@@ -242,7 +234,7 @@ def _closed(of: Callable[[Usage], int], parts: int) -> Callable[[GpuUsage], floa
 
 def _memory(view: View) -> Samples:
     amounts = (
-        ((gpu, *_workload(account)), amount)
+        ((gpu, *account_labels(account)), amount)
         for gpu, usage in view.gpu_usage()
         for account, amount in usage.memory_byte_ms.items()
         if account is not SharedAccount.CLOSED
@@ -271,19 +263,18 @@ _CLIENT_USAGE: Scope[ClientUsage] = Scope(("daemon", "client", "gpu"), _usages)
 _SLOWDOWN = _CLIENT_USAGE.of(lambda _, each: each.slowdown)
 _BANDWIDTH = _CLIENT_USAGE.of(lambda _, each: each.bandwidth)
 _SHARE: Scope[Share] = Scope(("daemon", "client", "gpu"), _shares)
-_WORKLOAD = (Choice("workload_kind", (*WorkloadKind, *SHARED_KINDS.values())), "workload")
 
 USAGE = Group(
     "Usage totals and SM time",
     "SM time of each workload in the last day, in hours of a whole GPU",
     "sum by (workload_kind, workload) (increase(cuda_mps_workload_sm_seconds_total[1d])) / 3600",
     _used("cuda_mps_workload_sm_seconds_total", lambda used: used.sm_us, SM_PARTS, _SM_USAGE).help(
-        "SM time of the workload, in seconds of the whole GPU. Ends a day after the last use."
+        "SM time of the workload, in seconds of the whole GPU. Ends one hour after the last use."
     ),
     _used("cuda_mps_workload_energy_joules_total", lambda used: used.energy_mj, ENERGY_PARTS, _USAGE).help(
         "Energy of the GPU, divided in proportion to SM time. Unattributed if that is unknown."
     ),
-    Series("cuda_mps_workload_memory_byte_seconds_total", ("gpu", *_WORKLOAD), _memory).help(
+    Series("cuda_mps_workload_memory_byte_seconds_total", ("gpu", *ACCOUNT), _memory).help(
         "GPU memory of the workload multiplied by time: 3.6e12 is a gigabyte for an hour."
     ),
     _SM_USAGE.value("cuda_mps_gpu_sm_seconds_total", lambda each: each.total.sm_us / SM_PARTS).help(
@@ -310,6 +301,25 @@ USAGE = Group(
         lambda view: (((gpu,), split.unattributed) for gpu, split in fresh_splits(view.node).items() if split.measured),
     ).help("Fraction of SM capacity used in the last minute, but attributed to no process. Absent without GPM."),
 )
+
+
+def _workload_limit(name: str, of: Callable[[ClientUsage], float | None]) -> Series:
+    """Return the sum of a limit over a workload's clients on a GPU, if it is known and set for all."""
+
+    def samples(view: View) -> Samples:
+        limits: defaultdict[Labels, list[float | None]] = defaultdict(list)
+        for gpu, sharing in view.sharing.items():
+            for each in sharing.clients:
+                workload = workload_of(view.node.processes.get(each.client.pid))
+                if workload is not None:
+                    limits[workload.kind, printable(workload.name), gpu].append(of(each))
+        for labels, values in limits.items():
+            known = [value for value in values if value is not None]
+            if len(known) == len(values):
+                yield labels, fsum(known)
+
+    return Series(name, (*WORKLOAD, "gpu"), samples)
+
 
 _CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.sharing.items()))
 
@@ -368,6 +378,12 @@ CAPACITY = Group(
     _CLIENT_USAGE.value("cuda_mps_client_pinned_memory_limit_bytes", lambda each: each.memory_limit).help(
         "GPU memory that the client may allocate: the smaller limit of its server and its environment. Absent if "
         "unknown or not set."
+    ),
+    _workload_limit("cuda_mps_workload_active_thread_ratio", lambda each: each.threads).help(
+        "Sum of cuda_mps_client_active_thread_ratio over the workload's clients on the GPU. Absent if one is unknown."
+    ),
+    _workload_limit("cuda_mps_workload_pinned_memory_limit_bytes", lambda each: each.memory_limit).help(
+        "Sum of the memory limits of the workload's clients on the GPU. Absent if one is unknown or not set."
     ),
 )
 

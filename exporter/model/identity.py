@@ -1,7 +1,7 @@
 """Processes and workloads: what identifies them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Protocol
 
@@ -68,6 +68,38 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadIdentity:
+    """What is known of the clients of a workload, with those that have ended.
+
+    None: unknown. If clients have different values, the value is empty, and stays so. `labels` are those of the pod.
+    """
+
+    namespace: str | None = None
+    pod: str | None = None
+    container: str | None = None
+    user: str | None = None
+    unit: str | None = None
+    slurm_job_id: str | None = None
+    labels: Mapping[str, str] | None = None
+
+    def merged(self, other: "WorkloadIdentity") -> "WorkloadIdentity":
+        """Return what is known of the clients of both."""
+        both = ((each.name, getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return WorkloadIdentity(
+            **{name: b if a is None else a if b is None or a == b else type(a)() for name, a, b in both}
+        )
+
+
+class Confidence(StrEnum):
+    """Levels of the confidence that the main suspect has caused a fault."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    NONE = "none"  # There is no main suspect.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadCounts:
     """Counts of the clients of one workload."""
 
@@ -75,6 +107,8 @@ class WorkloadCounts:
     connected: int = 0
     faults_affected: int = 0  # Faults that affected a client.
     faults_suspected: int = 0  # Faults that a client most likely caused.
+    faulted_clients: Mapping[tuple[str, Confidence], int] = field(default_factory=dict)
+    """Clients that faults ended, by the workload of the main suspect (`Suspect.workload`; empty: none)."""
 
 
 # -- allocations by the kubelet ---------------------------------------------------------------------------------------

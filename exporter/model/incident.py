@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from exporter.model.identity import Workload
+from exporter.model.identity import Confidence, Workload
 from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
 from exporter.model.reason import Reason
 
@@ -271,6 +271,18 @@ class Suspect:
     client: ClientDetails
     confidence: float
     indications: tuple[Reason, ...]
+
+    @property
+    def workload(self) -> str:
+        """The workload, or pid/N if it is unknown. The kind is first, so that no name looks like another kind's."""
+        workload = self.client.workload
+        return f"pid/{self.client.pid}" if workload is None else f"{workload.kind}/{workload.name}"
+
+    @property
+    def level(self) -> Confidence:
+        """The level of the confidence; from medium on, the workload is counted as suspected."""
+        levels = ((0.8, Confidence.HIGH), (0.5, Confidence.MEDIUM))
+        return next((level for least, level in levels if self.confidence >= least), Confidence.LOW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from operator import mul
 
-from exporter.model.identity import Workload
+from exporter.model.identity import Workload, WorkloadIdentity
 from exporter.model.launches import OPEN_COUNTS, ProcessWork, WorkReading
 from exporter.model.observation import GpuUuid
 from exporter.model.values import replace
@@ -360,10 +360,16 @@ class GpuUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageTotals:
-    """The usage of all GPUs, and when each workload with an account last used one."""
+    """The usage of all GPUs, and when each workload with an account last used one.
+
+    `closed` has the same of closed accounts, as long as their paces are remembered. `identities` also has those of
+    workloads that have only counts.
+    """
 
     gpus: Mapping[GpuUuid, GpuUsage] = field(default_factory=dict)
     last_used_at: Mapping[Workload, float] = field(default_factory=dict)
+    closed: Mapping[Workload, float] = field(default_factory=dict)
+    identities: Mapping[Workload, WorkloadIdentity] = field(default_factory=dict)
 
 
 SAMPLE_SECONDS = 30.0  # Interval of samples.

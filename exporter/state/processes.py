@@ -1,18 +1,21 @@
 """Processes: recent exits, and the workloads that clients belong to."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
 from exporter.model.daemon import Daemon, DaemonState, with_commands
 from exporter.model.event import Event, EventName
-from exporter.model.identity import Workload, WorkloadCounts, WorkloadKind
-from exporter.model.incident import ClientDetails, Death
+from exporter.model.identity import Confidence, Workload, WorkloadCounts, WorkloadIdentity, WorkloadKind
+from exporter.model.incident import ClientDetails, Death, Suspect
 from exporter.model.node import Node
 from exporter.model.observation import (
     ControlSocket,
     DaemonProcess,
     KernelRecord,
+    Observation,
     PodFound,
     ProcessExit,
     ProcessReading,
@@ -33,6 +36,7 @@ MOST_DEATHS = 4096
 DYING_SECONDS = 10.0  # How long a process that the kernel has killed may take to exit: its memory is freed first.
 FORGOTTEN_SECONDS = 3600.0  # How long a workload without clients and faults has counts.
 MAX_WORKLOADS = 1024  # How many workloads have counts. Of more, those that had a client most recently.
+MAX_SUSPECTS = 16  # By how many suspects the clients of a workload are counted. Of more, the most recent ones.
 
 _SHARED_UNIT = re.compile(r"session-.+\.scope|user@.+\.service|init\.scope|(?:.+_)?slurmstepd\.scope")
 """Units with any processes of a user, or of Slurm: the user's name says more."""
@@ -93,8 +97,11 @@ def workload_of(process: ProcessReading | DaemonProcess | None) -> Workload | No
     """
     if process is None:
         return None
-    user = process.user or (None if process.uid is None else str(process.uid))
-    return _workload(process.cgroup or "", process.slurmstepd, user)
+    return _workload(process.cgroup or "", process.slurmstepd, _user(process))
+
+
+def _user(process: ProcessReading | DaemonProcess) -> str | None:
+    return process.user or (None if process.uid is None else str(process.uid))
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
@@ -159,7 +166,7 @@ def count_events(before: Node, node: Node, events: Collection[Event]) -> Node:
             unattributed.discard(event.pid)
     for pid in unattributed & node.processes.keys():
         unattributed.discard(pid)
-        node = _count(node, workload_of(node.processes[pid]), connected=1)
+        node = _count(_identified(node, node.processes[pid]), workload_of(node.processes[pid]), connected=1)
     return updated(node, unattributed=frozenset(unattributed))
 
 
@@ -168,6 +175,62 @@ def count_fault(node: Node, affected: Iterable[ClientDetails], suspect: ClientDe
     for workload in dict.fromkeys(client.workload for client in affected):
         node = _count(node, workload, affected=1)
     return _count(node, None if suspect is None else suspect.workload, suspected=1)
+
+
+def count_faulted_clients(node: Node, affected: Iterable[ClientDetails], suspect: Suspect | None) -> Node:
+    """Count the clients that a fault ended, for their workloads, by its main suspect."""
+    key = ("", Confidence.NONE) if suspect is None else (suspect.workload, suspect.level)
+    for workload, number in Counter(client.workload for client in affected).items():
+        node = _count(node, workload, faulted={key: number})
+    return node
+
+
+def identify(node: Node, seen: Observation | None) -> Node:
+    """Remember to which workload a bypassing process belongs, or the name and the labels of a pod."""
+    if isinstance(seen, ProcessReading) and any(seen.pid in gpu.bypassing_processes for gpu in node.gpus.values()):
+        return _identified(node, seen)
+    if isinstance(seen, PodFound):
+        found = WorkloadIdentity(namespace=seen.namespace, pod=seen.name, labels=seen.labels)
+        members = {workload_of(each) for each in node.processes.values() if cgroup_of(each).pod_uid == seen.uid}
+        for workload in {Workload(kind=WorkloadKind.POD, name=seen.uid), *members}:
+            if workload in node.usage_totals.identities:
+                node = _with_identity(node, workload, found)
+    return node
+
+
+def _identified(node: Node, process: ProcessReading) -> Node:
+    """Remember what is known of a process of a workload."""
+    workload, member, pod = workload_of(process), cgroup_of(process), pod_of(node, process)
+    found = WorkloadIdentity(
+        namespace=None if pod is None else pod.namespace,
+        pod=None if pod is None else pod.name,
+        container=member.container,
+        user=_user(process),
+        unit=member.unit,
+        slurm_job_id=member.slurm_job_id,
+        labels=None if pod is None else pod.labels,
+    )
+    return _with_identity(node, workload, found)
+
+
+def _with_identity(node: Node, workload: Workload | None, found: WorkloadIdentity) -> Node:
+    identities = node.usage_totals.identities
+    if workload is None:
+        return node
+    merged = identities.get(workload, found).merged(found)
+    if merged == identities.get(workload):
+        return node
+    return replace(node, usage_totals=replace(node.usage_totals, identities={**identities, workload: merged}))
+
+
+def prune_identities(node: Node) -> Node:
+    """Remove the identities of workloads without processes, usage and counts."""
+    totals = node.usage_totals
+    present = {*totals.last_used_at, *node.accounts, *map(workload_of, node.processes.values())}
+    if totals.identities.keys() <= present:
+        return node
+    identities = {workload: each for workload, each in totals.identities.items() if workload in present}
+    return replace(node, usage_totals=replace(totals, identities=identities))
 
 
 def prune_workload_counts(node: Node) -> Node:
@@ -181,17 +244,29 @@ def prune_workload_counts(node: Node) -> Node:
     return replace(node, accounts=recent)
 
 
-def _count(node: Node, workload: Workload | None, *, connected: int = 0, affected: int = 0, suspected: int = 0) -> Node:
+def _count(
+    node: Node,
+    workload: Workload | None,
+    *,
+    connected: int = 0,
+    affected: int = 0,
+    suspected: int = 0,
+    faulted: Mapping[tuple[str, Confidence], int] = MappingProxyType({}),
+) -> Node:
     """Count for a workload that has a client, or had one until now. Without anything to count, add no new workload."""
-    if workload is None or (workload not in node.accounts and not connected + affected + suspected):
+    if workload is None or (workload not in node.accounts and not (connected or affected or suspected or faulted)):
         return node
     known = node.accounts.get(workload, WorkloadCounts(used_at=node.at))
+    faulted_clients = known.faulted_clients
+    for key, number in faulted.items():
+        faulted_clients = with_latest(faulted_clients, key, faulted_clients.get(key, 0) + number, MAX_SUSPECTS)
     counts = replace(
         known,
         used_at=node.at,
         connected=known.connected + connected,
         faults_affected=known.faults_affected + affected,
         faults_suspected=known.faults_suspected + suspected,
+        faulted_clients=faulted_clients,
     )
     accounts = {**node.accounts, workload: counts}
     if len(accounts) > MAX_WORKLOADS:

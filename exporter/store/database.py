@@ -22,7 +22,7 @@ from exporter.clock import Clock
 from exporter.errors import HistoryError
 from exporter.model.contention import Pace
 from exporter.model.event import TIMELINE, Event
-from exporter.model.identity import Workload
+from exporter.model.identity import Workload, WorkloadIdentity
 from exporter.model.incident import Incident
 from exporter.model.node import Node, select_fairly
 from exporter.model.observation import DaemonName, GpuUuid
@@ -89,7 +89,10 @@ class WatchdogRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """What an account used of a GPU by one method; without one, its memory (may exceed 64 bits) and quiet paces."""
+    """What an account used of a GPU by one method.
+
+    Without a method, it has the account's memory (may exceed 64 bits), quiet paces and identity.
+    """
 
     gpu: GpuUuid
     account: Account
@@ -98,6 +101,7 @@ class UsageRow:
     memory_byte_ms: str = "0"
     paces: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     last_used_at: float = 0.0
+    identity: WorkloadIdentity | None = None
 
     def check(self) -> None:
         """Raise ValueError if an amount is not a number of 0 or more, or a pace is not one."""
@@ -226,6 +230,7 @@ def load(connection: sqlite3.Connection, now: float, max_incidents: int, max_eve
 
 def usage_rows(before: UsageTotals, after: UsageTotals) -> Iterator[UsageRow]:
     """Yield the rows that differ. One without an amount is to be deleted."""
+    last_used_at = {**after.closed, **after.last_used_at}
     for gpu in before.gpus.keys() | after.gpus.keys():
         old, new = (totals.gpus.get(gpu, GpuUsage()) for totals in (before, after))
         others = {(account, None) for each in (old, new) for account in (*each.memory_byte_ms, *each.paces)}
@@ -235,6 +240,7 @@ def usage_rows(before: UsageTotals, after: UsageTotals) -> Iterator[UsageRow]:
             paces_before, paces = old.paces.get(account, {}), new.paces.get(account, {})
             changed = memory != memory_before or paces != paces_before
             if used != used_before or (method is None and changed):
+                workload = account if isinstance(account, Workload) else None
                 yield UsageRow(
                     gpu=gpu,
                     account=account,
@@ -242,7 +248,8 @@ def usage_rows(before: UsageTotals, after: UsageTotals) -> Iterator[UsageRow]:
                     used=used,
                     memory_byte_ms=str(memory if method is None else 0),
                     paces=paces if method is None else {},
-                    last_used_at=after.last_used_at.get(account, 0.0) if isinstance(account, Workload) else 0.0,
+                    last_used_at=0.0 if workload is None else last_used_at.get(workload, 0.0),
+                    identity=None if workload is None or method is not None else after.identities.get(workload),
                 )
 
 
@@ -251,12 +258,15 @@ def _totals_of(rows: Iterable[UsageRow]) -> UsageTotals:
     memory: defaultdict[GpuUuid, dict[Account, int]] = defaultdict(dict)
     paces: defaultdict[GpuUuid, dict[Account, Mapping[str, tuple[float, ...]]]] = defaultdict(dict)
     last_used_at: dict[Workload, float] = {}
+    identities: dict[Workload, WorkloadIdentity] = {}
     for row in rows:
         used[row.gpu].update({} if row.used is None else {(row.account, row.method): row.used})
         memory[row.gpu].update({} if row.memory_byte_ms == "0" else {row.account: int(row.memory_byte_ms)})
         paces[row.gpu].update({row.account: row.paces} if row.paces else {})
         if isinstance(row.account, Workload):
             last_used_at[row.account] = max(row.last_used_at, last_used_at.get(row.account, row.last_used_at))
+            if row.identity is not None:
+                identities[row.account] = identities.get(row.account, row.identity).merged(row.identity)
     gpus = {
         gpu: GpuUsage(
             total=sum(by_account.values(), Usage()),
@@ -266,7 +276,7 @@ def _totals_of(rows: Iterable[UsageRow]) -> UsageTotals:
         )
         for gpu, by_account in used.items()
     }
-    return UsageTotals(gpus=gpus, last_used_at=last_used_at)
+    return UsageTotals(gpus=gpus, last_used_at=last_used_at, identities=identities)
 
 
 FILE, LOCK = "history.sqlite", "history.lock"

@@ -17,7 +17,7 @@ from exporter.model.identity import Workload
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation, ProcessExit, ProcessReading
 from exporter.model.usage import Account, GpuUsage, HeldMemory, SharedAccount, Usage, UsageKey, UsageTotals
-from exporter.model.values import replace
+from exporter.model.values import replace, without
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import workload_of
 
@@ -30,10 +30,11 @@ MAX_COMMANDS, MAX_COMMAND_LENGTH = 8, 64
 """Of so many commands of a workload, the last ones, the pace on a quiet GPU is remembered. A process chooses its own:
 longer ones could fill the state file."""
 
-REPLACEABLE_SECONDS = 3600.0
-"""If there are MAX_ACCOUNTS, a new workload replaces one that has used nothing for so long."""
+IDLE_SECONDS = 3600.0
+"""The account of a workload that has used nothing for so long is closed. After a longer time, most series of a node of
+Kubernetes would be those of ended pods."""
 
-IDLE_SECONDS = 86400.0  # The account of a workload that has used nothing for so long is closed.
+PACES_SECONDS = 86400.0  # A recurring job finds its paces on a quiet GPU for so long after its last use.
 LAST_USED_RESOLUTION_SECONDS = 60.0  # `last_used_at` is updated so often: all of it is copied each time.
 
 LONGEST_GAP_SECONDS = 600.0
@@ -129,9 +130,10 @@ def post_memory(totals: UsageTotals, gpu: GpuUuid, held: Mapping[Account, int], 
 
 
 def close_idle_accounts(totals: UsageTotals, at: float) -> UsageTotals:
-    """Close the accounts of the workloads that have used nothing for IDLE_SECONDS."""
+    """Close the accounts of the workloads that have used nothing for IDLE_SECONDS. Drop old paces of closed ones."""
     idle = {workload for workload, last_used_at in totals.last_used_at.items() if at - last_used_at > IDLE_SECONDS}
-    return _closed(totals, idle) if idle else totals
+    old = any(at - last_used_at > PACES_SECONDS for last_used_at in totals.closed.values())
+    return _closed(totals, idle, at) if idle or old else totals
 
 
 def apportioned(total: int, weights: Mapping[UsageKey, int]) -> dict[UsageKey, int]:
@@ -192,15 +194,22 @@ def _with_account(totals: UsageTotals, wanted: Account, at: float) -> tuple[Usag
     if last_used_at is not None and at - last_used_at < LAST_USED_RESOLUTION_SECONDS:
         return totals, wanted
     if last_used_at is None and len(totals.last_used_at) >= MAX_ACCOUNTS:
-        idlest = min(totals.last_used_at, key=totals.last_used_at.__getitem__)
-        if at - totals.last_used_at[idlest] < REPLACEABLE_SECONDS:
-            return totals, SharedAccount.OTHERS
-        totals = _closed(totals, {idlest})
-    return replace(totals, last_used_at={**totals.last_used_at, wanted: at}), wanted
+        return totals, SharedAccount.OTHERS
+    opened = {**totals.last_used_at, wanted: at}
+    return replace(totals, last_used_at=opened, closed=without(totals.closed, wanted)), wanted
 
 
-def _closed(totals: UsageTotals, idle: Collection[Workload]) -> UsageTotals:
+def _closed(totals: UsageTotals, idle: Collection[Workload], at: float) -> UsageTotals:
     """Move what the accounts of idle workloads have to CLOSED; energy for their last SM time will go to OTHERS."""
+    last_used_at = {workload: then for workload, then in totals.last_used_at.items() if workload not in idle}
+    with_paces = {who for usage in totals.gpus.values() for who in usage.paces}
+    without_account = {**totals.closed, **{workload: totals.last_used_at[workload] for workload in idle}}
+    recent = [
+        (workload, then)
+        for workload, then in sorted(without_account.items(), key=lambda item: item[1])
+        if workload in with_paces and at - then <= PACES_SECONDS
+    ]
+    remembered = dict(recent[-MAX_ACCOUNTS:])
     closed: dict[Account, Account] = dict.fromkeys(idle, SharedAccount.CLOSED)
     others: dict[Account, Account] = dict.fromkeys(idle, SharedAccount.OTHERS)
     gpus = {}
@@ -213,10 +222,9 @@ def _closed(totals: UsageTotals, idle: Collection[Workload]) -> UsageTotals:
             by_account=_sums({}, used),
             sm_us_without_energy=_sums({}, sm_us),
             memory_byte_ms=_sums({}, memory),
-            paces={who: paces for who, paces in usage.paces.items() if who not in closed},
+            paces={who: paces for who, paces in usage.paces.items() if who in last_used_at or who in remembered},
         )
-    last_used_at = {workload: at for workload, at in totals.last_used_at.items() if workload not in idle}
-    return replace(totals, gpus=gpus, last_used_at=last_used_at)
+    return replace(totals, gpus=gpus, last_used_at=last_used_at, closed=remembered)
 
 
 def _left(before: Node, seen: Observation | None, events: Iterable[Event]) -> Iterator[int]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from dashboards.__main__ import RECORDING
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import PAST_SECONDS, PlannedFailure, Simulation, advance
 from exporter.metrics.catalogue import NodeCollector
@@ -63,7 +64,20 @@ def write(file: Path) -> None:
 
 def import_into(data: Path, file: Path) -> None:
     """Import the samples with promtool."""
-    command = [needed("promtool"), "tsdb", "create-blocks-from", "openmetrics", str(file), str(data)]
+    _create_blocks_from("openmetrics", str(file), str(data))
+
+
+def evaluate_rules(address: str, data: Path) -> None:
+    """Add what the recording rules give to the samples, which a Prometheus at the address serves.
+
+    It must be started again to serve the results. A rule that reads others has results only if these are served.
+    """
+    times = (f"--start={int(FIRST)}", f"--end={int(LAST)}")
+    _create_blocks_from("rules", f"--url=http://{address}", f"--output-dir={data}", *times, str(RECORDING))
+
+
+def _create_blocks_from(*arguments: str) -> None:
+    command = [needed("promtool"), "tsdb", "create-blocks-from", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -14,7 +14,7 @@ MODELS: Mapping[str, Model] = {board.uid: board.as_json() for board in BOARDS}
 LABEL_VALUES = re.compile(r"label_values\((?P<selector>.+), (?P<label>\w+)\)")
 QUERY_RESULT = re.compile(r"query_result\((?P<expression>.+)\)")
 
-CHOSEN = {"$job": ".+", "$instance": ".+", "$daemon": ".+", "$gpu": ".+"}
+CHOSEN = {"$cluster": ".*", "$job": ".+", "$instance": ".+", "$daemon": ".+", "$gpu": ".+"}
 PARSED_WITH = {**CHOSEN, "$incident": "4242-1a1fe91cac0", "$node": "node1:10677", "$began": "1700000000"}
 """Values of variables with which every expression can be parsed."""
 
@@ -23,6 +23,7 @@ PARSED_WITH = {**CHOSEN, "$incident": "4242-1a1fe91cac0", "$node": "node1:10677"
 class Query:
     """An expression, its place in a dashboard, and whether it is an instant query."""
 
+    model: Model
     where: str
     expression: str
     instant: bool
@@ -54,9 +55,9 @@ def queries_of(model: Model) -> Iterator[Query]:
     for panel in panels(model):
         for target in panel["targets"]:
             where = f"{model['title']}: {panel['title']} {target['refId']}"
-            yield Query(where, target["expr"], target["instant"])
+            yield Query(model, where, target["expr"], target["instant"])
     for annotation in annotations(model):
-        yield Query(f"{model['title']}: marks of {annotation['name']}", annotation["expr"], instant=False)
+        yield Query(model, f"{model['title']}: marks of {annotation['name']}", annotation["expr"], instant=False)
 
 
 def query_of_variable(variable: Model) -> str:
@@ -69,7 +70,7 @@ def query_of_variable(variable: Model) -> str:
 
 def fill_variables(expression: str, values: Mapping[str, str], *, range_seconds: int = 1800) -> str:
     """Return the expression as Grafana sends it for a scrape interval of 15 s."""
-    times = {"$__rate_interval": "60s", "$__range": f"{range_seconds}s"}
+    times = {"$__rate_interval": "60s", "$__range": f"{range_seconds}s", "$__interval": "600s"}
     for name, value in (*times.items(), *values.items()):
         expression = expression.replace(name, value)
     return expression

@@ -10,8 +10,11 @@ from promql_parser import MatchOp
 from dashboards import looks
 from dashboards.__main__ import BOARDS, path
 from dashboards.board import COLUMNS, TAG, Board
+from dashboards.links import OF_CHOSEN_NODES
 from dashboards.panel import SHORT_NAMES
+from dashboards.parameters import Parameters
 from dashboards.problems import NUMBERS, SHOWN_PROBLEMS
+from dashboards.recording import groups
 from exporter.metrics.catalogue import CATALOGUE
 from tests.dashboards.queries import ALL_QUERIES, EXPRESSIONS, MODELS, Model, annotations, panels, variables
 from tests.promql import problems, selectors, unrated
@@ -19,7 +22,13 @@ from tests.promql import problems, selectors, unrated
 COMMITTED = pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
 EACH = pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 
-CHOICE = {"job": "$job", "instance": "$instance"}
+FIRST_CHOICES = {"cluster": ".*", "job": ".+", "instance": ".+"}
+OF_CLUSTERS = ("cuda-mps-usage", "cuda-mps-reliability")
+"""The dashboards of series without a node, in which only the cluster can be chosen."""
+
+
+def first_choices(model: Model) -> list[str]:
+    return list(FIRST_CHOICES)[: 1 if model["uid"] in OF_CLUSTERS else None]
 
 
 @COMMITTED
@@ -44,13 +53,17 @@ def test_can_be_provisioned(model: Model) -> None:
 
 
 @EACH
-def test_data_source_job_and_instance_can_be_chosen(model: Model) -> None:
+def test_data_source_cluster_job_and_nodes_can_be_chosen(model: Model) -> None:
+    """A dashboard of raw series, as that of a node, shows the first node until others are chosen."""
     datasource, *others = model["templating"]["list"]
     assert (datasource["type"], datasource["name"], datasource["label"]) == ("datasource", "datasource", "Data source")
-    for variable, name in zip(others, ("job", "instance"), strict=False):
+    for variable, name in zip(others, first_choices(model), strict=False):
         assert variable["name"] == name
         assert variable["label"]
-        assert (variable["multi"], variable["includeAll"], variable["allValue"]) == (True, True, ".+")
+        everything = None if name == "instance" and model["uid"] in OF_CHOSEN_NODES else FIRST_CHOICES[name]
+        assert (variable["multi"], variable["includeAll"]) == (True, everything is not None)
+        assert variable["allValue"] == everything
+        assert bool(variable["current"]) == variable["includeAll"]
 
 
 @EACH
@@ -196,7 +209,10 @@ def test_a_table_shows_its_queries_labels(model: Model) -> None:
     """A value that is shown, but not asked for, would be an empty column; one that is asked for in vain a waste."""
     for panel in panels(model):
         if panel["type"] == "table":
-            shown = panel["transformations"][-1]["options"]["renameByName"]
+            [shown] = [each["options"]["renameByName"] for each in panel["transformations"] if each["id"] == "organize"]
+            if panel["transformations"][0]["id"] == "groupingToMatrix":
+                assert len(panel["targets"]) == 1, panel["title"]
+                continue
             values = {name for name in shown if name.startswith("Value")}
             several = len(panel["targets"]) > 1
             given = {f"Value #{target['refId']}" if several else "Value" for target in panel["targets"]}
@@ -212,14 +228,24 @@ def test_the_name_of_a_node_links_to_its_dashboard(model: Model) -> None:
         if override["matcher"]["options"] == "Node" and model["uid"] != "cuda-mps-node":
             [url] = [each["value"][0]["url"] for each in override["properties"] if each["id"] == "links"]
             assert url.startswith("/d/cuda-mps-node?")
-            for passed in ("var-datasource=", "${job:queryparam}", "var-instance=", "${__url_time_range}"):
+            chosen = [f"${{{name}:queryparam}}" for name in first_choices(model) if name != "instance"]
+            for passed in ("var-datasource=", *chosen, "var-instance=", "${__url_time_range}"):
                 assert passed in url
 
 
 @EACH
-def test_header_links_pass_variables_and_time(model: Model) -> None:
-    [link] = model["links"]
-    assert (link["type"], link["tags"], link["includeVars"], link["keepTime"]) == ("dashboards", [TAG], True, True)
+def test_header_links_lead_to_all_others_with_variables_and_time(model: Model) -> None:
+    """They never choose all nodes in a dashboard that reads the raw series of a few."""
+    links = {re.split(r"[/?]", link["url"])[2]: link for link in model["links"]}
+    assert set(links) == set(MODELS) - {model["uid"]}
+    for uid, link in links.items():
+        there = MODELS[uid]
+        assert (link["type"], link["includeVars"], link["keepTime"]) == ("link", False, True)
+        assert there["title"].endswith(f"/ {link['title']}")
+        both = {*first_choices(model)} & {*first_choices(there)}
+        if uid in OF_CHOSEN_NODES and model["uid"] not in OF_CHOSEN_NODES:
+            both -= {"instance"}
+        assert {f"${{{name}:queryparam}}" for name in both} == set(re.findall(r"\$\{\w+:queryparam\}", link["url"]))
 
 
 @EACH
@@ -241,9 +267,10 @@ def test_expressions_filter_by_the_selection_and_rate_counters(subtests: pytest.
     for where in ALL_QUERIES:
         with subtests.test(where=where):
             expression = EXPRESSIONS[where]
+            wanted = {name: f"${name}" for name in first_choices(ALL_QUERIES[where].model)}
             for selector in selectors(ALL_QUERIES[where].parseable):
                 chosen = {each.name: each.value for each in selector.matchers.matchers if each.op == MatchOp.Re}
-                assert CHOICE.items() <= chosen.items(), selector.name
+                assert wanted.items() <= chosen.items(), selector.name
             assert unrated(expression) == []
 
 
@@ -267,10 +294,12 @@ def test_finds_a_counter_without_a_rate(subtests: pytest.Subtests) -> None:
             assert unrated(expression) == found
 
 
-def test_each_family_is_on_a_dashboard(subtests: pytest.Subtests) -> None:
+def test_each_family_is_on_a_dashboard_or_recorded(subtests: pytest.Subtests) -> None:
+    expressions = [each.expression for each in ALL_QUERIES.values()]
+    expressions += [rule.expression for group in groups(Parameters()) for rule in group.rules]
     for family in [family.name for family in CATALOGUE]:
         with subtests.test(family=family):
-            assert any(re.search(rf"\b{family}(_sum)?\b", each.expression) for each in ALL_QUERIES.values())
+            assert any(re.search(rf"\b{family}(_sum)?\b", each) for each in expressions)
 
 
 def test_problems_are_from_the_catalogue_and_appear_once() -> None:

@@ -12,6 +12,7 @@ from exporter.model.incident import FaultKind, IncidentEnd, RecoveryDelay
 from exporter.model.node import Node
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.state import processes
+from exporter.state.processes import MAX_SUSPECTS
 from exporter.state.servers import LOOP_END_SECONDS
 from exporter.view import View
 from tests.builders import (
@@ -37,6 +38,7 @@ from tests.metrics.test_families import HOSTILE, by, families, openmetrics_of, p
 INFO, BLOCKING = "cuda_mps_fault_info", "cuda_mps_fault_blocking_clients"
 RECOVERY = "cuda_mps_fault_recovery_seconds"
 AFFECTED, SUSPECTED = "cuda_mps_workload_faults_affected_total", "cuda_mps_workload_faults_suspected_total"
+FAULTED = "cuda_mps_workload_faulted_clients_total"
 
 RECOVERED = {"ended_at": AT + 4, "ending": IncidentEnd.RECOVERED}
 
@@ -193,6 +195,47 @@ def test_a_fault_counts_once_for_each_workload_from_0() -> None:
     assert by(before, SUSPECTED, "workload", workload_kind="user") == {"alice": 0, "bob": 0}
     assert by(after, AFFECTED, "workload") == {"alice": 1, "bob": 1}
     assert by(after, SUSPECTED, "workload") == {"alice": 0, "bob": 1}
+
+
+def test_counts_the_clients_that_a_fault_ended_by_main_suspect_when_it_is_over() -> None:
+    recovers = server_log("Destroy server context on device 0 (NVIDIA H200)", at=AT + 30)
+    lasting = reduced(*fault(AT + 30), start=three_clients()).node
+    assert not samples(lasting, FAULTED)
+    over = reduced(*recovers, exited(600, at=AT + 30.05), look(at=AT + 33), start=lasting).node
+    (ended,) = over.incidents.values()
+    named = ("", "none") if ended.suspect is None else (ended.suspect.workload, ended.suspect.level)
+    assert {(*named, 1)} == {
+        (each.labels["suspect_workload"], each.labels["confidence"], each.value) for each in samples(over, FAULTED)
+    }
+    again = reduced(look(at=AT + 60), start=over).node
+    assert [each.value for each in samples(again, FAULTED)] == [1]
+
+
+def test_the_levels_of_confidence_and_the_number_of_suspects_are_bounded() -> None:
+    present, hit = idle(), (faulted_client(600), faulted_client(601), faulted_client(602, None))
+    for confidence in (0.8, 0.79, 0.5, 0.49):
+        present = processes.count_faulted_clients(present, hit, suspect(600, confidence, "bob"))
+    present = processes.count_faulted_clients(present, hit, None)
+    present = processes.count_faulted_clients(present, hit, suspect(600, 0.1, None))
+    labels = ("workload", "suspect_workload", "confidence")
+    assert {tuple(each.labels[label] for label in labels): each.value for each in samples(present, FAULTED)} == {
+        ("alice", "user/bob", "high"): 2,
+        ("alice", "user/bob", "medium"): 4,
+        ("alice", "user/bob", "low"): 2,
+        ("alice", "", "none"): 2,
+        ("alice", "pid/600", "low"): 2,
+    }
+    for number in range(2 * MAX_SUSPECTS):
+        present = processes.count_faulted_clients(present, hit, suspect(number, 0.9, f"user{number}"))
+    assert len(samples(present, FAULTED)) == MAX_SUSPECTS
+
+
+def test_the_last_fault_has_one_id_and_the_time_when_it_began() -> None:
+    (began,) = samples(blocked_recovery(), "cuda_mps_incident_timestamp_seconds")
+    assert (began.labels, began.value) == ({"daemon": DAEMON, "incident": "f2"}, AT + 3)
+    for name in ("cuda_mps_fault_last_affected_clients", "cuda_mps_fault_last_affected_workload_clients"):
+        present = with_incidents(incident(affected=(600,), client_details={600: faulted_client(600)}))
+        assert {each.labels["incident"] for each in samples(present, name)} == {"f1"}
 
 
 def test_names_with_the_same_shown_text_are_one_workload() -> None:

@@ -102,6 +102,18 @@ def test_limits_in_the_environment_of_a_client_count() -> None:
     assert value(present, MEMORY, gpu=OTHER_GPU) == (3 << 30) / GPU_BYTES
 
 
+def test_shows_the_sum_of_limits_of_each_workload() -> None:
+    """600 and 602 are of one workload. 600 is on both GPUs, and only the other one has a memory limit."""
+    threads, memory = "cuda_mps_workload_active_thread_ratio", "cuda_mps_workload_pinned_memory_limit_bytes"
+    assert by(limited(), threads, "workload", gpu=OTHER_GPU) == {"alice": 1.0}
+    assert by(limited(), threads, "workload", gpu=GPU) == {"alice": 0.5, "bob": 0.5}
+    assert by(limited(), memory, "workload", gpu=OTHER_GPU) == {"alice": 4 << 30}
+    assert by(limited(), memory, "workload", gpu=GPU) == {}
+    unknown = reduced(process(602, environment=None), start=limited()).node
+    assert by(unknown, threads, "workload", gpu=OTHER_GPU) == {}
+    assert memory not in families(unknown)
+
+
 def test_a_gpu_without_clients_has_no_series() -> None:
     """A gauge of 0 clients that fit would read as a full GPU."""
     assert not {FIT, THREADS, MEMORY} & families(idle()).keys()

@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from exporter.metrics.catalogue import NodeCollector
-from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.identity import Workload, WorkloadCounts, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.observation import PodFound
 from exporter.parse.printable import metric_label
@@ -21,9 +21,11 @@ from tests.builders import (
     DAEMON,
     GPU,
     MIB,
+    NODE_MAKERS,
     OTHER_GPU,
     POD,
     SLUID,
+    accounted,
     at_work,
     exited,
     failure,
@@ -48,7 +50,7 @@ def series(view: View, name: str, *labels: str) -> Series:
     """Return the values of a family by some of its labels."""
     for metric in parse_text(generate_latest(NodeCollector(view)).decode()):
         if metric.name == name:
-            return {tuple(each.labels[label] for label in labels): each.value for each in metric.samples}
+            return {tuple(each.labels.get(label, "") for label in labels): each.value for each in metric.samples}
     return {}
 
 
@@ -207,6 +209,86 @@ def test_the_name_of_a_pod_is_removed_with_its_last_process_and_dropped_if_it_ha
     assert not reduced(exited(601), look(), start=one_left).node.pods
     stray = PodFound(at=AT, uid="1" * 32, name="stray", namespace="default")
     assert not reduced(stray, gpu_reading()).node.pods
+
+
+# Identities of workloads
+
+INFO = "cuda_mps_workload_info"
+IDENTITY = ("client_namespace", "client_pod", "client_container", "user", "unit", "slurm_job_id")
+
+
+def identities(present: Node, *labels: str) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return these labels of each workload, by its kind and name."""
+    found = series(View(present), INFO, "workload_kind", "workload", *(labels or IDENTITY))
+    assert set(found.values()) <= {1}
+    return {(kind, name): tuple(known) for kind, name, *known in found}
+
+
+def test_workload_info_has_what_all_its_clients_have_in_common() -> None:
+    assert identities(owned()) == {
+        ("pod", POD): ("team-a", "train-0", "", "alice", "", ""),
+        ("slurm_job", "42"): ("", "", "", "alice", "slurmstepd.scope", "42"),
+        ("slurm_job", SLUID): ("", "", "", "alice", "slurmstepd.scope", ""),
+        ("container", CONTAINER): ("", "", CONTAINER, "alice", f"docker-{CONTAINER}.scope", ""),
+        ("unit", "vllm@llama\\x2d70b.service"): ("", "", "", "alice", "vllm@llama\\x2d70b.service", ""),
+        ("user", "alice"): ("", "", "", "alice", "", ""),
+    }
+    assert identities(owned(), "label_team")["pod", POD] == ("vision",)
+
+
+def test_each_workload_with_series_has_one_info() -> None:
+    for make_node in NODE_MAKERS.values():
+        metrics = list(parse_text(generate_latest(NodeCollector(View(make_node()))).decode()))
+        shown = {
+            (each.labels["workload_kind"], each.labels["workload"])
+            for metric in metrics
+            if metric.name.startswith("cuda_mps_workload_")
+            for each in metric.samples
+        }
+        infos = [each.labels for metric in metrics if metric.name == INFO for each in metric.samples]
+        assert sorted((each["workload_kind"], each["workload"]) for each in infos) == sorted(shown)
+    assert ("unattributed", "") in identities(accounted())
+
+
+def test_an_ended_workload_has_its_identity_as_long_as_its_usage() -> None:
+    present = reduced(gpu_reading({CLIENT: 1000}, at=AT + 10), start=in_pod(replace(TRAINER, labels=LABELS))).node
+    before = identities(present, *IDENTITY, "label_team")
+    gone = (*at_work(at=AT + 21), gpu_reading({}, at=AT + 21), gpu_reading({}, at=AT + 3600), *looks(at=AT + 3600))
+    later = reduced(exited(CLIENT, at=AT + 20), *gone, start=present).node
+    assert (later.processes, identities(later, *IDENTITY, "label_team")) == ({}, before)
+    assert before["pod", POD][:2] == ("team-a", "train-0")
+    last = reduced(gpu_reading({}, at=AT + 7300), *looks(at=AT + 7300), start=later).node
+    assert identities(last).keys() == {("mps_server", "")}
+    assert not last.usage_totals.identities
+
+
+def test_the_name_of_a_pod_that_is_found_late_is_in_its_info() -> None:
+    used = gpu_reading({CLIENT: 1000}, at=AT + 10), exited(CLIENT, at=AT + 20), gpu_reading({}, at=AT + 21)
+    unnamed = reduced(*used, start=in_pod()).node
+    assert identities(unnamed)["pod", POD][:2] == ("", "")
+    assert identities(reduced(TRAINER, start=unnamed).node)["pod", POD][:2] == ("team-a", "train-0")
+
+
+def test_a_bypassing_process_has_its_workload_identified_and_a_daemon_in_the_pod_does_not_count() -> None:
+    beside = [gpu_reading(beside=[700], at=AT + at) for at in (0, 2, 14)]
+    inside = process(700, cgroup=IN_POD, at=AT + 3)
+    sandbox = process(701, cgroup=IN_POD.replace(CONTAINER, "0" * 64), at=AT + 4)
+    present = reduced(*at_work(), *beside[:2], inside, sandbox, replace(TRAINER, at=AT + 5), beside[2]).node
+    assert identities(present)["pod", POD][:3] == ("team-a", "train-0", CONTAINER)
+
+
+def test_workloads_with_equal_shown_names_have_one_info() -> None:
+    users = {600: "x" * 200, 601: "x" * 300}
+    processes = (process(pid, user=user, cgroup=SERVICE_CGROUP * (pid == 600)) for pid, user in users.items())
+    names = ("user", "a\nb"), ("user", "a\tb")
+    present = reduced(*at_work(*users), *processes).node
+    accounts = {Workload(kind=WorkloadKind(kind), name=name): WorkloadCounts(used_at=AT) for kind, name in names}
+    present = replace(present, accounts={**present.accounts, **accounts})
+    assert identities(present, "user") == {
+        ("unit", "train.service"): ("x" * 128,),
+        ("user", "x" * 128): ("x" * 128,),
+        ("user", "a\N{REPLACEMENT CHARACTER}b"): ("",),
+    }
 
 
 # Labels of pods

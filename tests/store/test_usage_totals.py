@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.identity import Workload, WorkloadIdentity, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.settings import Retention
 from exporter.model.usage import Account, GpuUsage, Method, SharedAccount, UsageTotals
@@ -21,6 +21,7 @@ from exporter.store.database import Refused, StateFile, Storable
 from exporter.store.writer import TOTALS_SECONDS, Writer
 from exporter.usage.accounting import (
     IDLE_SECONDS,
+    PACES_SECONDS,
     close_idle_accounts,
     post_contention,
     post_memory,
@@ -99,6 +100,34 @@ def test_a_closed_account_moves_to_the_remainder(state_file: StateFile, tmp_path
     assert count == 1
     assert {account for account, _ in stored.gpus[GPU].by_account} == {SharedAccount.CLOSED}
     assert seconds(stored) == 3
+
+
+def test_identities_are_stored_with_the_memory_of_the_account(state_file: StateFile) -> None:
+    first = WorkloadIdentity(namespace="a", pod="b", user="alice", labels={"team": HOSTILE})
+    totals = post_memory(post(UsageTotals(), 1, HOSTILE_OWNER), GPU, {HOSTILE_OWNER: 5}, at=AT)
+    state_file.write(totals=replace(totals, identities={HOSTILE_OWNER: first}))
+    assert reopened(state_file).usage_totals.identities == {HOSTILE_OWNER: first}
+    totals = post_memory(totals, OTHER_GPU, {HOSTILE_OWNER: 5}, at=AT)
+    state_file.write(totals=replace(totals, identities={HOSTILE_OWNER: replace(first, user="", unit="c.service")}))
+    stored = reopened(state_file).usage_totals.identities
+    assert stored == {HOSTILE_OWNER: replace(first, user="", unit="c.service")}
+
+
+def test_the_paces_of_a_closed_account_are_remembered_for_a_day(state_file: StateFile) -> None:
+    totals = remember_pace(post(UsageTotals(), 3), GPU, USER_ALICE, "train", (1.0, 2.0, 3.5, 1e9, 0.0))
+    closed = close_idle_accounts(totals, AT + 2 * IDLE_SECONDS)
+    state_file.write(totals=totals)
+    state_file.write(totals=closed)
+    again = close_idle_accounts(reopened(state_file).usage_totals, AT + PACES_SECONDS)
+    assert again.gpus[GPU].paces == closed.gpus[GPU].paces == totals.gpus[GPU].paces
+    assert (again.last_used_at, again.closed) == ({}, {USER_ALICE: AT})
+    running = close_idle_accounts(post_time(again, GPU, 1, {(USER_ALICE, None): 1.0}, at=AT + PACES_SECONDS), AT + 9e4)
+    assert (running.gpus[GPU].paces, running.closed) == (totals.gpus[GPU].paces, {})
+    last = close_idle_accounts(again, AT + PACES_SECONDS + 1)
+    assert (last.gpus[GPU].paces, last.closed) == ({}, {})
+    state_file.write(totals=last)
+    assert {account for account, _ in reopened(state_file).usage_totals.gpus[GPU].by_account} == {SharedAccount.CLOSED}
+    assert not reopened(state_file).usage_totals.last_used_at
 
 
 def test_skips_an_unreadable_account(state_file: StateFile, tmp_path: Path, subtests: pytest.Subtests) -> None:

@@ -12,7 +12,6 @@ from exporter.usage import accounting
 from exporter.usage.accounting import (
     IDLE_SECONDS,
     LONGEST_GAP_SECONDS,
-    REPLACEABLE_SECONDS,
     UNATTRIBUTED,
     account_of,
     close_idle_accounts,
@@ -103,20 +102,14 @@ def a_and_b() -> UsageTotals:
 
 
 def test_a_new_workload_without_a_free_account_counts_as_others() -> None:
-    assert seconds(ran(a_and_b(), owner("c"), REPLACEABLE_SECONDS - 1)) == {
+    assert seconds(ran(a_and_b(), owner("c"), IDLE_SECONDS)) == {
         owner("a"): 1,
         owner("b"): 1,
         SharedAccount.OTHERS: 1,
     }
 
 
-def test_an_account_that_is_unused_for_long_is_replaced() -> None:
-    after = ran(a_and_b(), owner("c"), REPLACEABLE_SECONDS)
-    assert seconds(after) == {SharedAccount.CLOSED: 1, owner("b"): 1, owner("c"): 1}
-    assert set(after.last_used_at) == {owner("b"), owner("c")}
-
-
-def test_an_unused_account_is_closed_after_a_day() -> None:
+def test_an_unused_account_is_closed_after_an_hour() -> None:
     assert close_idle_accounts(a_and_b(), AT + IDLE_SECONDS) == a_and_b()
     assert seconds(close_idle_accounts(a_and_b(), AT + IDLE_SECONDS + 5)) == {SharedAccount.CLOSED: 1, owner("b"): 1}
 

@@ -1,0 +1,153 @@
+"""Reliability of a fleet: the share of good client-minutes, what spoils it, and who crashed whom."""
+
+from dashboards import looks
+from dashboards.answer import answer_table
+from dashboards.board import Board, Row
+from dashboards.panel import Panel, bars, lines, matrix, stat
+from dashboards.parameters import Parameters
+from dashboards.query import Query
+from exporter.fleet import answers
+
+OBJECTIVE = Parameters().objective
+_MINUTES = "cluster:cuda_mps_client_minutes:increase10m"
+_FAULTED = "application:cuda_mps_faulted_clients:increase10m"
+WINDOWS = {"1h": ("1 h", 14.4), "6h": ("6 h", 6.0), "3d": ("3 d", 1.0)}
+"""The windows of the alert on the error budget, and the burn rate from which it fires."""
+
+
+def _error_ratio(window: str) -> str:
+    """Return the fraction of client-minutes with a fault, a refusal or a bypass."""
+    asked = f'sum(sum_over_time({_MINUTES}{{clusters, outcome!="faulted"}}[{window}]))'
+    return f'(sum(sum_over_time({_MINUTES}{{clusters, outcome!="served"}}[{window}])) or 0 * {asked}) / {asked}'
+
+
+def _burn_rate(window: str) -> str:
+    return f"({_error_ratio(window)}) / {1 - OBJECTIVE:g}"
+
+
+def _burn(window: str, name: str, fires: float) -> Panel:
+    return stat(
+        f"Burn rate, {name}",
+        f"How many times faster than allowed the error budget was used in the last {name}. The alert fires from "
+        f"{fires:g} on, if a shorter window confirms it.",
+        _burn_rate(window),
+        unit=looks.NUMBER,
+        thresholds=looks.steps(looks.Colour.WELL, (1, looks.Colour.WARNING), (max(fires, 1.01), looks.Colour.BAD)),
+        width=4,
+    )
+
+
+LEVEL = Row(
+    "Service level",
+    (
+        stat(
+            "Good client-minutes",
+            "Share of client-minutes without fault, refusal or bypass in the selected time range. Each client that a "
+            "fault ended or that was refused counts as one minute.",
+            f"1 - {_error_ratio('$__range')}",
+            unit=looks.RATIO,
+            thresholds=looks.steps(looks.Colour.BAD, (OBJECTIVE, looks.Colour.WELL)),
+            width=6,
+        ),
+        stat(
+            "Budget left",
+            f"Part of the error budget of the selected time range that is left. The objective is {OBJECTIVE:.1%}. "
+            "Below 0, the objective is missed.",
+            f"1 - {_burn_rate('$__range')}",
+            unit=looks.RATIO,
+            thresholds=looks.steps(looks.Colour.BAD, (0, looks.Colour.WARNING), (0.25, looks.Colour.WELL)),
+            width=6,
+        ),
+        *(_burn(window, name, fires) for window, (name, fires) in WINDOWS.items()),
+        lines(
+            "Burn rates over time",
+            "How many times faster than allowed the error budget was used, in the time before. Dashed: all that is "
+            "allowed over a long time.",
+            *(
+                Query(_burn_rate(window), f"in the {name} before", interval="10m")
+                for window, (name, _) in WINDOWS.items()
+            ),
+            Query("vector(1)", "allowed"),
+            unit=looks.NUMBER,
+            limit="allowed",
+            height=9,
+        ),
+        bars(
+            "Lost client-minutes",
+            "Clients that faults ended, clients that were refused, and minutes of processes that bypass MPS.",
+            Query(
+                f'sum by (outcome) (sum_over_time({_MINUTES}{{clusters, outcome!="served"}}[$__interval]))',
+                "{{outcome}}",
+                interval="10m",
+            ),
+            height=9,
+        ),
+        answer_table(answers.SLO_BY_CLUSTER, height=5),
+    ),
+)
+
+NODES = Row(
+    "Worst nodes",
+    (answer_table(answers.SLO_BY_NODE), answer_table(answers.OPERATOR)),
+)
+
+_PAIR = "suspect_namespace, suspect_application, client_namespace, application"
+
+
+def _by_pair() -> str:
+    """Return the clients that each suspect ended, with suspect and affected application in one label each."""
+    found = f'topk(200, sum by ({_PAIR}) (sum_over_time({_FAULTED}{{clusters, confidence=~"high|medium"}}[$__range])))'
+    for label, parts in (
+        ("suspect", '"suspect_namespace", "suspect_application"'),
+        ("affected", '"client_namespace", "application"'),
+    ):
+        found = f'label_join({found}, "{label}", "/", {parts})'
+    return f"sum by (suspect, affected) ({found})"
+
+
+CRASHES = Row(
+    "Who crashed whom",
+    (
+        matrix(
+            "Who crashed whom, as a matrix",
+            "Clients that faults ended: the likeliest cause in the row, the affected application in the column, both "
+            "with their namespace. Only with high or medium confidence. Empty: there was none.",
+            _by_pair(),
+            rows="suspect",
+            columns="affected",
+            height=9,
+        ),
+        answer_table(answers.CRASHES, "A suspect is an indication, not a proof.", width=14),
+        answer_table(answers.FAULTS, width=10),
+        bars(
+            "Clients that faults ended",
+            "Clients that faults ended, by the confidence in the suspect.",
+            Query(
+                f"sum by (confidence) (sum_over_time({_FAULTED}{{clusters}}[$__interval]))",
+                "confidence: {{confidence}}",
+                interval="10m",
+            ),
+        ),
+        bars(
+            "Faults by suspected application",
+            "Faults of the ten applications that most often were the likeliest cause.",
+            Query(
+                "sum by (client_namespace, application) "
+                "(sum_over_time(application:cuda_mps_faults_caused:increase10m{clusters}[$__interval])) "
+                "and on (client_namespace, application) topk(10, sum by (client_namespace, application) "
+                "(sum_over_time(application:cuda_mps_faults_caused:increase10m{clusters}[$__range] @ end())))",
+                "{{client_namespace}} {{application}}",
+                interval="10m",
+            ),
+        ),
+    ),
+)
+
+RELIABILITY = Board(
+    uid="cuda-mps-reliability",
+    title="CUDA MPS / Reliability",
+    description="Share of client-minutes without fault, refusal or bypass; its error budget; who crashed whom.",
+    rows=(LEVEL, NODES, CRASHES),
+    since="now-30d",
+    refresh="5m",
+)

@@ -1,0 +1,140 @@
+"""Usage and cost of a fleet: who costs what, which limits would do, and which GPUs could take more clients."""
+
+from dashboards import looks
+from dashboards.accounting.sharing import clients_fit
+from dashboards.answer import HOURS, answer_table
+from dashboards.board import Board, Row
+from dashboards.links import to_node
+from dashboards.panel import Column, Panel, bars, table
+from dashboards.query import DAEMON, GPU, Query, max_by
+from exporter.fleet import answers
+from exporter.usage.capacity import Bound
+
+LISTED = 50
+
+
+def _hours(title: str, description: str, series: str, by: str, legend: str) -> Panel:
+    """The hours between two points of a graph, of those ten with the most in the whole range."""
+    each = f"sum by ({by}) (sum_over_time({series}{{clusters}}[$__interval])) / 3600"
+    most = f"topk(10, sum by ({by}) (sum_over_time({series}{{clusters}}[$__range] @ end())))"
+    return bars(title, description, Query(f"{each} and on ({by}) {most}", legend, interval="10m"), unit=HOURS)
+
+
+COST = Row(
+    "Cost",
+    (
+        answer_table(answers.IDLE_BY_CLUSTER, "The price of a GPU hour is a parameter of the rules.", height=5),
+        answer_table(answers.COST_BY_NAMESPACE, width=12, height=8),
+        answer_table(answers.COST_BY_TEAM, "Team: a listed label of the pod.", width=12, height=8),
+        _hours(
+            "SM time by namespace",
+            "Hours of whole GPUs that the ten namespaces with the most SM time used. Without namespace: all workloads "
+            "that are not pods.",
+            "application:cuda_mps_sm_seconds:increase10m",
+            "cluster, client_namespace",
+            "{{client_namespace}} {{cluster}}",
+        ),
+        _hours(
+            "GPU time by cluster",
+            "Hours of all GPUs, used or idle.",
+            "instance:cuda_mps_gpu_seconds:increase10m",
+            "cluster",
+            "GPUs {{cluster}}",
+        ),
+    ),
+)
+
+JOBS = Row(
+    "Users, jobs and nodes",
+    (
+        answer_table(answers.COST_BY_USER, width=12),
+        answer_table(answers.COST_BY_SLURM_JOB, width=12),
+        answer_table(answers.IDLE_BY_NODE),
+    ),
+)
+
+LIMITS = Row(
+    "Requested and used",
+    (
+        answer_table(
+            answers.SIZES,
+            "A percentage that is too low makes kernels take longer. A memory limit that is too low makes allocations "
+            "fail. A fault of one replica ends all replicas of its GPU. A short peak may be higher than its average.",
+            height=14,
+        ),
+    ),
+)
+
+
+def _most(expression: str, of: str, by: str) -> str:
+    return f"({expression}) and on ({by}) topk({LISTED}, {of})"
+
+
+_FIT, _DOMAIN = (
+    clients_fit("clusters"),
+    f"1 + {max_by('cuda_mps_client_failure_domain_clients', DAEMON, of='clusters')}",
+)
+
+PACKING = Row(
+    "Packing",
+    (
+        table(
+            "GPUs that could take more",
+            f"The {LISTED} GPUs on which most clients like the present ones would still fit, now: the smallest of the "
+            "bounds by memory, SM time and client slots, or 0 if the clients slow each other down (contention).",
+            (
+                f"topk({LISTED}, {_FIT})",
+                *(
+                    _most(f'max by ({GPU}) (cuda_mps_gpu_clients_fit{{clusters, bound="{bound}"}})', _FIT, GPU)
+                    for bound in Bound
+                ),
+                _most(max_by("cuda_mps_gpu_sm_utilization_ratio", GPU, of="clusters"), _FIT, GPU),
+            ),
+            {
+                "cluster": "Cluster",
+                "instance": Column("Node", link=to_node("cluster")),
+                "gpu": "GPU",
+                "Value #A": Column("More clients", looks.COUNT),
+                "Value #B": Column("by memory", looks.COUNT),
+                "Value #C": Column("by SM time", looks.COUNT),
+                "Value #D": Column("by client slots", looks.COUNT),
+                "Value #E": Column("by contention", looks.COUNT),
+                "Value #F": Column("SMs busy", looks.RATIO),
+            },
+            sort=("More clients", True),
+            width=14,
+            height=12,
+        ),
+        table(
+            "Largest failure domains",
+            f"The {LISTED} daemons with the largest failure domain, now: one fatal fault would end so many clients. "
+            "Workloads: how many have clients of the daemon. More daemons, or fewer clients on a GPU, make it smaller.",
+            (
+                f"topk({LISTED}, {_DOMAIN})",
+                _most(max_by("cuda_mps_daemon_clients", DAEMON, of="clusters"), _DOMAIN, DAEMON),
+                _most(f"count by ({DAEMON}) (cuda_mps_workload_clients{{clusters}} > 0)", _DOMAIN, DAEMON),
+            ),
+            {
+                "cluster": "Cluster",
+                "instance": Column("Node", link=to_node("cluster")),
+                "daemon": "Daemon",
+                "Value #A": Column("Would end", looks.COUNT),
+                "Value #B": Column("Clients", looks.COUNT),
+                "Value #C": Column("Workloads", looks.COUNT),
+            },
+            sort=("Would end", True),
+            width=10,
+            height=12,
+        ),
+        answer_table(answers.ROOM),
+    ),
+)
+
+USAGE = Board(
+    uid="cuda-mps-usage",
+    title="CUDA MPS / Usage and cost",
+    description="Cost of each namespace, team, user and job; limits that would do; GPUs that could take more clients.",
+    rows=(COST, JOBS, LIMITS, PACKING),
+    since="now-30d",
+    refresh="5m",
+)
