@@ -8,7 +8,7 @@ from types import MappingProxyType
 from dashboards import looks
 from dashboards.query import DATASOURCE, Json, Query
 
-PLUGIN_VERSION = "11.0.0"
+PLUGIN_VERSION = "10.0.0"
 _NOTHING: Json = {}
 
 SHORT_NAMES: Json = {
@@ -64,7 +64,6 @@ _TABLE_DEFAULTS: Json = {
 def _table_options(sort: str, *, descending: bool) -> Json:
     return {
         "cellHeight": "sm",
-        "footer": {"countRows": False, "fields": "", "reducer": ["sum"], "show": False},
         "showHeader": True,
         "sortBy": [{"displayName": sort, "desc": descending}],
     }
@@ -239,7 +238,7 @@ def timeline(
         height=height,
         defaults={
             "color": {"mode": "thresholds"},
-            "custom": {"fillOpacity": 70, "insertNulls": False, "lineWidth": 0, "spanNulls": False},
+            "custom": {"fillOpacity": 70, "lineWidth": 0},
             "mappings": list(mappings),
             "thresholds": looks.PLAIN,
             "unit": looks.NUMBER,
