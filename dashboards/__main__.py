@@ -1,34 +1,126 @@
-"""Write the JSON of the dashboards, and the rules."""
+"""Writes dashboards and rules, the generated ones as they are committed, or all of them for another site."""
 
+import argparse
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
+from dashboards import recording, site, slo
 from dashboards.accounting import ACCOUNTING
 from dashboards.board import Board
 from dashboards.fleet import FLEET
 from dashboards.incident import INCIDENT
 from dashboards.node import NODE
-from dashboards.parameters import Parameters
-from dashboards.recording import text
+from dashboards.parameters import DEFAULTS, Parameters
 from dashboards.reliability import RELIABILITY
 from dashboards.usage import USAGE
 
 BOARDS = (FLEET, USAGE, RELIABILITY, INCIDENT, NODE, ACCOUNTING)
-HERE = Path(__file__).parent
-RECORDING = HERE.parent / "alerts" / "cuda-mps.recording.yml"
+ROOT = Path(__file__).parents[1]
+ALERTS = "alerts/cuda-mps.rules.yml"
+RECORDING = "alerts/cuda-mps.recording.yml"
+SLO = "alerts/cuda-mps.slo.yml"
+PROVISIONING = "dashboards/provisioning/dashboards/cuda-mps.yml"
 
 
 def path(board: Board) -> Path:
     """Where a dashboard stands."""
-    return HERE / f"{board.uid}.json"
+    return ROOT / "dashboards" / f"{board.uid}.json"
 
 
-def main() -> int:
-    """Write them all."""
-    for board in BOARDS:
-        path(board).write_text(board.text())
-    RECORDING.write_text(text(Parameters()))
+def generated(parameters: Parameters) -> Mapping[str, str]:
+    """Return the generated files, by their paths below the root of the repository."""
+    return {
+        **{f"dashboards/{board.uid}.json": board.text(parameters) for board in BOARDS},
+        RECORDING: site.with_thresholds(recording.text(parameters), parameters),
+        SLO: slo.text(parameters),
+    }
+
+
+def customised(parameters: Parameters) -> Mapping[str, str]:
+    """Return all files of a site, by their paths: the generated ones, and those that are written by hand."""
+    return {
+        **generated(parameters),
+        ALERTS: site.alerts((ROOT / ALERTS).read_text(), parameters),
+        PROVISIONING: (ROOT / PROVISIONING).read_text(),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the files."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    given = {each.name: value for each in fields(Parameters) if (value := getattr(options, each.name)) is not None}
+    if options.output is None and given:
+        parser.error("--output is needed: the files of this folder have the defaults")
+    parameters = replace(DEFAULTS, **{**given, "thresholds": dict(given.get("thresholds", ()))})
+    files = generated(parameters) if options.output is None else customised(parameters)
+    for name, text in files.items():
+        file = (options.output or ROOT) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dashboards",
+        description="Write dashboards, alerts and recording rules for your site. Without options, write the generated "
+        "files again where they are.",
+        epilog="thresholds: " + ", ".join(f"{name}={each.default}" for name, each in site.THRESHOLDS.items()),
+    )
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder to write all files into")
+    parser.add_argument("--job", type=_label, help=f"name of the scrape job (default {DEFAULTS.job})")
+    parser.add_argument("--selector", type=_selector, help="more matchers of all selectors, such as 'cluster=\"a\"'")
+    parser.add_argument("--team-label", help=f"label that names the team (default {DEFAULTS.team_label})")
+    parser.add_argument("--gpu-hour-price", type=float, metavar="PRICE", help="price of a GPU hour (default 1)")
+    parser.add_argument(
+        "--objective",
+        type=float,
+        metavar="FRACTION",
+        help=f"promised fraction of client-minutes without fault, refusal or bypass (default {DEFAULTS.objective})",
+    )
+    parser.add_argument(
+        "--runbook-url",
+        metavar="URL",
+        help=f"start of the runbook links (default {DEFAULTS.runbook_url}; {{instance}} is the exporter of the alert)",
+    )
+    parser.add_argument(
+        "--grafana-url",
+        type=lambda url: url.rstrip("/"),
+        metavar="URL",
+        help=f"start of the dashboard links (default {DEFAULTS.grafana_url})",
+    )
+    parser.add_argument(
+        "--threshold",
+        dest="thresholds",
+        type=_threshold,
+        action="append",
+        metavar="NAME=VALUE",
+        help="another threshold; may be repeated",
+    )
+    return parser
+
+
+def _label(text: str) -> str:
+    if any(character in text for character in '"\\`{}\n'):
+        raise argparse.ArgumentTypeError("expected a name without quotes, backslashes and braces")
+    return text
+
+
+def _selector(text: str) -> str:
+    """Return matchers without their braces. They are used in templates of annotations, too."""
+    if text.startswith("{") or any(part in text for part in ("`", "{{", "\n")):
+        raise argparse.ArgumentTypeError("expected matchers without braces around them, such as 'cluster=\"a\"'")
+    return text.strip().rstrip(",")
+
+
+def _threshold(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    if name not in site.THRESHOLDS:
+        raise argparse.ArgumentTypeError(f"unknown name '{name}': expected one of {', '.join(site.THRESHOLDS)}")
+    return name, float(value)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from dashboards import site
 from dashboards.links import BOARDS, OF_CHOSEN_NODES, to_others
 from dashboards.looks import Colour
 from dashboards.panel import Panel
+from dashboards.parameters import DEFAULTS, Parameters
 from dashboards.query import DATASOURCE, Json, selected
 
-SCHEMA_VERSION = 39
-"""Grafana 11.0's: older than that is not read, and newer ones bring it up to date as they read it."""
+SCHEMA_VERSION = 38
+"""Grafana 10.0's. Newer versions bring it up to date as they read it."""
 
 TAG = "cuda-mps"
 COLUMNS = 24
@@ -148,9 +150,9 @@ class Board:
     since: str = "now-3h"
     refresh: str = "30s"
 
-    def text(self) -> str:
-        """Its JSON, as it is committed."""
-        return json.dumps(self.as_json(), indent=1, sort_keys=True) + "\n"
+    def text(self, parameters: Parameters = DEFAULTS) -> str:
+        """Its JSON, by default as it is committed."""
+        return json.dumps(site.board(self.as_json(), parameters), indent=1, sort_keys=True) + "\n"
 
     def as_json(self) -> Json:
         """Grafana's classic model of it."""

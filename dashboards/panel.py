@@ -8,8 +8,11 @@ from types import MappingProxyType
 from dashboards import looks
 from dashboards.query import DATASOURCE, Json, Query
 
-PLUGIN_VERSION = "11.0.0"
+PLUGIN_VERSION = "10.0.0"
 _NOTHING: Json = {}
+
+POINTS = 200
+"""Points of a graph of recorded series, which read all samples between two points."""
 
 SHORT_NAMES: Json = {
     "id": "renameByRegex",
@@ -43,6 +46,7 @@ class Panel:
             "fieldConfig": {"defaults": self.defaults, "overrides": list(self.overrides)},
             "gridPos": {"h": self.height, "w": self.width, "x": x, "y": y},
             "id": number,
+            **({"maxDataPoints": POINTS} if any(query.interval for query in self.queries) else {}),
             "options": self.options,
             "pluginVersion": PLUGIN_VERSION,
             "targets": [
@@ -64,7 +68,6 @@ _TABLE_DEFAULTS: Json = {
 def _table_options(sort: str, *, descending: bool) -> Json:
     return {
         "cellHeight": "sm",
-        "footer": {"countRows": False, "fields": "", "reducer": ["sum"], "show": False},
         "showHeader": True,
         "sortBy": [{"displayName": sort, "desc": descending}],
     }
@@ -239,7 +242,7 @@ def timeline(
         height=height,
         defaults={
             "color": {"mode": "thresholds"},
-            "custom": {"fillOpacity": 70, "insertNulls": False, "lineWidth": 0, "spanNulls": False},
+            "custom": {"fillOpacity": 70, "lineWidth": 0},
             "mappings": list(mappings),
             "thresholds": looks.PLAIN,
             "unit": looks.NUMBER,
@@ -291,6 +294,7 @@ def table(
     *,
     sort: tuple[str, bool],
     later: Mapping[str, tuple[str, int]] = MappingProxyType({}),
+    limit: int | None = None,
     width: int = 24,
     height: int = 8,
 ) -> Panel:
@@ -298,7 +302,7 @@ def table(
 
     A single query's value is `Value`; of several, which have the same labels, they are `Value #A` and so on. `sort` is
     a column's name, and whether the greatest comes first. A column that is only a name shows words. `later` adds hidden
-    columns: a column's value, and a number that is added to it.
+    columns: a column's value, and a number that is added to it. `limit` is how many rows are shown at most.
     """
     looks_of = {label: Column(column) if isinstance(column, str) else column for label, column in columns.items()}
     return Panel(
@@ -335,6 +339,14 @@ def table(
                     },
                 }
                 for name, (column, number) in later.items()
+            ),
+            *(
+                ()
+                if limit is None
+                else (
+                    {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": sort[0], "desc": sort[1]}]}},
+                    {"id": "limit", "options": {"limitField": limit}},
+                )
             ),
         ],
     )

@@ -1,6 +1,7 @@
 """The parameters of rules, alerts and dashboards: what differs between sites."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,17 @@ class Parameters:
     """Price of a GPU hour, in a currency of your choice."""
     objective: float = 0.999
     """Fraction of client-minutes without fault, refusal or bypass that is promised; below 1."""
+    runbook_url: str = "http://{instance}/runbooks/"
+    """Start of the runbook links of alerts; `{instance}` is the address of the alert's exporter."""
+    grafana_url: str = "http://localhost:3000"
+    """Start of the dashboard links of alerts."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that differ from those of the committed rules, by their names in `site.THRESHOLDS`."""
 
     @property
     def matchers(self) -> str:
         """What a selector has between its braces."""
         return ", ".join(part for part in (f'job="{self.job}"', self.selector) if part)
+
+
+DEFAULTS = Parameters()

@@ -68,7 +68,7 @@ SHOWN_PROBLEMS = (
     ShownProblem(NodeProblem.CLIENTS_WAITING, "cuda_mps_clients_waiting{node} > 0"),
     ShownProblem(
         NodeProblem.CLIENT_SLOTS_NEARLY_FULL,
-        "cuda_mps_server_clients{node} >= 0.9 * cuda_mps_server_clients_limit{node}",
+        "cuda_mps_server_clients{node} / cuda_mps_server_clients_limit{node} >= 0.9",
     ),
     ShownProblem(
         NodeProblem.LIMITS_DRIFTED,

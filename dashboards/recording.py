@@ -6,9 +6,8 @@ from textwrap import dedent, fill, indent
 
 from dashboards.parameters import Parameters
 from dashboards.problems import WORST
+from dashboards.query import NODE, WORKLOAD
 
-NODE = "cluster, job, instance"
-WORKLOAD = f"{NODE}, workload_kind, workload"
 OWNER = "cluster, team, client_namespace, user, workload_kind, application"
 SUSPECT = "suspect_namespace, suspect_application"
 
@@ -61,7 +60,7 @@ class _Expressions:
 
         The samples before a node was first scraped may be old, so its counters count from then on.
         """
-        return _lines(
+        return with_parts(
             """
             last_over_time({counter}[10m] offset 1m)
               - (
@@ -85,7 +84,7 @@ class _Expressions:
 
     def owner(self) -> str:
         """Return a series for each workload, of value 1, with the labels of its owner in most of the interval."""
-        return _lines(
+        return with_parts(
             """
             label_replace(
               label_join(
@@ -107,7 +106,7 @@ class _Expressions:
 
     def by_owner(self, expression: str, further: str = "") -> str:
         """Return the sum of what workloads have, for each owner that has something."""
-        return _lines(
+        return with_parts(
             """
             sum by ({labels}) (
               (
@@ -125,7 +124,7 @@ class _Expressions:
 
     def with_suspect(self, counter: str) -> str:
         """Return the increase of a counter with suspects, and the owner of each suspect that is known."""
-        return _lines(
+        return with_parts(
             """
             (
               {counter}
@@ -156,7 +155,7 @@ class _Expressions:
 
     def by_node(self, expression: str) -> str:
         """Return the sum for each node."""
-        return _lines("sum by ({node}) (\n  {expression}\n)", node=NODE, expression=expression)
+        return with_parts("sum by ({node}) (\n  {expression}\n)", node=NODE, expression=expression)
 
     def client_minutes(self, labels: str) -> str:
         """Return the client-minutes of each outcome."""
@@ -175,13 +174,13 @@ class _Expressions:
             )
             """
         return "\n  or\n".join(
-            _lines(shape, labels=labels, expression=expression, outcome=outcome)
+            with_parts(shape, labels=labels, expression=expression, outcome=outcome)
             for outcome, expression in of_outcome.items()
         )
 
 
-def _lines(text: str, **parts: str) -> str:
-    """Return text with each part in place of its name, indented as the name is."""
+def with_parts(text: str, **parts: str) -> str:
+    """Return a text without its margin, and with each part in place of its {name}, indented as that is."""
     result = []
     for line in dedent(text).strip("\n").rstrip().splitlines():
         margin = line[: len(line) - len(line.lstrip())]
@@ -285,7 +284,7 @@ def _usage(of: _Expressions) -> Sequence[Rule]:
             "GPUs (with MIG: instances) multiplied by time, in GPU-seconds",
             "utilization and price of the GPUs of each cluster in a month",
             of.by_node(
-                _lines(
+                with_parts(
                     """
                     60 * count_over_time({family}{minutes})
                       unless on ({node}, gpu)
@@ -350,9 +349,7 @@ def _nodes(of: _Expressions) -> Sequence[Rule]:
             "instance:cuda_mps_problem_severity:max",
             "the most severe problem: 0 none, 1 warning, 2 critical",
             "nodes that need an operator, and for how long in a week",
-            WORST.replace("(job, instance", f"({NODE}")
-            .replace(" or ", "\n  or\n")
-            .replace("{node", f"{{{of.of.matchers}"),
+            WORST.replace(" or ", "\n  or\n").replace("{node", f"{{{of.of.matchers}"),
         ),
         Rule(
             "instance:cuda_mps_clients:sum",
@@ -377,7 +374,7 @@ def _nodes(of: _Expressions) -> Sequence[Rule]:
             "instance:cuda_mps_clients_fit:sum",
             "further clients, similar to the present ones, that fit on the node's GPUs; 0 of a GPU with unknown room",
             "room of each cluster over a month",
-            _lines(
+            with_parts(
                 """
                 sum {by_node} (
                   min by ({node}, gpu) ({fit})

@@ -15,7 +15,7 @@ from exporter.usage.capacity import Bound
 LISTED = 50
 
 
-def _cost(answer: answers.Answer, *, width: int = 24, height: int = 8) -> Panel:
+def _cost(answer: answers.Answer, *, many: bool = False, width: int = 24, height: int = 8) -> Panel:
     """Return the table of a cost, with the same columns of what the clients may use."""
     reserved = [
         replace(column, heading=heading, query=column.query.replace("cuda_mps_sm_", "cuda_mps_requested_sm_"))
@@ -24,9 +24,17 @@ def _cost(answer: answers.Answer, *, width: int = 24, height: int = 8) -> Panel:
     return answer_table(
         replace(answer, columns=[*answer.columns, *reserved]),
         "Reserved: the threads that clients may use, multiplied by time.",
+        many=many,
         width=width,
         height=height,
     )
+
+
+def _idle(answer: answers.Answer) -> answers.Answer:
+    """Return the answer without the columns that follow from the others: each reads all samples of the range."""
+    shown = ("Cost of idle time", "GPU time", "Used", "Recorded")
+    columns = {column.heading: column for column in answer.columns}
+    return replace(answer, columns=[columns[heading] for heading in shown if heading in columns])
 
 
 def _hours(title: str, description: str, series: str, by: str, legend: str) -> Panel:
@@ -39,7 +47,7 @@ def _hours(title: str, description: str, series: str, by: str, legend: str) -> P
 COST = Row(
     "Cost",
     (
-        answer_table(answers.IDLE_BY_CLUSTER, "The price of a GPU hour is a parameter of the rules.", height=5),
+        answer_table(_idle(answers.IDLE_BY_CLUSTER), "The price of a GPU hour is a parameter of the rules.", height=5),
         _cost(answers.COST_BY_NAMESPACE),
         _cost(answers.COST_BY_TEAM),
     ),
@@ -49,8 +57,8 @@ JOBS = Row(
     "Users, jobs and nodes",
     (
         _cost(answers.COST_BY_USER),
-        _cost(answers.COST_BY_SLURM_JOB),
-        answer_table(answers.IDLE_BY_NODE),
+        _cost(answers.COST_BY_SLURM_JOB, many=True),
+        answer_table(_idle(answers.IDLE_BY_NODE)),
     ),
 )
 

@@ -4,7 +4,8 @@ import promql_parser
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 from dashboards.parameters import Parameters
-from dashboards.recording import NODE, OWNER, SUSPECT, groups
+from dashboards.query import NODE
+from dashboards.recording import OWNER, SUSPECT, groups
 from exporter.metrics.catalogue import CATALOGUE
 
 OF_PROMETHEUS = {"cluster", "job", "instance"}

@@ -48,7 +48,6 @@ def test_can_be_provisioned(model: Model) -> None:
     assert "id" not in model
     assert re.fullmatch(r"[a-z-]{1,40}", model["uid"])
     assert (model["editable"], model["graphTooltip"], model["tags"]) == (True, 1, [TAG])
-    assert model["schemaVersion"] == 39
     assert "__inputs" not in model
 
 

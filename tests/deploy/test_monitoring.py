@@ -59,14 +59,32 @@ def test_a_target_is_named_by_its_node_and_keeps_its_series_with_another_pod() -
 
 def alerts(*arguments: str) -> dict[str, Object]:
     """Return the alerts of the rule object, by name."""
-    found = rendered("--set=prometheusRule.enabled=true", *arguments)
-    groups = one("PrometheusRule", found)["spec"]["groups"]
+    groups = [group for spec in rule_objects(*arguments).values() for group in spec["groups"]]
     return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
 
 
-def test_the_rule_object_has_the_alerts_of_the_rule_file() -> None:
-    found = rendered("--set=prometheusRule.enabled=true,hostPort=true")
-    assert one("PrometheusRule", found)["spec"] == yaml.load(RULES.read_text(), yaml.CSafeLoader)
+def rule_objects(*arguments: str) -> dict[str, Object]:
+    """Return the specifications of all rule objects, by the part of their names after that of the release."""
+    found = rendered("--set=prometheusRule.enabled=true", *arguments)
+    release = the("DaemonSet", "default")["metadata"]["name"]
+    rules = [each for each in found if each["kind"] == "PrometheusRule"]
+    return {each["metadata"]["name"].removeprefix(f"{release}-"): each["spec"] for each in rules}
+
+
+def test_each_rule_file_is_an_object() -> None:
+    files = {path: path.name.split(".")[1] for path in RULES.parent.glob("cuda-mps.*.yml")}
+    found = rule_objects("--set=hostPort=true,grafanaUrl=http://localhost:3000/")
+    assert found == {name: yaml.load(path.read_text(), yaml.CSafeLoader) for path, name in files.items()}
+
+
+def test_dashboard_links_start_with_the_url_of_grafana() -> None:
+    for arguments, start in (
+        ((), None),
+        (("--set=grafanaUrl=https://grafana.example.com/",), "https://grafana.example.com/d/"),
+    ):
+        for rule in alerts(*arguments).values():
+            link = rule["annotations"].get("dashboard_url")
+            assert link is None if start is None else link.startswith(start)
 
 
 def test_runbook_links_can_have_another_start() -> None:
@@ -106,7 +124,9 @@ def test_without_a_reachable_page_an_alert_has_a_command_that_prints_its_runbook
 
 @pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
 def test_objects_have_the_label_by_which_prometheus_selects(kind: str) -> None:
-    assert the(kind, "monitoring")["metadata"]["labels"]["release"] == "stack"
+    labels = [each["metadata"]["labels"] for each in objects("monitoring") if each["kind"] == kind]
+    assert labels
+    assert {each["release"] for each in labels} == {"stack"}
 
 
 def test_the_network_policy_allows_connections_to_the_metrics_only() -> None:
