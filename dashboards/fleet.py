@@ -97,8 +97,8 @@ NOW = Row(
         ),
         timeline(
             "Nodes over time",
-            "The most severe problem of the 20 nodes with the most problems, every ten minutes or more. A gap: the node was "
-            "not scraped. Empty: no node had a problem.",
+            "The most severe problem of the 20 nodes with the most problems, every ten minutes or more. A gap: the "
+            "node was not scraped. Empty: no node had a problem.",
             greatest(_SEVERITY, 20, "sum_over_time"),
             HEALTH,
             height=10,

@@ -323,6 +323,12 @@ def _usage(of: _Expressions) -> Sequence[Rule]:
             f"{of.of.gpu_hour_price:g} + 0 * count by (cluster) ({of.family('cuda_mps_exporter_build_info')})",
         ),
         Rule(
+            "cluster:cuda_mps_gpu_memory_bytes:min",
+            "memory of the smallest GPU, in bytes",
+            "replicas of an application that fit on one GPU",
+            f"min by (cluster) ({of.family('cuda_mps_gpu_memory_total_bytes')})",
+        ),
+        Rule(
             "instance:cuda_mps_faults:increase10m",
             "faults of servers",
             "nodes with most faults in a month",

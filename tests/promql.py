@@ -14,7 +14,6 @@ LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGU
     ("up", "process_start_time_seconds"), OF_PROMETHEUS
 )
 LABELS |= {
-    "kube_pod_info": {"uid", "namespace", "pod", "node"},
     **{
         f"DCGM_FI_DEV_{name}": {"gpu", "UUID", "hostname", "instance"}
         for name in ("POWER_USAGE", "FB_USED", "GPU_TEMP")

@@ -96,7 +96,7 @@ def test_reports_unknown_families_and_labels(subtests: pytest.Subtests) -> None:
 def test_pages_name_only_existing_families(subtests: pytest.Subtests) -> None:
     for page in PAGES:
         with subtests.test(page=page):
-            assert set(re.findall(r"\bcuda_mps_\w+[a-z]\b", page.read_text())) <= set(LABELS)
+            assert set(re.findall(r"(?:\w+:)?\bcuda_mps_\w+[a-z](?::\w+)?\b", page.read_text())) <= set(LABELS)
 
 
 def test_samples_on_the_front_page_have_the_labels_of_their_families() -> None:

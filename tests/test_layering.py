@@ -79,8 +79,8 @@ PACKAGES: Mapping[str, str] = {
     "doctor": "__version__ clock collectors config errors libcuda_probes model parse policy report state"
     " status_client view web",
     "demo": "clock collectors config errors model policy recording reducer report watchdog",
-    "commands": "actions app clock collectors config demo doctor errors fleet log loop metrics model parse policy recording"
-    " reducer remote_client report service status_client store terminal view watchdog web",
+    "commands": "actions app clock collectors config demo doctor errors fleet log loop metrics model parse policy"
+    " recording reducer remote_client report service status_client store terminal view watchdog web",
     "cli": "__version__ commands config errors",
     "__main__": "cli",
     "policy": "config model reducer watchdog",

@@ -1,13 +1,14 @@
-"""A month of recorded series, whose answers are known: two clusters, three applications and a Slurm job."""
+"""A month of recorded series, whose answers are known: two clusters, applications and a Slurm job."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-MONTH, START, DAYS = "2026-10", 1_790_812_800, 2
-"""October 2026 in UTC. The series are recorded for its first days."""
+MONTH, END, DAYS = "2026-10", 1_793_491_200, 2
+"""October 2026 and its end in UTC. The series are recorded for its last days."""
 
 _WEB = {"team": "search", "client_namespace": "web", "workload_kind": "pod", "application": "ranker"}
 _TRAIN = {"client_namespace": "=ml|x", "workload_kind": "pod", "application": "trainer", "user": "svc_ml"}
+_IDLE = {"workload_kind": "unit", "application": "idle.service"}
 _JOB = {"workload_kind": "slurm_job", "application": "4711", "user": "ann"}
 _NODE = {"job": "cuda-mps-exporter", "instance": "n1:10677"}
 
@@ -18,9 +19,9 @@ SERIES: Mapping[str, list[tuple[Mapping[str, str], float]]] = {
     "application:cuda_mps_sm_seconds:increase10m": [(_A | _WEB, 150), (_A | _TRAIN, 75), (_B | _JOB, 300)],
     "application:cuda_mps_memory_byte_seconds:increase10m": [(_A | _WEB, 600 * 8e9)],
     "application:cuda_mps_energy_joules:increase10m": [(_A | _WEB, 600 * 100)],
-    "application:cuda_mps_client_seconds:increase10m": [(_A | _WEB, 1200), (_A | _TRAIN, 100)],
+    "application:cuda_mps_client_seconds:increase10m": [(_A | _WEB, 1200), (_A | _TRAIN, 100), (_A | _IDLE, 600)],
     "application:cuda_mps_requested_sm_seconds:increase10m": [(_A | _WEB, 1200)],
-    "application:cuda_mps_client_sm_ratio:avg10m": [(_A | _WEB, 0.13), (_A | _TRAIN, 0.9)],
+    "application:cuda_mps_client_sm_ratio:avg10m": [(_A | _WEB, 0.13), (_A | _TRAIN, 0.9), (_A | _IDLE, 0)],
     "application:cuda_mps_client_memory_bytes:avg10m": [(_A | _WEB, 10 * 2**30), (_A | _TRAIN, 2**30)],
     "application:cuda_mps_faults_caused:increase10m": [(_A | _TRAIN, 1 / 144)],
     "application:cuda_mps_faults_suffered:increase10m": [(_A | _WEB, 1 / 144)],
@@ -48,14 +49,13 @@ SERIES: Mapping[str, list[tuple[Mapping[str, str], float]]] = {
 """The value of each series, the same at each evaluation."""
 
 
-def openmetrics(days: int = DAYS, start: int = START) -> Iterator[str]:
+def openmetrics() -> Iterator[str]:
     """Yield the samples as lines of OpenMetrics."""
     for name, series in SERIES.items():
         step = 300 if name.startswith("instance:cuda_mps_problem") else 600
         for labels, value in series:
             text = ",".join(f'{label}="{text}"' for label, text in labels.items())
-            # The first window ends ten minutes after the start.
-            for at in range(start + step, start + 86_400 * days + 1, step):
+            for at in range(END - 86_400 * DAYS + step, END + 1, step):
                 yield f"{name}{{{text}}} {value!r} {at}\n"
     yield "# EOF\n"
 

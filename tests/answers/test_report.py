@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dashboards.parameters import Parameters
+from dashboards.recording import groups
 from exporter.cli import main
 from exporter.errors import ConfigError
 from exporter.fleet.answers import ANSWERS, COST_BY_SLURM_JOB, COST_BY_USER, IDLE_BY_CLUSTER, SIZES, Answer
@@ -22,6 +24,7 @@ from exporter.fleet.report import Period, Table, accounts_of, as_markdown, cost_
 from exporter.web.pages import Answer as Page
 from exporter.web.pages import Request
 from tests.ports import LOCALHOST
+from tests.promql import problems, selectors
 from tests.web.serving import Web, serving
 
 Run = Callable[..., tuple[int, str, str]]
@@ -289,6 +292,15 @@ def test_rejects_invalid_arguments(run: Run, tmp_path: Path, subtests: pytest.Su
 def test_answers_have_different_keys_and_titles() -> None:
     for names in ([each.key for each in ANSWERS], [each.title for each in ANSWERS]):
         assert len({*names}) == len(names) > 10
+
+
+def test_queries_use_existing_recorded_series_and_labels(subtests: pytest.Subtests) -> None:
+    recorded = {rule.record for group in groups(Parameters()) for rule in group.rules}
+    for answer in ANSWERS:
+        for query in answer.queries("1h", 'cluster="a"'):
+            with subtests.test(query=query):
+                assert problems(query) == []
+                assert {each.name for each in selectors(query)} <= recorded
 
 
 def test_a_column_asks_for_the_rows_of_the_first() -> None:
