@@ -10,7 +10,6 @@ from dashboards.links import to_node
 from dashboards.panel import Column, Panel, bars, table
 from dashboards.query import DAEMON, GPU, Query, max_by
 from exporter.fleet import answers
-from exporter.usage.capacity import Bound
 
 LISTED = 50
 
@@ -96,40 +95,28 @@ LIMITS = Row(
 )
 
 
-def _most(expression: str, of: str, by: str) -> str:
-    return f"({expression}) and on ({by}) topk({LISTED}, {of})"
+_DOMAIN = f"1 + {max_by('cuda_mps_client_failure_domain_clients', DAEMON, of='clusters')}"
 
 
-_FIT, _DOMAIN = (
-    clients_fit("clusters"),
-    f"1 + {max_by('cuda_mps_client_failure_domain_clients', DAEMON, of='clusters')}",
-)
+def _of_largest(expression: str) -> str:
+    return f"({expression}) and on ({DAEMON}) topk({LISTED}, {_DOMAIN})"
+
 
 PACKING = Row(
     "Packing",
     (
         table(
             "GPUs that could take more",
-            f"The {LISTED} GPUs on which most clients like the present ones would still fit, now: the smallest of the "
-            "bounds by memory, SM time and client slots, or 0 if the clients slow each other down (contention).",
-            (
-                f"topk({LISTED}, {_FIT})",
-                *(
-                    _most(f'max by ({GPU}) (cuda_mps_gpu_clients_fit{{clusters, bound="{bound}"}})', _FIT, GPU)
-                    for bound in Bound
-                ),
-                _most(max_by("cuda_mps_gpu_sm_utilization_ratio", GPU, of="clusters"), _FIT, GPU),
-            ),
+            f"The {LISTED} GPUs on which most clients like the present ones would still fit, now, and the bound that "
+            "limits them: memory, SM time, client slots, or contention if the clients slow each other down.",
+            f"max by ({GPU}, bound) (cuda_mps_gpu_clients_fit{{clusters}}) == on ({GPU}) group_left () "
+            f"topk({LISTED}, {clients_fit('clusters')})",
             {
                 "cluster": "Cluster",
                 "instance": Column("Node", link=to_node("cluster")),
                 "gpu": "GPU",
-                "Value #A": Column("More clients", looks.COUNT),
-                "Value #B": Column("by memory", looks.COUNT),
-                "Value #C": Column("by SM time", looks.COUNT),
-                "Value #D": Column("by client slots", looks.COUNT),
-                "Value #E": Column("by contention", looks.COUNT),
-                "Value #F": Column("SMs busy", looks.RATIO),
+                "Value": Column("More clients", looks.COUNT),
+                "bound": "Limited by",
             },
             sort=("More clients", True),
             width=14,
@@ -141,8 +128,8 @@ PACKING = Row(
             "Workloads: how many have clients of the daemon. More daemons, or fewer clients on a GPU, make it smaller.",
             (
                 f"topk({LISTED}, {_DOMAIN})",
-                _most(max_by("cuda_mps_daemon_clients", DAEMON, of="clusters"), _DOMAIN, DAEMON),
-                _most(f"count by ({DAEMON}) (cuda_mps_workload_clients{{clusters}} > 0)", _DOMAIN, DAEMON),
+                _of_largest(max_by("cuda_mps_daemon_clients", DAEMON, of="clusters")),
+                _of_largest(f"count by ({DAEMON}) (cuda_mps_workload_clients{{clusters}} > 0)"),
             ),
             {
                 "cluster": "Cluster",
