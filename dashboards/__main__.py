@@ -13,15 +13,22 @@ from dashboards.fleet import FLEET
 from dashboards.incident import INCIDENT
 from dashboards.node import NODE
 from dashboards.parameters import DEFAULTS, Parameters
-from dashboards.reliability import RELIABILITY
+from dashboards.reliability import reliability
 from dashboards.usage import USAGE
 
-BOARDS = (FLEET, USAGE, RELIABILITY, INCIDENT, NODE, ACCOUNTING)
 ROOT = Path(__file__).parents[1]
 ALERTS = "alerts/cuda-mps.rules.yml"
 RECORDING = "alerts/cuda-mps.recording.yml"
 SLO = "alerts/cuda-mps.slo.yml"
 PROVISIONING = "dashboards/provisioning/dashboards/cuda-mps.yml"
+
+
+def boards(parameters: Parameters) -> Sequence[Board]:
+    """Return all dashboards, of which `Board.text` writes the site's queries."""
+    return FLEET, USAGE, reliability(parameters.objective), INCIDENT, NODE, ACCOUNTING
+
+
+BOARDS = boards(DEFAULTS)
 
 
 def path(board: Board) -> Path:
@@ -32,7 +39,7 @@ def path(board: Board) -> Path:
 def generated(parameters: Parameters) -> Mapping[str, str]:
     """Return the generated files, by their paths below the root of the repository."""
     return {
-        **{f"dashboards/{board.uid}.json": board.text(parameters) for board in BOARDS},
+        **{f"dashboards/{board.uid}.json": board.text(parameters) for board in boards(parameters)},
         RECORDING: site.with_thresholds(recording.text(parameters), parameters),
         SLO: slo.text(parameters),
     }
@@ -77,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpu-hour-price", type=float, metavar="PRICE", help="price of a GPU hour (default 1)")
     parser.add_argument(
         "--objective",
-        type=float,
+        type=_fraction,
         metavar="FRACTION",
         help=f"promised fraction of client-minutes without fault, refusal or bypass (default {DEFAULTS.objective})",
     )
@@ -114,6 +121,12 @@ def _selector(text: str) -> str:
     if text.startswith("{") or any(part in text for part in ("`", "{{", "\n")):
         raise argparse.ArgumentTypeError("expected matchers without braces around them, such as 'cluster=\"a\"'")
     return text.strip().rstrip(",")
+
+
+def _fraction(text: str) -> float:
+    if not 0 < (fraction := float(text)) < 1:
+        raise argparse.ArgumentTypeError("expected a number between 0 and 1")
+    return fraction
 
 
 def _threshold(text: str) -> tuple[str, float]:

@@ -377,6 +377,12 @@ def _nodes(of: _Expressions) -> Sequence[Rule]:
             f"sum {by_node} ({of.family('cuda_mps_gpu_memory_total_bytes')})",
         ),
         Rule(
+            "cluster:cuda_mps_gpu_memory_bytes:min",
+            "memory of the smallest GPU, in bytes",
+            "clients of an application that fit on a GPU, by their memory",
+            f"min by (cluster) ({of.family('cuda_mps_gpu_memory_total_bytes')})",
+        ),
+        Rule(
             "instance:cuda_mps_clients_fit:sum",
             "further clients, similar to the present ones, that fit on the node's GPUs; 0 of a GPU with unknown room",
             "room of each cluster over a month",

@@ -4,11 +4,9 @@ from dashboards import looks
 from dashboards.answer import answer_table
 from dashboards.board import Board, Row
 from dashboards.panel import Panel, bars, lines, matrix, stat
-from dashboards.parameters import Parameters
 from dashboards.query import Query
 from exporter.fleet import answers
 
-OBJECTIVE = Parameters().objective
 _MINUTES = "cluster:cuda_mps_client_minutes:increase10m"
 _FAULTED = "application:cuda_mps_faulted_clients:increase10m"
 WINDOWS = {"1h": ("1 h", 14.4), "6h": ("6 h", 6.0), "3d": ("3 d", 1.0)}
@@ -21,70 +19,72 @@ def _error_ratio(window: str) -> str:
     return f'(sum(sum_over_time({_MINUTES}{{clusters, outcome!="served"}}[{window}])) or 0 * {asked}) / {asked}'
 
 
-def _burn_rate(window: str) -> str:
-    return f"({_error_ratio(window)}) / {1 - OBJECTIVE:g}"
+def _burn_rate(window: str, objective: float) -> str:
+    return f"({_error_ratio(window)}) / {1 - objective:g}"
 
 
-def _burn(window: str, name: str, fires: float) -> Panel:
+def _burn(window: str, name: str, fires: float, objective: float) -> Panel:
     return stat(
         f"Burn rate, {name}",
         f"How many times faster than allowed the error budget was used in the last {name}. The alert fires from "
         f"{fires:g} on, if a shorter window confirms it.",
-        _burn_rate(window),
+        _burn_rate(window, objective),
         unit=looks.NUMBER,
         thresholds=looks.steps(looks.Colour.WELL, (1, looks.Colour.WARNING), (max(fires, 1.01), looks.Colour.BAD)),
         width=4,
     )
 
 
-LEVEL = Row(
-    "Service level",
-    (
-        stat(
-            "Good client-minutes",
-            "Share of client-minutes without fault, refusal or bypass in the selected time range. Each client that a "
-            "fault ended or that was refused counts as one minute.",
-            f"1 - {_error_ratio('$__range')}",
-            unit=looks.RATIO,
-            thresholds=looks.steps(looks.Colour.BAD, (OBJECTIVE, looks.Colour.WELL)),
-            width=6,
-        ),
-        stat(
-            "Budget left",
-            f"Part of the error budget of the selected time range that is left. The objective is {OBJECTIVE:.1%}. "
-            "Below 0, the objective is missed.",
-            f"1 - {_burn_rate('$__range')}",
-            unit=looks.RATIO,
-            thresholds=looks.steps(looks.Colour.BAD, (0, looks.Colour.WARNING), (0.25, looks.Colour.WELL)),
-            width=6,
-        ),
-        *(_burn(window, name, fires) for window, (name, fires) in WINDOWS.items()),
-        lines(
-            "Burn rates over time",
-            "How many times faster than allowed the error budget was used, in the time before. Dashed: all that is "
-            "allowed over a long time.",
-            *(
-                Query(_burn_rate(window), f"in the {name} before", interval="10m")
-                for window, (name, _) in WINDOWS.items()
+def _level(objective: float) -> Row:
+    return Row(
+        "Service level",
+        (
+            stat(
+                "Good client-minutes",
+                "Share of client-minutes without fault, refusal or bypass in the selected time range. Each client that "
+                "a fault ended or that was refused counts as one minute.",
+                f"1 - {_error_ratio('$__range')}",
+                unit=looks.RATIO,
+                thresholds=looks.steps(looks.Colour.BAD, (objective, looks.Colour.WELL)),
+                width=6,
             ),
-            Query("vector(1)", "allowed"),
-            unit=looks.NUMBER,
-            limit="allowed",
-            height=9,
-        ),
-        bars(
-            "Lost client-minutes",
-            "Clients that faults ended, clients that were refused, and minutes of processes that bypass MPS.",
-            Query(
-                f'sum by (outcome) (sum_over_time({_MINUTES}{{clusters, outcome!="served"}}[$__interval]))',
-                "{{outcome}}",
-                interval="10m",
+            stat(
+                "Budget left",
+                "Part of the error budget of the selected time range that is left. "
+                f"The objective is {100 * objective:g} %. Below 0, the objective is missed.",
+                f"1 - {_burn_rate('$__range', objective)}",
+                unit=looks.RATIO,
+                thresholds=looks.steps(looks.Colour.BAD, (0, looks.Colour.WARNING), (0.25, looks.Colour.WELL)),
+                width=6,
             ),
-            height=9,
+            *(_burn(window, name, fires, objective) for window, (name, fires) in WINDOWS.items()),
+            lines(
+                "Burn rates over time",
+                "How many times faster than allowed the error budget was used, in the time before. Dashed: all that is "
+                "allowed over a long time.",
+                *(
+                    Query(_burn_rate(window, objective), f"in the {name} before", interval="10m")
+                    for window, (name, _) in WINDOWS.items()
+                ),
+                Query("vector(1)", "allowed"),
+                unit=looks.NUMBER,
+                limit="allowed",
+                height=9,
+            ),
+            bars(
+                "Lost client-minutes",
+                "Clients that faults ended, clients that were refused, and minutes of processes that bypass MPS.",
+                Query(
+                    f'sum by (outcome) (sum_over_time({_MINUTES}{{clusters, outcome!="served"}}[$__interval]))',
+                    "{{outcome}}",
+                    interval="10m",
+                ),
+                height=9,
+            ),
+            answer_table(answers.SLO_BY_CLUSTER, height=5),
         ),
-        answer_table(answers.SLO_BY_CLUSTER, height=5),
-    ),
-)
+    )
+
 
 NODES = Row(
     "Worst nodes",
@@ -143,11 +143,14 @@ CRASHES = Row(
     ),
 )
 
-RELIABILITY = Board(
-    uid="cuda-mps-reliability",
-    title="CUDA MPS / Reliability",
-    description="Share of client-minutes without fault, refusal or bypass; its error budget; suspects of faults.",
-    rows=(LEVEL, NODES, CRASHES),
-    since="now-30d",
-    refresh="5m",
-)
+
+def reliability(objective: float) -> Board:
+    """Return the dashboard for an objective: the promised fraction of good client-minutes."""
+    return Board(
+        uid="cuda-mps-reliability",
+        title="CUDA MPS / Reliability",
+        description="Share of client-minutes without fault, refusal or bypass; its error budget; suspects of faults.",
+        rows=(_level(objective), NODES, CRASHES),
+        since="now-30d",
+        refresh="5m",
+    )

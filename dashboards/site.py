@@ -109,13 +109,10 @@ def board(model: Any, parameters: Parameters) -> Any:
     if isinstance(model, str):
         model = with_thresholds(model, parameters)
         if parameters.selector:
-            model = model.replace('job=~"$job"', f'job=~"$job", {parameters.selector}')
-            # The first choices precede that of a job.
-            model = re.sub(r"^(label_values\(cuda_mps_exporter_build_info)(?=,)", r"\1{}", model)
+            # The first variable's query has no selector. Recorded series have no other labels than their rules name.
+            model = re.sub(r"^(label_values\(cuda_mps_\w+)(?=,)", r"\1{}", model)
             model = re.sub(
-                r"^(label_values\(cuda_mps_exporter_build_info\{)(.*\})",
-                lambda found: f"{found[1]}{parameters.selector}{', ' if found[2] != '}' else ''}{found[2]}",
-                model,
+                r"(?<![\w:])(?:cuda_mps_\w+|up|ALERTS)\{", lambda found: f"{found[0]}{parameters.selector}, ", model
             )
         return model
     if isinstance(model, Mapping):

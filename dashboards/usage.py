@@ -110,7 +110,7 @@ PACKING = Row(
             f"The {LISTED} GPUs on which most clients like the present ones would still fit, now, and the bound that "
             "limits them: memory, SM time, client slots, or contention if the clients slow each other down.",
             f"max by ({GPU}, bound) (cuda_mps_gpu_clients_fit{{clusters}}) == on ({GPU}) group_left () "
-            f"topk({LISTED}, {clients_fit('clusters')})",
+            f"topk({LISTED}, ({clients_fit('clusters')}) > 0)",
             {
                 "cluster": "Cluster",
                 "instance": Column("Node", link=to_node("cluster")),

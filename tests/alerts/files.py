@@ -10,6 +10,8 @@ import yaml
 
 ALERTS = Path(__file__).parents[2] / "alerts"
 RULES = ALERTS / "cuda-mps.rules.yml"
+RECORDING = ALERTS / "cuda-mps.recording.yml"
+SLO = ALERTS / "cuda-mps.slo.yml"
 PROMETHEUS = ALERTS / "prometheus.example.yml"
 ALERTMANAGER = ALERTS / "alertmanager.example.yml"
 RUNBOOKS = ALERTS / "runbooks"
@@ -38,11 +40,11 @@ def read(path: Path) -> Any:
     return yaml.load(path.read_text(), yaml.CBaseLoader)
 
 
-def rules() -> Sequence[Rule]:
-    """All alerting rules."""
+def rules(path: Path = RULES) -> Sequence[Rule]:
+    """All alerting rules of a file."""
     return [
         Rule(each["alert"], each["labels"]["severity"], each["expr"], each.get("for", ""), each["annotations"])
-        for group in read(RULES)["groups"]
+        for group in read(path)["groups"]
         for each in group["rules"]
         if "alert" in each
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.alerts.files import ALERTMANAGER, RULES, SCENARIOS, read, rules
+from tests.alerts.files import ALERTMANAGER, RULES, SCENARIOS, SLO, read, rules
 from tests.eventually import eventually
 from tests.prometheus import Alertmanager
 from tests.tools import needed, promtool
@@ -79,6 +79,7 @@ def test_configuration_is_valid() -> None:
         ({"severity": "critical", "alertname": "CudaMpsDaemonDown"}, "pager"),
         ({"severity": "critical", "alertname": "CudaMpsExporterDown"}, "pager"),
         ({"severity": "warning", "alertname": "CudaMpsFault"}, "tickets"),
+        ({"severity": "critical", "alertname": "CudaMpsErrorBudgetBurn"}, "pager"),
     ],
 )
 def test_routes_critical_alerts_to_the_pager_and_warnings_to_tickets(labels: Labels, receiver: str) -> None:
@@ -233,6 +234,15 @@ def test_a_broken_gpu_hides_no_fault_and_no_other_gpu(alertmanager: Alertmanager
     assert [alertmanager.inhibited(each) for each in sent] == [False, False]
 
 
+@pytest.mark.systems
+def test_a_fast_burn_of_an_error_budget_hides_the_slow_burn_of_the_same_cluster(alertmanager: Alertmanager) -> None:
+    slow = {"alertname": "CudaMpsErrorBudgetBurn", "job": "cuda-mps-exporter", "severity": "warning", "cluster": "eu"}
+    for labels in (slow, slow | {"cluster": "us"}, slow | {"severity": "critical"}):
+        alertmanager.send(labels)
+    eventually(lambda: is_inhibited(alertmanager, slow))
+    assert not alertmanager.inhibited(slow | {"cluster": "us"})
+
+
 def is_inhibited(alertmanager: Alertmanager, labels: Labels) -> None:
     assert alertmanager.inhibited(labels)
 
@@ -240,7 +250,7 @@ def is_inhibited(alertmanager: Alertmanager, labels: Labels) -> None:
 def test_mentioned_alerts_exist() -> None:
     spoken = re.findall(r"alertname[=!]~?\"([^\"]+)\"", ALERTMANAGER.read_text())
     assert spoken
-    names = {rule.alert for rule in rules()}
+    names = {rule.alert for rule in (*rules(), *rules(SLO))}
     for pattern in spoken:
         assert any(re.fullmatch(pattern, name) for name in names), pattern
 

@@ -11,7 +11,7 @@ from exporter.model.reason import with_known_parts
 from exporter.parse.kernel_log import REBOOT, RESET, XIDS, exonerates
 from exporter.report.problem import Definition
 from exporter.report.problems import PROBLEMS
-from tests.alerts.files import PROMETHEUS, RULES, RUNBOOKS, UNIT_TESTS, Check, Rule, checks, read, rules, seconds
+from tests.alerts.files import PROMETHEUS, RULES, RUNBOOKS, SLO, UNIT_TESTS, Check, Rule, checks, read, rules, seconds
 from tests.dashboards.queries import MODELS
 from tests.tools import promtool
 
@@ -219,7 +219,8 @@ def test_each_alert_of_the_catalogue_is_a_rule() -> None:
 
 def test_each_runbook_belongs_to_an_alert() -> None:
     """Except the table of commands, to which runbooks point."""
-    assert {page.stem for page in RUNBOOKS.iterdir()} - {COMMANDS} == {rule.alert for rule in rules()}
+    names = {rule.alert for rule in (*rules(), *rules(SLO))}
+    assert {page.stem for page in RUNBOOKS.iterdir()} - {COMMANDS} == names
 
 
 OF_PROTOCOL_2 = re.compile(
@@ -276,4 +277,4 @@ class TestGuide:
         """The guide lists no other alerts."""
         rows = re.findall(r"^\| `(CudaMps\w+)` \| ([^|]+) \|", self.TEXT, re.MULTILINE)
         texts = {(alert, severity) for alert, text in rows for severity in re.findall(r"critical|warning", text)}
-        assert texts == {(rule.alert, rule.severity) for rule in rules()}
+        assert texts == {(rule.alert, rule.severity) for rule in (*rules(), *rules(SLO))}

@@ -73,7 +73,8 @@ def test_all_selectors_of_dashboards_have_the_selector() -> None:
                     matchers = {each.name for each in selector.matchers.matchers}
                     assert "env" in matchers or ":" in (selector.name or ""), query
             for variable in variables(model):
-                assert SELECTOR in variable["query"]["query"] == variable["definition"]
+                assert variable["query"]["query"] == variable["definition"]
+                assert SELECTOR in variable["definition"] or ":" in variable["definition"]
 
 
 @pytest.mark.parametrize("name", site.THRESHOLDS)
@@ -94,7 +95,7 @@ def test_a_threshold_changes_its_alert_and_its_words(name: str) -> None:
 
 def test_dashboards_and_recording_rules_have_the_thresholds_of_the_alerts() -> None:
     """A problem on a dashboard and its alert compare one family with one number."""
-    files = generated(Parameters(thresholds={"log_bytes": 5e9, "client_slots_ratio": 0.8, "stalled_seconds": 60}))
+    files = generated(Parameters(thresholds={"log_bytes": 5e9, "client_slots_ratio": 0.8, "stalled_seconds": 60.0}))
     for problem in SHOWN_PROBLEMS:
         for name in ("log_bytes", "client_slots_ratio", "stalled_seconds"):
             threshold = site.THRESHOLDS[name]
@@ -103,6 +104,12 @@ def test_dashboards_and_recording_rules_have_the_thresholds_of_the_alerts() -> N
     for text in (files[RECORDING], files["dashboards/cuda-mps-fleet.json"]):
         for number in ("> 5000000000.0", ">= 0.8", "> 60.0"):
             assert number in text
+
+
+def test_the_reliability_dashboard_has_the_objective() -> None:
+    text = generated(Parameters(objective=0.95))["dashboards/cuda-mps-reliability.json"]
+    assert "The objective is 95 %." in text
+    assert {float(each) for each in re.findall(r"\) / (0\.\d+)", text)} == {0.05}
 
 
 @pytest.mark.parametrize(
@@ -168,6 +175,7 @@ def test_the_page_lists_all_thresholds() -> None:
         (["--output=x", "--threshold=logs=1"], "unknown name 'logs'"),
         (["--output=x", "--threshold=log_bytes"], "invalid"),
         (["--output=x", "--objective=many"], "invalid"),
+        (["--output=x", "--objective=1"], "between 0 and 1"),
     ],
 )
 def test_refuses_wrong_parameters(arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:

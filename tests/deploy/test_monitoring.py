@@ -11,6 +11,7 @@ import yaml
 from tests.deploy.manifests import INSTALLATIONS, NAMESPACE, Object, container, objects, one, rendered, the
 
 RULES = Path(__file__).parents[2] / "alerts" / "cuda-mps.rules.yml"
+RULE_FILES = sorted(RULES.parent.glob("cuda-mps.*.yml"))
 CONTAINERFILE = Path(__file__).parents[2] / "deploy" / "Containerfile"
 JOB = "cuda-mps-exporter"
 
@@ -72,7 +73,7 @@ def rule_objects(*arguments: str) -> dict[str, Object]:
 
 
 def test_each_rule_file_is_an_object() -> None:
-    files = {path: path.name.split(".")[1] for path in RULES.parent.glob("cuda-mps.*.yml")}
+    files = {path: path.name.split(".")[1] for path in RULE_FILES}
     found = rule_objects("--set=hostPort=true,grafanaUrl=http://localhost:3000/")
     assert found == {name: yaml.load(path.read_text(), yaml.CSafeLoader) for path, name in files.items()}
 
@@ -101,8 +102,9 @@ def test_a_runbook_link_opens_on_the_port_of_the_node(tls: str, scheme: str) -> 
     arguments = f"--set=hostPort=true,web.tls={tls}"
     (port,) = one("DaemonSet", rendered(arguments))["spec"]["template"]["spec"]["containers"][0]["ports"]
     assert port["hostPort"] == port["containerPort"]
-    files = [rule for group in yaml.load(RULES.read_text(), yaml.CSafeLoader)["groups"] for rule in group["rules"]]
-    links = {each["alert"]: each["annotations"]["runbook_url"] for each in files if "alert" in each}
+    files = [yaml.load(path.read_text(), yaml.CSafeLoader) for path in RULE_FILES]
+    written = [rule for file in files for group in file["groups"] for rule in group["rules"]]
+    links = {each["alert"]: each["annotations"]["runbook_url"] for each in written if "alert" in each}
     assert {name: rule["annotations"]["runbook_url"] for name, rule in alerts(arguments).items()} == {
         name: link.replace("http://", f"{scheme}://", 1) for name, link in links.items()
     }

@@ -99,3 +99,10 @@ def test_serves_its_pages(demo: Exporter, page: str) -> None:
 def test_serves_the_metrics_of_the_node(demo: Exporter) -> None:
     assert demo.value("cuda_mps_daemon_up") is not None
     assert demo.value("cuda_mps_exporter_build_info", version=__version__) == 1
+
+
+def test_writes_alerts_and_dashboards_of_a_site(installed: Path, tmp_path: Path) -> None:
+    share = installed / "share" / "cuda-mps-exporter"
+    command = [installed / "bin" / "python3", "-m", "dashboards", f"--output={tmp_path}", "--job=gpu-nodes"]
+    subprocess.run(command, cwd=share, check=True, timeout=PATIENCE_SECONDS)
+    assert 'up{job="gpu-nodes"}' in (tmp_path / "alerts" / "cuda-mps.rules.yml").read_text()

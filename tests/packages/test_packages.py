@@ -200,6 +200,10 @@ def test_the_deb_is_installed_upgraded_removed_and_purged(node: Machine, deb: Pa
     assert node.do("stat", "--format=%U", f"/proc/{first}").strip() == NAME
     assert node.do(NAME, "--version").split()[-1] == __version__
     node.do(f"{HOME}/bin/python3", "-c", "import bcrypt, yaml")
+    node.do("sh", "-c", f"cd /usr/share/{NAME} && {HOME}/bin/python3 -m dashboards --output /tmp/site --job gpus")
+    assert 'up{job="gpus"}' in node.do("cat", "/tmp/site/alerts/cuda-mps.rules.yml")
+    node.do("rm", "-r", "/tmp/site")
+    assert not [path for path in files(node) - installed if path.startswith(HOME)]
     node.do("systemctl", "reload", SERVICE)
     node.do("apt-get", "check")
     assert node.do("dpkg", "--verify", NAME) == ""

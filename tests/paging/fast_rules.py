@@ -11,6 +11,9 @@ from typing import Any
 
 import yaml
 
+from dashboards import site
+from dashboards.parameters import Parameters
+
 ALERTS = Path(__file__).parents[2] / "alerts"
 FACTOR = 20
 
@@ -25,8 +28,9 @@ _INTERVALS = ("group_wait", "group_interval", "repeat_interval")
 
 def rules() -> Mapping[str, Any]:
     """Return the rules with links to exporters with TLS, as in docs/alerting.md."""
-    text = (ALERTS / "cuda-mps.rules.yml").read_text().replace("runbook_url: http:", "runbook_url: https:")
-    texts: dict[str, Any] = yaml.load(text, yaml.CSafeLoader)
+    text = (ALERTS / "cuda-mps.rules.yml").read_text()
+    parameters = Parameters(runbook_url="https://{instance}/runbooks/")
+    texts: dict[str, Any] = yaml.load(site.alerts(text, parameters), yaml.CSafeLoader)
     for group in texts["groups"]:
         group["interval"] = _duration(group["interval"])
         group["rules"] = [each if each.get("alert") in OWN_PACE else _rule(each) for each in group["rules"]]
