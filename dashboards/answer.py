@@ -7,7 +7,7 @@ from dashboards import looks
 from dashboards.links import to_node
 from dashboards.panel import Column, Panel, table
 from dashboards.query import CLUSTER
-from exporter.fleet.answers import Answer, Unit
+from exporter.fleet.answers import LIMIT, Answer, Unit
 
 HOURS = "suffix: h"
 UNITS: Mapping[Unit, str] = {
@@ -22,13 +22,16 @@ UNITS: Mapping[Unit, str] = {
 }
 
 
-def answer_table(answer: Answer, more: str = "", *, width: int = 24, height: int = 10) -> Panel:
-    """The first rows of an answer over the selected time range. `more` is appended to its description."""
+def answer_table(answer: Answer, more: str = "", *, many: bool = False, width: int = 24, height: int = 10) -> Panel:
+    """The first rows of an answer over the selected time range. `more` is appended to its description.
+
+    Prometheus selects the rows if there are `many`, which takes it twice as long. Grafana selects them otherwise.
+    """
     values = ("Value",) if len(answer.columns) == 1 else tuple(f"Value #{letter}" for letter in ascii_uppercase)
     return table(
         answer.title,
         f"{answer.meaning} {more}".strip(),
-        answer.queries("$__range", CLUSTER),
+        answer.queries("$__range", CLUSTER, LIMIT if many else None),
         {
             **{
                 label: Column(heading, link=to_node("cluster") if heading == "Node" else {})
@@ -43,6 +46,7 @@ def answer_table(answer: Answer, more: str = "", *, width: int = 24, height: int
             },
         },
         sort=(answer.columns[0].heading, not answer.ascending),
+        limit=LIMIT,
         width=width,
         height=height,
     )

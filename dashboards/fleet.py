@@ -6,7 +6,7 @@ from dashboards.faults import faults
 from dashboards.links import to_node
 from dashboards.panel import Column, bars, lines, stat, table, timeline
 from dashboards.problems import EVERY_PROBLEM, HEALTH
-from dashboards.query import DAEMON, NODE, Query, greatest, newest, recorded
+from dashboards.query import DAEMON, NODE, Query, greatest, newest, of_clusters, recorded
 
 CLIENTS = f"sum by ({NODE}) (cuda_mps_daemon_clients{{node}})"
 BYPASSING = f"sum by ({NODE}) (cuda_mps_bypassing_processes{{node}})"
@@ -97,9 +97,9 @@ NOW = Row(
         ),
         timeline(
             "Nodes over time",
-            "The most severe problem of the 20 nodes with the most problems, every five minutes. A gap: the node was "
-            "not scraped. Empty: no node had a problem.",
-            Query(greatest(_SEVERITY, 20, "sum_over_time"), "{{instance}} {{cluster}}"),
+            "The most severe problem of the 20 nodes with the most problems, every ten minutes or more. A gap: the "
+            "node was not scraped. Empty: no node had a problem.",
+            greatest(_SEVERITY, 20, "sum_over_time"),
             HEALTH,
             height=10,
         ),
@@ -157,7 +157,7 @@ OVER_TIME = Row(
         lines(
             "Clients",
             "Connected clients of all chosen nodes, by cluster.",
-            Query(f"sum by (cluster) ({newest(_CLIENTS_RECORDED)})", "clients {{cluster}}"),
+            of_clusters(_CLIENTS_RECORDED, "clients {{cluster}}"),
         ),
         bars(
             "Faults and deaths",
@@ -178,7 +178,7 @@ OVER_TIME = Row(
         lines(
             "GPU memory in use",
             "Fraction of the memory of a node's GPUs that is used: the ten nodes that used the most.",
-            Query(greatest("instance:cuda_mps_gpu_memory_used:ratio"), "{{instance}} {{cluster}}"),
+            greatest("instance:cuda_mps_gpu_memory_used:ratio"),
             unit=looks.RATIO,
             ceiling=1,
         ),
@@ -194,13 +194,13 @@ OVER_TIME = Row(
             "Bypassing MPS",
             "CUDA processes that run without MPS: the ten nodes with the most. Usually they started while no daemon "
             "ran. No limit applies to them.",
-            Query(greatest("instance:cuda_mps_bypassing_processes:sum"), "{{instance}} {{cluster}}"),
+            greatest("instance:cuda_mps_bypassing_processes:sum"),
         ),
         lines(
             "Room",
             "How many more clients like the present ones would fit on the GPUs: the smallest bound of each GPU, added "
             "up by cluster.",
-            Query(f"sum by (cluster) ({newest('instance:cuda_mps_clients_fit:sum')})", "more clients {{cluster}}"),
+            of_clusters("instance:cuda_mps_clients_fit:sum", "more clients {{cluster}}"),
         ),
     ),
 )

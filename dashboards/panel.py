@@ -11,6 +11,9 @@ from dashboards.query import DATASOURCE, Json, Query
 PLUGIN_VERSION = "10.0.0"
 _NOTHING: Json = {}
 
+POINTS = 200
+"""Points of a graph of recorded series, which read all samples between two points."""
+
 SHORT_NAMES: Json = {
     "id": "renameByRegex",
     "options": {"regex": r"(.*?)/(?:[^\s/]+/)*([^\s/]+)/pipe\b(.*)", "renamePattern": "$1$2$3"},
@@ -43,6 +46,7 @@ class Panel:
             "fieldConfig": {"defaults": self.defaults, "overrides": list(self.overrides)},
             "gridPos": {"h": self.height, "w": self.width, "x": x, "y": y},
             "id": number,
+            **({"maxDataPoints": POINTS} if any(query.interval for query in self.queries) else {}),
             "options": self.options,
             "pluginVersion": PLUGIN_VERSION,
             "targets": [
@@ -290,6 +294,7 @@ def table(
     *,
     sort: tuple[str, bool],
     later: Mapping[str, tuple[str, int]] = MappingProxyType({}),
+    limit: int | None = None,
     width: int = 24,
     height: int = 8,
 ) -> Panel:
@@ -297,7 +302,7 @@ def table(
 
     A single query's value is `Value`; of several, which have the same labels, they are `Value #A` and so on. `sort` is
     a column's name, and whether the greatest comes first. A column that is only a name shows words. `later` adds hidden
-    columns: a column's value, and a number that is added to it.
+    columns: a column's value, and a number that is added to it. `limit` is how many rows are shown at most.
     """
     looks_of = {label: Column(column) if isinstance(column, str) else column for label, column in columns.items()}
     return Panel(
@@ -334,6 +339,14 @@ def table(
                     },
                 }
                 for name, (column, number) in later.items()
+            ),
+            *(
+                ()
+                if limit is None
+                else (
+                    {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": sort[0], "desc": sort[1]}]}},
+                    {"id": "limit", "options": {"limitField": limit}},
+                )
             ),
         ],
     )

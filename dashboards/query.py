@@ -38,7 +38,7 @@ WITH_INDEX = f"* on ({GPU}) group_left (index) topk by ({GPU}) (1, cuda_mps_gpu_
 class Query:
     """An expression; `legend` names its series, and `instant` is for one value each, at the end of the range.
 
-    `interval` is the least distance of two points of a graph.
+    `interval` is the least distance of two points of a graph, of which there are then fewer: see panel.py.
     """
 
     expression: str
@@ -88,9 +88,16 @@ def newest(record: str, more: str = "") -> str:
     return f"last_over_time({record}{{node{more}}}[10m])"
 
 
-def greatest(record: str, number: int = 10, function: str = "max_over_time") -> str:
-    """Return the newest values of the nodes for which the function of the whole range is greatest, and above 0."""
-    return f"{newest(record)} and on ({NODE}) topk({number}, {function}({record}{{node}}[$__range] @ end()) > 0)"
+def greatest(record: str, number: int = 10, function: str = "max_over_time") -> Query:
+    """Return the values of the nodes for which the function of the whole range is greatest, and above 0."""
+    most = f"topk({number}, {function}({record}{{node}}[$__range] @ end()) > 0)"
+    expression = f"max_over_time({record}{{node}}[$__interval]) and on ({NODE}) {most}"
+    return Query(expression, "{{instance}} {{cluster}}", interval="10m")
+
+
+def of_clusters(record: str, legend: str) -> Query:
+    """Return the sum of a recorded gauge of the nodes."""
+    return Query(f"sum by (cluster) (avg_over_time({record}{{node}}[$__interval]))", legend, interval="10m")
 
 
 def recorded(record: str, by: str, legend: str, more: str = "") -> Query:

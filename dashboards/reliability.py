@@ -88,7 +88,7 @@ def _level(objective: float) -> Row:
 
 NODES = Row(
     "Worst nodes",
-    (answer_table(answers.SLO_BY_NODE), answer_table(answers.OPERATOR)),
+    (answer_table(answers.SLO_BY_NODE, height=14),),
 )
 
 _PAIR = "suspect_namespace, suspect_application, client_namespace, application"

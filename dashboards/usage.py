@@ -10,12 +10,11 @@ from dashboards.links import to_node
 from dashboards.panel import Column, Panel, bars, table
 from dashboards.query import DAEMON, GPU, Query, max_by
 from exporter.fleet import answers
-from exporter.usage.capacity import Bound
 
 LISTED = 50
 
 
-def _cost(answer: answers.Answer, *, width: int = 24, height: int = 8) -> Panel:
+def _cost(answer: answers.Answer, *, many: bool = False, width: int = 24, height: int = 8) -> Panel:
     """Return the table of a cost, with the same columns of what the clients may use."""
     reserved = [
         replace(column, heading=heading, query=column.query.replace("cuda_mps_sm_", "cuda_mps_requested_sm_"))
@@ -24,9 +23,17 @@ def _cost(answer: answers.Answer, *, width: int = 24, height: int = 8) -> Panel:
     return answer_table(
         replace(answer, columns=[*answer.columns, *reserved]),
         "Reserved: the threads that clients may use, multiplied by time.",
+        many=many,
         width=width,
         height=height,
     )
+
+
+def _idle(answer: answers.Answer) -> answers.Answer:
+    """Return the answer without the columns that follow from the others: each reads all samples of the range."""
+    shown = ("Cost of idle time", "GPU time", "Used", "Recorded")
+    columns = {column.heading: column for column in answer.columns}
+    return replace(answer, columns=[columns[heading] for heading in shown if heading in columns])
 
 
 def _hours(title: str, description: str, series: str, by: str, legend: str) -> Panel:
@@ -39,7 +46,7 @@ def _hours(title: str, description: str, series: str, by: str, legend: str) -> P
 COST = Row(
     "Cost",
     (
-        answer_table(answers.IDLE_BY_CLUSTER, "The price of a GPU hour is a parameter of the rules.", height=5),
+        answer_table(_idle(answers.IDLE_BY_CLUSTER), "The price of a GPU hour is a parameter of the rules.", height=5),
         _cost(answers.COST_BY_NAMESPACE),
         _cost(answers.COST_BY_TEAM),
     ),
@@ -49,8 +56,8 @@ JOBS = Row(
     "Users, jobs and nodes",
     (
         _cost(answers.COST_BY_USER),
-        _cost(answers.COST_BY_SLURM_JOB),
-        answer_table(answers.IDLE_BY_NODE),
+        _cost(answers.COST_BY_SLURM_JOB, many=True),
+        answer_table(_idle(answers.IDLE_BY_NODE)),
     ),
 )
 
@@ -88,40 +95,28 @@ LIMITS = Row(
 )
 
 
-def _most(expression: str, of: str, by: str) -> str:
-    return f"({expression}) and on ({by}) topk({LISTED}, {of})"
+_DOMAIN = f"1 + {max_by('cuda_mps_client_failure_domain_clients', DAEMON, of='clusters')}"
 
 
-_FIT, _DOMAIN = (
-    clients_fit("clusters"),
-    f"1 + {max_by('cuda_mps_client_failure_domain_clients', DAEMON, of='clusters')}",
-)
+def _of_largest(expression: str) -> str:
+    return f"({expression}) and on ({DAEMON}) topk({LISTED}, {_DOMAIN})"
+
 
 PACKING = Row(
     "Packing",
     (
         table(
             "GPUs that could take more",
-            f"The {LISTED} GPUs on which most clients like the present ones would still fit, now: the smallest of the "
-            "bounds by memory, SM time and client slots, or 0 if the clients slow each other down (contention).",
-            (
-                f"topk({LISTED}, {_FIT})",
-                *(
-                    _most(f'max by ({GPU}) (cuda_mps_gpu_clients_fit{{clusters, bound="{bound}"}})', _FIT, GPU)
-                    for bound in Bound
-                ),
-                _most(max_by("cuda_mps_gpu_sm_utilization_ratio", GPU, of="clusters"), _FIT, GPU),
-            ),
+            f"The {LISTED} GPUs on which most clients like the present ones would still fit, now, and the bound that "
+            "limits them: memory, SM time, client slots, or contention if the clients slow each other down.",
+            f"max by ({GPU}, bound) (cuda_mps_gpu_clients_fit{{clusters}}) == on ({GPU}) group_left () "
+            f"topk({LISTED}, ({clients_fit('clusters')}) > 0)",
             {
                 "cluster": "Cluster",
                 "instance": Column("Node", link=to_node("cluster")),
                 "gpu": "GPU",
-                "Value #A": Column("More clients", looks.COUNT),
-                "Value #B": Column("by memory", looks.COUNT),
-                "Value #C": Column("by SM time", looks.COUNT),
-                "Value #D": Column("by client slots", looks.COUNT),
-                "Value #E": Column("by contention", looks.COUNT),
-                "Value #F": Column("SMs busy", looks.RATIO),
+                "Value": Column("More clients", looks.COUNT),
+                "bound": "Limited by",
             },
             sort=("More clients", True),
             width=14,
@@ -133,8 +128,8 @@ PACKING = Row(
             "Workloads: how many have clients of the daemon. More daemons, or fewer clients on a GPU, make it smaller.",
             (
                 f"topk({LISTED}, {_DOMAIN})",
-                _most(max_by("cuda_mps_daemon_clients", DAEMON, of="clusters"), _DOMAIN, DAEMON),
-                _most(f"count by ({DAEMON}) (cuda_mps_workload_clients{{clusters}} > 0)", _DOMAIN, DAEMON),
+                _of_largest(max_by("cuda_mps_daemon_clients", DAEMON, of="clusters")),
+                _of_largest(f"count by ({DAEMON}) (cuda_mps_workload_clients{{clusters}} > 0)"),
             ),
             {
                 "cluster": "Cluster",

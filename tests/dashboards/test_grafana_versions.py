@@ -36,8 +36,8 @@ CUSTOM = {
 STANDARD = {"color", "decimals", "displayName", "links", "mappings", "max", "min", "thresholds", "unit"}
 MATCHERS = {"byName", "byRegexp"}
 TRANSFORMATIONS = {
-    *("calculateField", "filterFieldsByName", "groupBy", "groupingToMatrix", "joinByField", "merge", "organize"),
-    *("renameByRegex", "sortBy"),
+    *("calculateField", "filterFieldsByName", "groupBy", "groupingToMatrix", "joinByField", "limit", "merge"),
+    *("organize", "renameByRegex", "sortBy"),
 }
 
 
