@@ -108,7 +108,7 @@ class WorkloadCounts:
     faults_affected: int = 0  # Faults that affected a client.
     faults_suspected: int = 0  # Faults that a client most likely caused.
     faulted_clients: Mapping[tuple[str, Confidence], int] = field(default_factory=dict)
-    """Clients that faults ended, by the workload of the main suspect (`Suspect.workload`; empty: none)."""
+    """Clients that faults ended, by the workload of the main suspect (`ClientDetails.workload_label`; empty: none)."""
 
 
 # -- allocations by the kubelet ---------------------------------------------------------------------------------------
