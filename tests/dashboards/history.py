@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from dashboards.__main__ import RECORDING
+from dashboards.__main__ import RECORDING, ROOT
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import PAST_SECONDS, PlannedFailure, Simulation, advance
 from exporter.metrics.catalogue import NodeCollector
@@ -73,7 +73,7 @@ def evaluate_rules(address: str, data: Path) -> None:
     It must be started again to serve the results. A rule that reads others has results only if these are served.
     """
     times = (f"--start={int(FIRST)}", f"--end={int(LAST)}")
-    _create_blocks_from("rules", f"--url=http://{address}", f"--output-dir={data}", *times, str(RECORDING))
+    _create_blocks_from("rules", f"--url=http://{address}", f"--output-dir={data}", *times, str(ROOT / RECORDING))
 
 
 def _create_blocks_from(*arguments: str) -> None:
