@@ -17,7 +17,7 @@ from dashboards.problems import NUMBERS, SHOWN_PROBLEMS
 from dashboards.recording import groups
 from exporter.metrics.catalogue import CATALOGUE
 from tests.dashboards.queries import ALL_QUERIES, EXPRESSIONS, MODELS, Model, annotations, panels, variables
-from tests.promql import problems, selectors, unrated
+from tests.promql import grouped_by, parts, problems, selectors, unrated
 
 COMMITTED = pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
 EACH = pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
@@ -271,6 +271,13 @@ def test_expressions_filter_by_the_selection_and_rate_counters(subtests: pytest.
                 chosen = {each.name: each.value for each in selector.matchers.matchers if each.op == MatchOp.Re}
                 assert wanted.items() <= chosen.items(), selector.name
             assert unrated(expression) == []
+
+
+def test_expressions_keep_nodes_of_two_clusters_apart(subtests: pytest.Subtests) -> None:
+    for where, expression in EXPRESSIONS.items():
+        with subtests.test(where=where):
+            for labels in map(grouped_by, parts(expression)):
+                assert "cluster" in labels or "job" not in labels, labels
 
 
 def test_rates_use_a_suitable_range(subtests: pytest.Subtests) -> None:
