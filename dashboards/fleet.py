@@ -194,7 +194,7 @@ OVER_TIME = Row(
             "Bypassing MPS",
             "CUDA processes that run without MPS: the ten nodes with the most. Usually they started while no daemon "
             "ran. No limit applies to them.",
-            greatest("instance:cuda_mps_bypassing_processes:sum"),
+            greatest("instance:cuda_mps_bypassing_processes:max5m"),
         ),
         lines(
             "Room",

@@ -358,10 +358,10 @@ def _nodes(of: _Expressions) -> Sequence[Rule]:
             f"sum {by_node} ({of.family('cuda_mps_daemon_clients')})",
         ),
         Rule(
-            "instance:cuda_mps_bypassing_processes:sum",
-            "CUDA processes that bypass MPS",
+            "instance:cuda_mps_bypassing_processes:max5m",
+            "most CUDA processes that bypassed MPS at once on each GPU in five minutes",
             "processes without MPS of each node over a month",
-            f"sum {by_node} ({of.family('cuda_mps_bypassing_processes')})",
+            f"sum {by_node} (max_over_time({of.family('cuda_mps_bypassing_processes')}[5m]))",
         ),
         Rule(
             "instance:cuda_mps_gpu_memory_used:ratio",

@@ -298,7 +298,7 @@ ROOM = Answer(
         Column("Clients", Unit.COUNT, _last("instance:cuda_mps_clients:sum")),
         Column("Memory used", Unit.RATIO, _last("instance:cuda_mps_gpu_memory_used:ratio")),
         Column("SM time used", Unit.RATIO, f"{_total(_NODE_SM)} / {_total(_NODE_GPU)}".replace("$range", "1h")),
-        Column("Bypassing processes", Unit.COUNT, _last("instance:cuda_mps_bypassing_processes:sum")),
+        Column("Bypassing processes", Unit.COUNT, _last("instance:cuda_mps_bypassing_processes:max5m")),
     ],
 )
 

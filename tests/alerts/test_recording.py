@@ -50,7 +50,7 @@ def test_a_name_is_level_metric_and_operation(subtests: pytest.Subtests) -> None
     for group in groups(DEFAULTS):
         for rule in group.rules:
             with subtests.test(rule=rule.record):
-                operation = f"(increase|avg){group.interval}|sum|max|min|ratio|value"
+                operation = f"(increase|avg|max){group.interval}|sum|max|min|ratio|value"
                 assert re.fullmatch(
                     f"(application|namespace|instance|cluster):cuda_mps_[a-z_]+:({operation})", rule.record
                 )
