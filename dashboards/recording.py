@@ -16,8 +16,10 @@ MINUTES = "[9m59s999ms:1m] offset 1m"
 
 RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
 """The characters that Kubernetes appends to names."""
+HASH = "[bcdf4-9]{6,10}"
+"""The hash of a ReplicaSet: a decimal number, whose digits Kubernetes replaces with these characters."""
 APPLICATION = (
-    f"pod/(.+?)(-{RANDOM}{{6,10}}-{RANDOM}{{5}}|(-[0-9]+)*-{RANDOM}{{5}}|(-[0-9]+)+)?/.*"
+    f"pod/(.+?)(-{HASH}-{RANDOM}{{5}}|(-[0-9]+)*-{RANDOM}{{5}}|(-[0-9]+)+)?/.*"
     "|container/.*/(.{12}).*|[^/]*/[^/]*/(.*)"
 )
 """What is left of kind/pod/workload: $1 of a pod without what Deployments, Jobs, CronJobs, DaemonSets and StatefulSets

@@ -93,15 +93,20 @@ def _use(matchers: str = "") -> list[Column]:
         "application:cuda_mps_memory_byte_seconds:increase10m",
         "application:cuda_mps_energy_joules:increase10m",
     )
+    requested = _total("application:cuda_mps_requested_sm_seconds:increase10m", matchers)
     return [
-        Column("SM time", Unit.HOURS, f"{_total(_SM_SECONDS, matchers)} / 3600"),
+        Column("SM time", Unit.HOURS, f"({_total(_SM_SECONDS, matchers)} or 0 * {requested}) / 3600"),
         Column("Cost", Unit.COST, f"sum by ($by) ({each} {_TIMES_PRICE}) / 3600"),
+        Column("Allowed", Unit.HOURS, f"{requested} / 3600"),
         Column("Memory", Unit.GIGABYTE_HOURS, f"{_total(memory, matchers)} / 3.6e12"),
         Column("Energy", Unit.KILOWATT_HOURS, f"{_total(energy, matchers)} / 3.6e6"),
     ]
 
 
-_COST = "SM time is in hours of a whole GPU. Cost is SM time multiplied by the price of a GPU hour."
+_COST = (
+    "SM time is in hours of a whole GPU, 0 if unknown. Cost is SM time multiplied by the price of a GPU hour. Allowed is "
+    "the fraction of the threads that connected clients might use, multiplied by time."
+)
 
 COST_BY_NAMESPACE = Answer(
     "cost_by_namespace",
@@ -163,8 +168,8 @@ _PEAK_MEMORY = _peak("application:cuda_mps_client_memory_bytes:avg10m")
 
 _PERCENTAGE = f"clamp(5 * ceil(25 * ({_PEAK_SM} > 0)), 5, 100)"
 """1.25 times the peak, in steps of 5 %. A peak of 0 is no measurement: the SM time of the clients is unknown."""
-_MEMORY_LIMIT = f"1048576 * ceil(1.2 * {_PEAK_MEMORY} / 1048576)"
-"""1.2 times the peak, in MiB."""
+_MEMORY_LIMIT = f"1048576 * ceil(1.2 * ({_PEAK_MEMORY} > 0) / 1048576)"
+"""1.2 times the peak, in MiB. A client has a context, so a peak of 0 is no measurement."""
 _BY_THREADS = f"floor(100 / {_PERCENTAGE})"
 _BY_MEMORY = (
     f"floor(1 / ({_MEMORY_LIMIT} / on (cluster) group_left () "
@@ -241,7 +246,7 @@ def _service_level(series: str) -> list[Column]:
         for heading in ("Faulted", "Refused", "Bypassed")
     ]
     return [
-        Column("Good", Unit.RATIO, f"1 - ({bad} or 0 * {total}) / {total}"),
+        Column("Good", Unit.RATIO, f"clamp_min(1 - ({bad} or 0 * {total}) / {total}, 0)"),
         Column("Client-minutes", Unit.COUNT, total),
         *causes,
     ]

@@ -9,6 +9,7 @@ MONTH, END, DAYS = "2026-10", 1_793_491_200, 2
 _WEB = {"team": "search", "client_namespace": "web", "workload_kind": "pod", "application": "ranker"}
 _TRAIN = {"client_namespace": "=ml|x", "workload_kind": "pod", "application": "trainer", "user": "svc_ml"}
 _IDLE = {"workload_kind": "unit", "application": "idle.service"}
+_UNUSED = {"team": "lab", "client_namespace": "lab", "workload_kind": "pod", "application": "notebook", "user": "eve"}
 _JOB = {"workload_kind": "slurm_job", "application": "4711", "user": "ann"}
 _NODE = {"job": "cuda-mps-exporter", "instance": "n1:10677"}
 
@@ -20,9 +21,9 @@ SERIES: Mapping[str, list[tuple[Mapping[str, str], float]]] = {
     "application:cuda_mps_memory_byte_seconds:increase10m": [(_A | _WEB, 600 * 8e9)],
     "application:cuda_mps_energy_joules:increase10m": [(_A | _WEB, 600 * 100)],
     "application:cuda_mps_client_seconds:increase10m": [(_A | _WEB, 1200), (_A | _TRAIN, 100), (_A | _IDLE, 600)],
-    "application:cuda_mps_requested_sm_seconds:increase10m": [(_A | _WEB, 1200)],
+    "application:cuda_mps_requested_sm_seconds:increase10m": [(_A | _WEB, 1200), (_A | _UNUSED, 300)],
     "application:cuda_mps_client_sm_ratio:avg10m": [(_A | _WEB, 0.13), (_A | _TRAIN, 0.9), (_A | _IDLE, 0)],
-    "application:cuda_mps_client_memory_bytes:avg10m": [(_A | _WEB, 10 * 2**30), (_A | _TRAIN, 2**30)],
+    "application:cuda_mps_client_memory_bytes:avg10m": [(_A | _WEB, 10 * 2**30), (_A | _TRAIN, 2**30), (_A | _IDLE, 0)],
     "application:cuda_mps_faults_caused:increase10m": [(_A | _TRAIN, 1 / 144)],
     "application:cuda_mps_faults_suffered:increase10m": [(_A | _WEB, 1 / 144)],
     "application:cuda_mps_faulted_clients:increase10m": [
@@ -37,6 +38,7 @@ SERIES: Mapping[str, list[tuple[Mapping[str, str], float]]] = {
         (_A | _NODE | {"outcome": "served"}, 999),
         (_A | _NODE | {"outcome": "refused"}, 1),
         (_B | _NODE | {"outcome": "served"}, 10),
+        (_B | _NODE | {"outcome": "faulted"}, 20),
     ],
     "cluster:cuda_mps_client_minutes:increase10m": [(_A | {"outcome": "served"}, 10)],
     "namespace:cuda_mps_allocated_shares:sum": [(_A | {"client_namespace": "web", "resource": "nvidia.com/gpu"}, 3)],
