@@ -14,21 +14,6 @@ from exporter.fleet import answers
 LISTED = 50
 
 
-def _cost(answer: answers.Answer, *, many: bool = False, width: int = 24, height: int = 8) -> Panel:
-    """Return the table of a cost, with the same columns of what the clients may use."""
-    reserved = [
-        replace(column, heading=heading, query=column.query.replace("cuda_mps_sm_", "cuda_mps_requested_sm_"))
-        for column, heading in zip(answer.columns, ("Reserved", "Cost of reservation"), strict=False)
-    ]
-    return answer_table(
-        replace(answer, columns=[*answer.columns, *reserved]),
-        "Reserved: the threads that clients may use, multiplied by time.",
-        many=many,
-        width=width,
-        height=height,
-    )
-
-
 def _idle(answer: answers.Answer) -> answers.Answer:
     """Return the answer without the columns that follow from the others: each reads all samples of the range."""
     shown = ("Cost of idle time", "GPU time", "Used", "Recorded")
@@ -47,16 +32,16 @@ COST = Row(
     "Cost",
     (
         answer_table(_idle(answers.IDLE_BY_CLUSTER), "The price of a GPU hour is a parameter of the rules.", height=5),
-        _cost(answers.COST_BY_NAMESPACE),
-        _cost(answers.COST_BY_TEAM),
+        answer_table(answers.COST_BY_NAMESPACE, height=8),
+        answer_table(answers.COST_BY_TEAM, height=8),
     ),
 )
 
 JOBS = Row(
     "Users, jobs and nodes",
     (
-        _cost(answers.COST_BY_USER),
-        _cost(answers.COST_BY_SLURM_JOB, many=True),
+        answer_table(answers.COST_BY_USER, height=8),
+        answer_table(answers.COST_BY_SLURM_JOB, many=True, height=8),
         answer_table(_idle(answers.IDLE_BY_NODE)),
     ),
 )

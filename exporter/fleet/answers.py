@@ -87,25 +87,30 @@ _TIMES_PRICE = (
 
 
 def _use(matchers: str = "") -> list[Column]:
-    """Return the columns of use and its cost."""
-    each = f"sum_over_time({_SM_SECONDS}{{{matchers}$selector}}[$range])"
+    """Return the columns of use, of what clients may use, and of their costs. Owners without use have rows too."""
+    reserved = "application:cuda_mps_requested_sm_seconds:increase10m"
+    used_cost, reserved_cost = (
+        f"sum by ($by) (sum_over_time({series}{{{matchers}$selector}}[$range]) {_TIMES_PRICE}) / 3600"
+        for series in (_SM_SECONDS, reserved)
+    )
+    reserved_seconds = _total(reserved, matchers)
     memory, energy = (
         "application:cuda_mps_memory_byte_seconds:increase10m",
         "application:cuda_mps_energy_joules:increase10m",
     )
-    requested = _total("application:cuda_mps_requested_sm_seconds:increase10m", matchers)
     return [
-        Column("SM time", Unit.HOURS, f"({_total(_SM_SECONDS, matchers)} or 0 * {requested}) / 3600"),
-        Column("Cost", Unit.COST, f"sum by ($by) ({each} {_TIMES_PRICE}) / 3600"),
-        Column("Allowed", Unit.HOURS, f"{requested} / 3600"),
+        Column("SM time", Unit.HOURS, f"({_total(_SM_SECONDS, matchers)} or 0 * {reserved_seconds}) / 3600"),
+        Column("Cost", Unit.COST, used_cost),
+        Column("Reserved", Unit.HOURS, f"{reserved_seconds} / 3600"),
+        Column("Cost of reservation", Unit.COST, reserved_cost),
         Column("Memory", Unit.GIGABYTE_HOURS, f"{_total(memory, matchers)} / 3.6e12"),
         Column("Energy", Unit.KILOWATT_HOURS, f"{_total(energy, matchers)} / 3.6e6"),
     ]
 
 
 _COST = (
-    "SM time is in hours of a whole GPU, 0 if unknown. Cost is SM time multiplied by the price of a GPU hour. Allowed is "
-    "the fraction of the threads that connected clients might use, multiplied by time."
+    "SM time is in hours of a whole GPU, 0 if unknown. Cost is SM time multiplied by the price of a GPU hour. Reserved "
+    "is the fraction of the threads that clients may use, multiplied by time."
 )
 
 COST_BY_NAMESPACE = Answer(

@@ -54,26 +54,26 @@ def test_answers_are_those_of_the_series(
             ["b", "72", "72", "96", "25", "24", "", recorded],
             ["a", "30", "60", "48", "37.5", "36", "", recorded],
         ],
-        # SM hours, cost, allowed SM hours, GB hours, kWh; and hours of allocated shares.
+        # SM hours, cost, reserved SM hours, their cost, GB hours, kWh; and hours of allocated shares.
         "cost_by_namespace": [
-            ["b", "", "24", "24", "", "", "", ""],
-            ["a", "web", "12", "24", "96", "384", "4.8", "144"],
-            ["a", "'=ml|x", "6", "12", "", "", "", ""],
-            ["a", "lab", "0", "", "24", "", "", ""],
+            ["b", "", "24", "24", "", "", "", "", ""],
+            ["a", "web", "12", "24", "96", "192", "384", "4.8", "144"],
+            ["a", "'=ml|x", "6", "12", "", "", "", "", ""],
+            ["a", "lab", "0", "", "24", "48", "", "", ""],
         ],
         "cost_by_team": [
-            ["", "30", "36", "", "", ""],
-            ["search", "12", "24", "96", "384", "4.8"],
-            ["lab", "0", "", "24", "", ""],
+            ["", "30", "36", "", "", "", ""],
+            ["search", "12", "24", "96", "192", "384", "4.8"],
+            ["lab", "0", "", "24", "48", "", ""],
         ],
         "cost_by_user": [
-            ["ann", "24", "24", "", "", ""],
-            ["", "12", "24", "96", "384", "4.8"],
-            ["svc_ml", "6", "12", "", "", ""],
-            ["eve", "0", "", "24", "", ""],
+            ["ann", "24", "24", "", "", "", ""],
+            ["", "12", "24", "96", "192", "384", "4.8"],
+            ["svc_ml", "6", "12", "", "", "", ""],
+            ["eve", "0", "", "24", "48", "", ""],
         ],
-        "cost_by_slurm_job": [["b", "4711", "ann", "24", "24", "", "", ""]],
-        "cost_by_account": [["physics", "24", "24", "", "", ""]],
+        "cost_by_slurm_job": [["b", "4711", "ann", "24", "24", "", "", "", ""]],
+        "cost_by_account": [["physics", "24", "24", "", "", "", ""]],
         "idle_by_node": [
             ["b", "n1:10677", "72", "72", "96", "25", "24"],
             ["a", "n1:10677", "30", "60", "48", "37.5", "36"],
@@ -102,7 +102,7 @@ def test_answers_are_those_of_the_series(
 
 def test_a_selector_chooses_a_cluster(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows = report(server, capsys, "--selector", 'cluster="b"', "--answer", "cost_by_user")
-    assert rows == {"cost_by_user": [["ann", "24", "24", "", "", ""]]}
+    assert rows == {"cost_by_user": [["ann", "24", "24", "", "", "", ""]]}
 
 
 def test_a_server_that_refuses_a_query_names_the_mistake(server: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,9 +62,9 @@ def test_values_are_joined_by_labels_and_an_unknown_one_stays_unknown() -> None:
     found = table(COST_BY_USER, ask, OCTOBER, 'cluster="a"')
 
     assert found.rows == [
-        (("ann",), [2.0, None, None, None]),
-        (("bob",), [1.0, 7.0, None, None]),
-        (("",), [0.5, None, None, None]),
+        (("ann",), [2.0, None, None, None, None, None]),
+        (("bob",), [1.0, 7.0, None, None, None, None]),
+        (("",), [0.5, None, None, None, None, None]),
     ]
     assert all('{cluster="a"}[2678400s]' in query for query in asked)
     assert not any(re.search(r"\$(by|range|selector)", query) for query in asked)
@@ -105,41 +105,43 @@ def test_the_head_has_period_clusters_and_total() -> None:
 def test_an_answer_without_rows_is_stated() -> None:
     assert markdown(Table(COST_BY_USER, [])) == ["None."]
     assert [*csv_rows([Table(COST_BY_USER, [])])] == [
-        ["answer", "User", "SM time (h)", "Cost", "Memory (GB h)", "Energy (kWh)"],
+        ["answer", "User", "SM time (h)", "Cost", *RESERVED, "Memory (GB h)", "Energy (kWh)"],
     ]
 
 
 @given(name=st.text() | st.sampled_from([HOSTILE, "https://x", "www.x", "WWW.x", "\\|", "_a_", "-1", "@SUM(A1)"]))
 def test_no_name_breaks_a_table_or_becomes_markup_or_a_formula(name: str) -> None:
-    found = Table(COST_BY_USER, [((name,), [1.0, 2.0, 3.0, 4.0])])
+    found = Table(COST_BY_USER, [((name,), [float(each) for each in range(1, 7)])])
 
     lines = markdown(found)
 
     assert len(lines) == 3
     assert "\n" not in lines[2]
     unescaped = re.sub(r"\\[\W_]", "", lines[2])
-    assert unescaped.count("|") == 6
+    assert unescaped.count("|") == 8
     assert not re.search(r"[\\`<>\[\]*&@~]|://|www\.|\b_|_\b", unescaped, re.IGNORECASE)
     text = io.StringIO()
     csv.writer(text).writerows(csv_rows([found]))
     _, row = csv.reader(io.StringIO(text.getvalue(), newline=""))
-    assert len(row) == 6
+    assert len(row) == 8
     assert row[0] == "cost_by_user"
     assert not row[1].startswith(("=", "+", "-", "@", "\t", "\r"))
 
 
 def test_names_stay_readable() -> None:
-    assert [line.split("|")[1].strip() for line in markdown(Table(COST_BY_USER, [(("svc_ml-2",), [1.0] * 4)]))] == [
+    assert [line.split("|")[1].strip() for line in markdown(Table(COST_BY_USER, [(("svc_ml-2",), [1.0] * 6)]))] == [
         *("User", "--------", "svc_ml-2"),
     ]
 
 
+RESERVED = ("Reserved (h)", "Cost of reservation")
+
 JOBS = Table(
     COST_BY_SLURM_JOB,
     [
-        (("a", "1", "ann"), [1.0, 10.0, None, None]),
-        (("a", "2", "ann"), [2.0, 20.0, 5.0, None]),
-        (("a", "3", "bob"), [4.0, None, None, None]),
+        (("a", "1", "ann"), [1.0, 10.0, None, None, None, None]),
+        (("a", "2", "ann"), [2.0, 20.0, None, None, 5.0, None]),
+        (("a", "3", "bob"), [4.0, None, None, None, None, None]),
     ],
 )
 
@@ -149,12 +151,12 @@ def test_adds_the_cost_of_jobs_by_account() -> None:
 
     found = cost_by_account(JOBS, accounts)
 
-    assert found.rows == [(("",), [4.0, None, None, None]), (("physics",), [3.0, 30.0, 5.0, None])]
+    assert found.rows == [(("",), [4.0, *5 * [None]]), (("physics",), [3.0, 30.0, None, None, 5.0, None])]
     assert [row[0] for row in csv_rows([found])] == ["answer", "cost_by_account", "cost_by_account"]
 
 
 def test_does_not_confuse_jobs_of_two_clusters() -> None:
-    both = Table(COST_BY_SLURM_JOB, [*JOBS.rows, (("b", "1", "eve"), [1.0] * 4)])
+    both = Table(COST_BY_SLURM_JOB, [*JOBS.rows, (("b", "1", "eve"), [1.0] * 6)])
     with pytest.raises(ConfigError, match=r"several clusters \(a, b\); choose one with --selector"):
         cost_by_account(both, {})
 
@@ -233,10 +235,10 @@ def test_prints_one_answer_as_csv_with_the_cost_by_account(run: Run, server: Web
 
     assert code == 0
     assert [*csv.reader(text.splitlines())] == [
-        ["answer", "User", "SM time (h)", "Cost", "Memory (GB h)", "Energy (kWh)"],
-        ["cost_by_user", "ann", "1", "1", "1", "1"],
-        ["answer", "Account", "SM time (h)", "Cost", "Memory (GB h)", "Energy (kWh)"],
-        ["cost_by_account", "physics", "1", "1", "1", "1"],
+        ["answer", "User", "SM time (h)", "Cost", *RESERVED, "Memory (GB h)", "Energy (kWh)"],
+        ["cost_by_user", "ann", *6 * ["1"]],
+        ["answer", "Account", "SM time (h)", "Cost", *RESERVED, "Memory (GB h)", "Energy (kWh)"],
+        ["cost_by_account", "physics", *6 * ["1"]],
     ]
 
 
@@ -306,6 +308,10 @@ def test_queries_use_existing_recorded_series_and_labels(subtests: pytest.Subtes
 def test_a_column_asks_for_the_rows_of_the_first() -> None:
     answer = Answer("k", "t", "m", {"a": "A", "b": ""}, COST_BY_USER.columns[:2])
     first, second = answer.queries("1h", "", limit=3)
-    rows = "topk(3, sum by (a, b) (sum_over_time(application:cuda_mps_sm_seconds:increase10m{}[1h])) / 3600)"
+    used, reserved = (
+        f"sum by (a, b) (sum_over_time(application:cuda_mps_{name}:increase10m{{}}[1h]))"
+        for name in ("sm_seconds", "requested_sm_seconds")
+    )
+    rows = f"topk(3, ({used} or 0 * {reserved}) / 3600)"
     assert first == f"sort_desc({rows})"
     assert second.endswith(f" and on (a, b) {rows}")
