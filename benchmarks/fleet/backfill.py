@@ -70,8 +70,8 @@ def queries(boards: Iterable[str]) -> Iterator[Query]:
                 for period in MOST_SECONDS:
                     step = max(30, period // POINTS, _seconds(target.get("interval")))
                     rate = f"{max(4 * 60, step + 60)}s"
-                    expression = target["expr"].replace("$__rate_interval", rate)
-                    filled = fill_variables(expression, {"$__interval": f"{step}s", **CHOSEN}, range_seconds=period)
+                    expression = target["expr"].replace("$__rate_interval", rate).replace("$__interval", f"{step}s")
+                    filled = fill_variables(expression, CHOSEN, range_seconds=period)
                     where = f"{uid}: {panel['title']} {target['refId']}"
                     yield Query(where, filled, period, 0 if target["instant"] else step)
 
