@@ -31,6 +31,8 @@ SCRIPTS: dict[str, Sequence[str]] = {
     "wake_up": ("--lines=5",),
     "start": ("--clients=2", AT_ONCE, "--times=1"),
     "page": ("--gpus=1", "--clients=2", "--times=2"),
+    "fleet.live": ("--nodes=2", "--minutes=0.2", "--interval=5"),
+    "fleet.backfill": ("--nodes=2", "--days=1", "--minutes=23", "--times=1", "--processes=1"),
     "throughput": ("--clients=2", AT_ONCE, "--pairs=2", "--seconds=0.2", "--settle=0"),
 }
 

@@ -1,0 +1,1 @@
+"""A simulated fleet whose use, faults and refusals are known exactly; for Prometheus and VictoriaMetrics."""
