@@ -92,11 +92,11 @@ CLIENTS = Group(
 )
 
 
-CLIENT: Scope[tuple[Daemon, Client]] = Scope(
+_CLIENT: Scope[tuple[Daemon, Client]] = Scope(
     ("daemon", "client"),
     lambda view: (((daemon.name, client_id), (daemon, client)) for daemon, client, client_id in view.clients),
 )
-_PROBED: Scope[LaunchCounts] = CLIENT.of(lambda view, each: launch_counts(view.node, each[1].pid))
+_PROBED: Scope[LaunchCounts] = _CLIENT.of(lambda view, each: launch_counts(view.node, each[1].pid))
 
 LAUNCHES = Group(
     "Kernel launches (`--attribution=bpf`)",
@@ -111,7 +111,7 @@ LAUNCHES = Group(
         "Seconds with work in flight, summed over streams: from a launch on an idle stream to a synchronization. "
         "Absent if its libcuda is not watched."
     ),
-    CLIENT.of(lambda view, each: watched_ratio(view.node, each[1].pid))
+    _CLIENT.of(lambda view, each: watched_ratio(view.node, each[1].pid))
     .value("cuda_mps_client_watched_ratio", float)
     .help(
         "Fraction of the last minute, or of the client's life, with counted launches: below 1 if probes were "

@@ -202,14 +202,11 @@ def _with_account(totals: UsageTotals, wanted: Account, at: float) -> tuple[Usag
 def _closed(totals: UsageTotals, idle: Collection[Workload], at: float) -> UsageTotals:
     """Move what the accounts of idle workloads have to CLOSED; energy for their last SM time will go to OTHERS."""
     last_used_at = {workload: then for workload, then in totals.last_used_at.items() if workload not in idle}
+    used_at = {**totals.closed, **{workload: totals.last_used_at[workload] for workload in idle}}
     with_paces = {who for usage in totals.gpus.values() for who in usage.paces}
-    without_account = {**totals.closed, **{workload: totals.last_used_at[workload] for workload in idle}}
-    recent = [
-        (workload, then)
-        for workload, then in sorted(without_account.items(), key=lambda item: item[1])
-        if workload in with_paces and at - then <= PACES_SECONDS
-    ]
-    remembered = dict(recent[-MAX_ACCOUNTS:])
+    kept = (who for who, then in used_at.items() if who in with_paces and at - then <= PACES_SECONDS)
+    recent = sorted(kept, key=used_at.__getitem__)
+    remembered = {who: used_at[who] for who in recent[-MAX_ACCOUNTS:]}
     closed: dict[Account, Account] = dict.fromkeys(idle, SharedAccount.CLOSED)
     others: dict[Account, Account] = dict.fromkeys(idle, SharedAccount.OTHERS)
     gpus = {}
