@@ -1,6 +1,7 @@
 """Writes dashboards and rules, the generated ones as they are committed, or all of them for another site."""
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -80,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder to write all files into")
     parser.add_argument("--job", type=_label, help=f"name of the scrape job (default {DEFAULTS.job})")
     parser.add_argument("--selector", type=_selector, help="more matchers of all selectors, such as 'cluster=\"a\"'")
-    parser.add_argument("--team-label", help=f"label that names the team (default {DEFAULTS.team_label})")
+    parser.add_argument(
+        "--team-label", type=_label_name, help=f"label that names the team (default {DEFAULTS.team_label})"
+    )
     parser.add_argument("--gpu-hour-price", type=float, metavar="PRICE", help="price of a GPU hour (default 1)")
     parser.add_argument(
         "--objective",
@@ -113,6 +116,12 @@ def _parser() -> argparse.ArgumentParser:
 def _label(text: str) -> str:
     if any(character in text for character in '"\\`{}\n'):
         raise argparse.ArgumentTypeError("expected a name without quotes, backslashes and braces")
+    return text
+
+
+def _label_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        raise argparse.ArgumentTypeError("expected the name of a label: letters, digits and underscores")
     return text
 
 

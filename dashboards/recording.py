@@ -62,22 +62,35 @@ class _Expressions:
 
         The samples before a node was first scraped may be old, so its counters count from then on.
         """
+        return self._gained(
+            name,
+            f"unless on ({NODE})\nlast_over_time({self.family('cuda_mps_exporter_build_info')}[10m] offset 11m)",
+        )
+
+    def later_increase(self, name: str) -> str:
+        """Return the same of a counter that is 0 before its first event. A series counts from its first sample.
+
+        So a daemon or GPU that returns does not count again what was before.
+        """
+        return self._gained(name, "")
+
+    def _gained(self, name: str, only: str) -> str:
+        """Return it. A series that begins counts from its first sample, `only` where that is so, else from 0."""
+        counter = self.family(name)
+        first = f"min_over_time({counter}[10m] offset 1m)"
         return with_parts(
             """
             last_over_time({counter}[10m] offset 1m)
               - (
                 last_over_time({counter}[10m] offset 11m)
                   or
-                min_over_time({counter}[10m] offset 1m)
-                  unless on ({node})
-                last_over_time({exporter}[10m] offset 11m)
+                {first}
               ) >= 0
               or
             last_over_time({counter}[10m] offset 1m)
             """,
-            counter=self.family(name),
-            node=NODE,
-            exporter=self.family("cuda_mps_exporter_build_info"),
+            counter=counter,
+            first=f"{first}\n  {only}" if only else first,
         )
 
     def seconds(self, name: str) -> str:
@@ -163,8 +176,8 @@ class _Expressions:
         """Return the client-minutes of each outcome."""
         of_outcome = {
             "served": f"sum_over_time({self.family('cuda_mps_daemon_clients')}{MINUTES})",
-            "faulted": self.increase("cuda_mps_fault_affected_clients_total"),
-            "refused": self.increase("cuda_mps_clients_refused_total"),
+            "faulted": self.later_increase("cuda_mps_fault_affected_clients_total"),
+            "refused": self.later_increase("cuda_mps_clients_refused_total"),
             "bypassed": f"sum_over_time({self.family('cuda_mps_bypassing_processes')}{MINUTES})",
         }
         shape = """
@@ -279,7 +292,7 @@ def _usage(of: _Expressions) -> Sequence[Rule]:
             "instance:cuda_mps_sm_seconds:increase10m",
             "SM time of all processes, in seconds of a whole GPU",
             "SM use of each node in a month; the total that the applications' SM time adds up to",
-            of.by_node(of.increase("cuda_mps_gpu_sm_seconds_total")),
+            of.by_node(of.later_increase("cuda_mps_gpu_sm_seconds_total")),
         ),
         Rule(
             "instance:cuda_mps_gpu_seconds:increase10m",
@@ -328,13 +341,13 @@ def _usage(of: _Expressions) -> Sequence[Rule]:
             "instance:cuda_mps_faults:increase10m",
             "faults of servers",
             "nodes with most faults in a month",
-            of.by_node(of.increase("cuda_mps_faults_total")) + " > 0",
+            of.by_node(of.later_increase("cuda_mps_faults_total")) + " > 0",
         ),
         Rule(
             "instance:cuda_mps_daemon_losses:increase10m",
             "ends of control daemons that no operator requested",
             "nodes with most deaths of daemons in a month",
-            of.by_node(of.increase("cuda_mps_daemon_losses_total")) + " > 0",
+            of.by_node(of.later_increase("cuda_mps_daemon_losses_total")) + " > 0",
         ),
     )
 

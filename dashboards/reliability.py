@@ -5,18 +5,18 @@ from dashboards.answer import answer_table
 from dashboards.board import Board, Row
 from dashboards.panel import Panel, bars, lines, matrix, stat
 from dashboards.query import Query
+from dashboards.slo import BURN_RATES, CLIENT_MINUTES
 from exporter.fleet import answers
 
-_MINUTES = "cluster:cuda_mps_client_minutes:increase10m"
 _FAULTED = "application:cuda_mps_faulted_clients:increase10m"
-WINDOWS = {"1h": ("1 h", 14.4), "6h": ("6 h", 6.0), "3d": ("3 d", 1.0)}
-"""The windows of the alert on the error budget, and the burn rate from which it fires."""
+WINDOWS = {long: (f"{long[:-1]} {long[-1]}", float(rate)) for each in BURN_RATES.values() for long, _, rate in each}
+"""The windows of the alert on the error budget, each with its name and the burn rate from which the alert fires."""
 
 
 def _error_ratio(window: str) -> str:
     """Return the fraction of client-minutes with a fault, a refusal or a bypass."""
-    asked = f'sum(sum_over_time({_MINUTES}{{clusters, outcome!="faulted"}}[{window}]))'
-    return f'(sum(sum_over_time({_MINUTES}{{clusters, outcome!="served"}}[{window}])) or 0 * {asked}) / {asked}'
+    asked = f'sum(sum_over_time({CLIENT_MINUTES}{{clusters, outcome!="faulted"}}[{window}]))'
+    return f'(sum(sum_over_time({CLIENT_MINUTES}{{clusters, outcome!="served"}}[{window}])) or 0 * {asked}) / {asked}'
 
 
 def _burn_rate(window: str, objective: float) -> str:
@@ -60,8 +60,8 @@ def _level(objective: float) -> Row:
             *(_burn(window, name, fires, objective) for window, (name, fires) in WINDOWS.items()),
             lines(
                 "Burn rates over time",
-                "How many times faster than allowed the error budget was used, in the time before. Dashed: all that is "
-                "allowed over a long time.",
+                "How many times faster than allowed the error budget was used, until then. The dashed line is burn "
+                "rate 1, which uses exactly the budget.",
                 *(
                     Query(_burn_rate(window, objective), f"in the {name} before", interval="10m")
                     for window, (name, _) in WINDOWS.items()
@@ -75,7 +75,7 @@ def _level(objective: float) -> Row:
                 "Lost client-minutes",
                 "Clients that faults ended, clients that were refused, and minutes of processes that bypass MPS.",
                 Query(
-                    f'sum by (outcome) (sum_over_time({_MINUTES}{{clusters, outcome!="served"}}[$__interval]))',
+                    f'sum by (outcome) (sum_over_time({CLIENT_MINUTES}{{clusters, outcome!="served"}}[$__interval]))',
                     "{{outcome}}",
                     interval="10m",
                 ),

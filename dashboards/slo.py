@@ -78,9 +78,9 @@ def text(of: Parameters) -> str:
                   Cluster {{ or $labels.cluster $externalLabels.cluster "of this Prometheus" }} loses client-minutes too
                   fast for its objective of {objective} %
                 description: >-
-                  Faults, refusals and processes that bypass MPS use up the error budget of 30 days too early. Lost
-                  client-minutes: {{ $value | humanizePercentage }}. Find the nodes and the cause with the dashboard
-                  Reliability, and follow the alerts of these nodes.
+                  Faults, refusals and processes that bypass MPS use up the error budget of 30 days too early. The lost
+                  share of client-minutes is {{ $value | humanizePercentage }}. Find the nodes and the cause with the
+                  dashboard Reliability, and follow the alerts of these nodes.
                 runbook_url: {runbooks}{alert}.md
                 dashboard_url: {board}{{ with $labels.cluster }}?var-cluster={{ urlquery . }}{{ end }}
             """,

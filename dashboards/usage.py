@@ -1,4 +1,4 @@
-"""Usage and cost of a fleet: who costs what, which limits would do, and which GPUs could take more clients."""
+"""Usage and cost of a fleet: who costs what, which limits are enough, and which GPUs could take more clients."""
 
 from dataclasses import replace
 
@@ -135,7 +135,7 @@ PACKING = Row(
 USAGE = Board(
     uid="cuda-mps-usage",
     title="CUDA MPS / Usage and cost",
-    description="Cost of each namespace, team, user and job; limits that would do; GPUs that could take more clients.",
+    description="Cost of each namespace, team, user and job; recommended limits; GPUs that could take more clients.",
     rows=(COST, JOBS, OVER_TIME, LIMITS, PACKING),
     since="now-30d",
     refresh="5m",

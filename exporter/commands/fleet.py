@@ -34,8 +34,8 @@ def report(arguments: Namespace, _: Config) -> int:
         clusters = table(IDLE_BY_CLUSTER, ask, of, arguments.selector)
         if not clusters.rows:
             raise ServiceError(
-                f"{server.url} has no recorded series of this period; load cuda-mps.recording.yml there, and check"
-                " --selector and the period"
+                f"{server.url} has no recorded series of this period; load cuda-mps.recording.yml there, wait"
+                " 20 minutes, and check --selector and the period"
             )
         tables = [clusters if each is IDLE_BY_CLUSTER else table(each, ask, of, arguments.selector) for each in wanted]
         if accounts is not None:

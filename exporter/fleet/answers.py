@@ -186,8 +186,9 @@ SIZES = Answer(
     "Requested and used, with recommended limits",
     "Threads and memory are for each client. Peaks are averages over the clients and 10 minutes. The recommended "
     "thread percentage is 1.25 times the peak, the memory limit 1.2 times. If more than 10 % of the SM time is "
-    "unattributed, the percentages are too low. Replicas: how many such clients fit on a GPU. Risk high: it was the "
-    "suspect of a fault; such a fault ends all clients on the GPU. Risk medium: less than 24 client hours.",
+    "unattributed, the percentages are too low. Replicas: how many such clients fit on a GPU. Risk high: the "
+    "application was the suspect of a fault, which ends all clients on the GPU. Risk medium: less than 24 client "
+    "hours.",
     {
         "cluster": "Cluster",
         "client_namespace": "Namespace",
@@ -210,7 +211,12 @@ SIZES = Answer(
         ),
         Column("Memory, peak", Unit.BYTES, _PEAK_MEMORY),
         Column("Memory, recommended", Unit.BYTES, _MEMORY_LIMIT),
-        Column("Replicas per GPU", Unit.COUNT, f"{_BY_THREADS} <= {_BY_MEMORY} or ({_BY_MEMORY} and {_BY_THREADS})"),
+        Column(
+            "Replicas per GPU",
+            Unit.COUNT,
+            f'min by ($by) (label_replace({_BY_THREADS}, "bound", "threads", "", "") '
+            f'or label_replace({_BY_MEMORY} and {_PEAK_SM} > 0, "bound", "memory", "", ""))',
+        ),
         Column("Risk", Unit.RISK, f"2 * ({_CAUSED} > bool 0) or {_CLIENT_SECONDS} < bool 86400"),
     ],
 )
@@ -233,10 +239,10 @@ CRASHES = Answer(
 FAULTS = Answer(
     "faults",
     "Faults by application",
-    "Caused: faults of which the application was the main suspect. Suffered: faults that ended clients of it.",
+    "Suspected: faults of which the application was the main suspect. Suffered: faults that ended its clients.",
     {"cluster": "Cluster", "client_namespace": "Namespace", "application": "Application"},
     [
-        Column("Caused", Unit.COUNT, f"{_CAUSED} or 0 * {_SUFFERED}"),
+        Column("Suspected", Unit.COUNT, f"{_CAUSED} or 0 * {_SUFFERED}"),
         Column("Suffered", Unit.COUNT, _SUFFERED),
         Column("Clients ended", Unit.COUNT, _total(_FAULTED_CLIENTS)),
     ],
@@ -288,7 +294,7 @@ def _with_severity(severity: int) -> str:
 OPERATOR = Answer(
     "operator",
     "Nodes that needed an operator",
-    "Time in which a node had a critical problem, or else a warning.",
+    "Hours in which a node had a critical problem, and hours with a warning only.",
     NODE,
     [
         Column("Critical", Unit.HOURS, _with_severity(2)),

@@ -132,7 +132,7 @@ def test_matrix_of_crashes_is_exact(store: Store, truth: Totals) -> None:
 def test_faults_of_applications_and_nodes_are_exact(store: Store, truth: Totals) -> None:
     parts = (NAMESPACE, APPLICATION)
     assert column(store, answers.FAULTS, "Suffered") == true(truth.faults_suffered, *parts)
-    assert column(store, answers.FAULTS, "Caused") == true(truth.faults_caused, *parts)
+    assert column(store, answers.FAULTS, "Suspected") == true(truth.faults_caused, *parts)
     assert column(store, answers.OPERATOR, "Faults") == {
         (node,): count for node, count in truth.faults.items() if count
     }
