@@ -27,7 +27,8 @@ CONFIDENCES = ("high", "medium", "low")
 Owner = tuple[str, str, str, str, str]
 """Team, namespace, user, kind of workload, application."""
 
-_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+_ALPHABET, _OF_HASHES = "bcdfghjklmnpqrstvwxz2456789", "bcdf456789"
+"""The characters of the ends of pods' names, and of the hashes of ReplicaSets before them."""
 _NAMES = ("llm-serve", "embed", "rerank-v2", "speech", "vision-api", "recsys", "tune", "whisper-large")
 
 
@@ -399,8 +400,8 @@ class _Maker:
 
     # Workloads
 
-    def suffix(self, length: int) -> str:
-        return "".join(self.chance.choice(_ALPHABET) for _ in range(length))
+    def suffix(self, length: int, alphabet: str = _ALPHABET) -> str:
+        return "".join(self.chance.choice(alphabet) for _ in range(length))
 
     def uid(self) -> str:
         digits = f"{self.chance.getrandbits(128):032x}"
@@ -414,7 +415,9 @@ class _Maker:
         number = self.chance.randrange(max(8, self.count * 3 // 2))
         application = f"{_NAMES[number % len(_NAMES)]}-{_word(number)}"
         return self.pod(
-            application, f"{application}-{self.suffix(self.chance.choice((9, 10)))}-{self.suffix(5)}", number
+            application,
+            f"{application}-{self.suffix(self.chance.choice((9, 10)), _OF_HASHES)}-{self.suffix(5)}",
+            number,
         )
 
     def stateful_set(self) -> Workload:

@@ -112,7 +112,8 @@ def test_requested_and_used_are_compared_for_each_application(store: Store, trut
     parts = (NAMESPACE, KIND, APPLICATION)
     seconds = true(truth.client_seconds, *parts)
     assert sum(found.values()) == pytest.approx(sum(seconds.values()) / 3600, rel=CLOSE)
-    assert found == pytest.approx({key: value / 3600 for key, value in seconds.items()}, rel=2 * CLOSE)
+    # Clients are counted each minute, so one can be wrong by a minute.
+    assert found == pytest.approx({key: value / 3600 for key, value in seconds.items()}, rel=2 * CLOSE, abs=1 / 60)
     requested = true(truth.requested_sm_seconds, *parts)
     allowed = {key: value / seconds[key] for key, value in requested.items()}
     assert column(store, answers.SIZES, "Threads allowed") == pytest.approx(allowed, abs=0.02)
