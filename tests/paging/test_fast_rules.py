@@ -15,7 +15,9 @@ def by_name(texts: Any) -> dict[tuple[str, str], Any]:
 
 INSTALLED = by_name(yaml.load((fast_rules.ALERTS / "cuda-mps.rules.yml").read_text(), yaml.CSafeLoader))
 SHORT = by_name(fast_rules.rules())
-TIMES = re.compile(r"(?<=[\[:])[0-9]+m?[smhd](?=[\]:])|(?<=offset )[0-9]+m?s|(?<=[<>] )[0-9.]+(?= <|$)", re.MULTILINE)
+TIMES = re.compile(
+    r"(?<=[\[:])[0-9]+m?[smhd](?=[\]:])|(?<=offset )[0-9]+m?[sd]|(?<=[<>] )[0-9.]+(?= <|$)", re.MULTILINE
+)
 
 
 def timeless(text: str) -> str:
