@@ -26,8 +26,8 @@ from benchmarks.fleet.model import (
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import Simulation, advance
 from exporter.metrics.catalogue import NodeCollector
-from exporter.view import HistoryStatus, View
 from tests.clocks import HandClock
+from tests.dashboards.history import escaped, view_of
 from tests.simulated import ACTING
 
 GPU_BYTES = 141 << 30
@@ -48,15 +48,11 @@ class Series:
     text: str = field(init=False)
 
     def __post_init__(self) -> None:
-        text = ",".join(f'{name}="{_escaped(value)}"' for name, value in self.labels.items())
+        text = ",".join(f'{name}="{escaped(value)}"' for name, value in self.labels.items())
         object.__setattr__(self, "text", text)
 
 
 Sample = tuple[Series, float]
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 @cache
@@ -65,18 +61,9 @@ def demo() -> Sequence[tuple[str, Labels, float]]:
     simulation = Simulation(2, HandClock(DEMO_SECONDS), calm=True, past=DEMO_SECONDS, probes=True)
     nodes = advance(replace(initial_node(), simulated=True), simulation, ACTING)
     [node] = deque((node for node, _ in nodes), maxlen=1)
-    view = View(
-        node,
-        client_min_age=15.0,
-        config_valid=True,
-        history=HistoryStatus(writable=True, events_dropped=0),
-        log_records_dropped=0,
-        accept_failures={"web": 0, "service_socket": 0},
-        policy=ACTING,
-    )
     return [
         (sample.name, sample.labels, float(sample.value))
-        for family in NodeCollector(view).collect()
+        for family in NodeCollector(view_of(node)).collect()
         for sample in family.samples
     ]
 

@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +27,7 @@ Result = Mapping[frozenset[tuple[str, str]], float]
 """Values by the labels of their series."""
 
 
-class Store:
+class Store(ABC):
     """A server that speaks PromQL, with its data in a directory; ended with its context."""
 
     def __init__(self, directory: Path, *options: str) -> None:
@@ -34,9 +35,9 @@ class Store:
         self._directory, self._options = directory, options
         self.address = free_address()
 
+    @abstractmethod
     def command(self) -> Sequence[str]:
         """Return the command that starts it."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -86,6 +87,7 @@ class Store:
         """Send series by remote write."""
         write_to(self.address, series)
 
+    @abstractmethod
     def settle(self) -> None:
         """Make what was written visible."""
 
@@ -131,6 +133,9 @@ class Prometheus(Store):
             f"--web.listen-address={self.address}",
             *self._options,
         )
+
+    def settle(self) -> None:
+        """Do nothing: what was written is visible."""
 
 
 class VictoriaMetrics(Store):

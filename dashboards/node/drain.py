@@ -16,8 +16,8 @@ DRAIN = Row(
         table(
             "Clients by owner",
             "Clients on this node now. If you drain the node, they end, and all work since their last checkpoint is "
-            "lost. Running for, and SM-hours: of these clients, in the selected time range. No value: unknown. Clients "
-            "without a series of their own are missing; the numbers beside include them.",
+            "lost. Running for and SM-hours count only the selected time range. No value: unknown. Clients without a "
+            "series of their own are missing; the numbers beside include them.",
             (
                 f"count by ({_OWNER}) ({_CLIENTS})",
                 f"sum by ({_OWNER}) (cuda_mps_client_memory_used_bytes{{daemons}} {_OWNED})",

@@ -87,7 +87,7 @@ def _stormy() -> Iterator[tuple[int, View]]:
     clock = HandClock(BEGINS)
     simulation = Simulation(1, clock, past=BEGINS - FIRST, probes=True)
     clock.time = LAST + 1
-    return ((at, _view(node)) for at, node in _nodes(simulation))
+    return ((at, view_of(node)) for at, node in _nodes(simulation))
 
 
 def _calm() -> Iterator[tuple[int, View]]:
@@ -95,7 +95,7 @@ def _calm() -> Iterator[tuple[int, View]]:
     simulation, stuck = Simulation(2, HandClock(LAST + 1), calm=True, past=NEWER_SECONDS, probes=True), None
     simulation.plan(PLAN)
     for at, node in _nodes(simulation):
-        view = _view(node)
+        view = view_of(node)
         if LAST - 600 <= at < LAST - 500:
             view = replace(view, node=_unwell(node), paused=True, config_valid=False)
         if LAST - 480 <= at < LAST - 300:
@@ -154,7 +154,8 @@ def _unwell(node: Node) -> Node:
     )
 
 
-def _view(node: Node) -> View:
+def view_of(node: Node) -> View:
+    """Return the node with all that an exporter shows of itself."""
     return View(
         node,
         client_min_age=15.0,
@@ -171,9 +172,10 @@ def _lines(instance: str, at: int, view: View) -> Iterable[str]:
     yield f"up{{{target}}} 1 {at}\n"
     for family in NodeCollector(view).collect():
         for sample in family.samples:
-            labels = "".join(f',{name}="{_escaped(value)}"' for name, value in sample.labels.items())
+            labels = "".join(f',{name}="{escaped(value)}"' for name, value in sample.labels.items())
             yield f"{sample.name}{{{target}{labels}}} {float(sample.value)} {at}\n"
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """Return the value of a label as the text format has it."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
