@@ -125,11 +125,13 @@ class _Expressions:
             """
             sum by ({labels}) (
               (
-                {expression}
+                (
+                  {expression}
+                ) > 0
               )
                 * on ({workload}) group_left (team, client_namespace, user, application)
               {owner}
-            ) > 0
+            )
             """,
             labels=OWNER + further,
             expression=expression,

@@ -21,7 +21,7 @@ IDLE_WATTS, BUSY_WATTS = 100.0, 600.0
 UNATTRIBUTED_SM = 0.01
 GIBIBYTE = 1 << 30
 SERVER_BYTES = 480 << 20
-SERIES_END_AFTER = HOUR
+SERIES_END_AFTER = 20 * MINUTE
 CONFIDENCES = ("high", "medium", "low")
 
 Owner = tuple[str, str, str, str, str]
@@ -108,7 +108,7 @@ class Period:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """What a node counts for a workload: from its first client until one hour after its last."""
+    """What a node counts for a workload: from its first client until 20 minutes after its last."""
 
     workload: Workload
     clients: list[Client] = field(default_factory=list)

@@ -48,7 +48,7 @@ CLIENTS = Row(
         ),
         table(
             "Workloads",
-            "Workloads with usage in the last hour, also those that have ended. Clients ended: by faults, in the "
+            "Workloads with usage in the last 20 minutes, also those that have ended. Clients ended: by faults, in the "
             "selected time range. An empty cell: unknown, or several values.",
             (
                 f"max by ({WORKLOAD}, {_OWNER}) (cuda_mps_workload_info{{node}})",
@@ -75,8 +75,8 @@ CLIENTS = Row(
         ),
         table(
             "Labels of the clients' pods",
-            "The labels that --kubernetes.pod-labels lists, until an hour after the pod's last use. Empty: the option "
-            "is not set, or no pod has clients.",
+            "The labels that --kubernetes.pod-labels lists, until 20 minutes after the pod's last use. Empty: the "
+            "option is not set, or no pod has clients.",
             "cuda_mps_pod_labels{node}",
             {
                 "instance": "Node",

@@ -197,7 +197,7 @@ WORKLOADS = Group(
         ),
     ).help("GPU memory of the workload's clients, including their contexts, from NVML."),
     _account("cuda_mps_workload_clients_connected_total", lambda each: each.connected).help(
-        "Clients of the workload that connected. Ends one hour after its last client."
+        "Clients of the workload that connected. Ends 20 minutes after its last client."
     ),
     _account("cuda_mps_workload_faults_affected_total", lambda each: each.faults_affected).help(
         "Faults that affected the workload's clients."
@@ -241,7 +241,7 @@ IDENTITIES = Group(
         more_labels=True,
     ).help(
         "Listed labels of a client's pod as label_NAME, read once, always 1. Absent if they could not be read. Ends "
-        "one hour after the pod's last use."
+        "20 minutes after the pod's last use."
     ),
 )
 

@@ -269,7 +269,7 @@ USAGE = Group(
     "SM time of each workload in the last day, in hours of a whole GPU",
     "sum by (workload_kind, workload) (increase(cuda_mps_workload_sm_seconds_total[1d])) / 3600",
     _used("cuda_mps_workload_sm_seconds_total", lambda used: used.sm_us, SM_PARTS, _SM_USAGE).help(
-        "SM time of the workload, in seconds of the whole GPU. Ends one hour after the last use."
+        "SM time of the workload, in seconds of the whole GPU. Ends 20 minutes after the last use."
     ),
     _used("cuda_mps_workload_energy_joules_total", lambda used: used.energy_mj, ENERGY_PARTS, _USAGE).help(
         "Energy of the GPU, divided in proportion to SM time. Unattributed if that is unknown."

@@ -34,7 +34,10 @@ REMEMBERED_SECONDS = 60.0
 MOST_DEATHS = 4096
 
 DYING_SECONDS = 10.0  # How long a process that the kernel has killed may take to exit: its memory is freed first.
-FORGOTTEN_SECONDS = 3600.0  # How long a workload without clients and faults has counts.
+FORGOTTEN_SECONDS = 1200.0
+"""How long a workload without clients, faults and use has counts and totals: twice the interval of the recording rules.
+After a longer time, most series of a node of Kubernetes would be those of ended pods."""
+
 MAX_WORKLOADS = 1024  # How many workloads have counts. Of more, those that had a client most recently.
 MAX_SUSPECTS = 16  # By how many suspects the clients of a workload are counted. Of more, the most recent ones.
 

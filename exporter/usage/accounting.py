@@ -19,7 +19,7 @@ from exporter.model.observation import GpuReading, GpuUuid, Observation, Process
 from exporter.model.usage import Account, GpuUsage, HeldMemory, SharedAccount, Usage, UsageKey, UsageTotals
 from exporter.model.values import replace, without
 from exporter.state.gpus import used_bytes
-from exporter.state.processes import workload_of
+from exporter.state.processes import FORGOTTEN_SECONDS, workload_of
 
 UNATTRIBUTED: UsageKey = (SharedAccount.UNATTRIBUTED, None)
 
@@ -29,10 +29,6 @@ MAX_ACCOUNTS = 1024  # Most workloads that have accounts on a node.
 MAX_COMMANDS, MAX_COMMAND_LENGTH = 8, 64
 """Of so many commands of a workload, the last ones, the pace on a quiet GPU is remembered. A process chooses its own:
 longer ones could fill the state file."""
-
-IDLE_SECONDS = 3600.0
-"""The account of a workload that has used nothing for so long is closed. After a longer time, most series of a node of
-Kubernetes would be those of ended pods."""
 
 PACES_SECONDS = 86400.0  # A recurring job finds its paces on a quiet GPU for so long after its last use.
 LAST_USED_RESOLUTION_SECONDS = 60.0  # `last_used_at` is updated so often: all of it is copied each time.
@@ -130,8 +126,8 @@ def post_memory(totals: UsageTotals, gpu: GpuUuid, held: Mapping[Account, int], 
 
 
 def close_idle_accounts(totals: UsageTotals, at: float) -> UsageTotals:
-    """Close the accounts of the workloads that have used nothing for IDLE_SECONDS. Drop old paces of closed ones."""
-    idle = {workload for workload, last_used_at in totals.last_used_at.items() if at - last_used_at > IDLE_SECONDS}
+    """Close the accounts of workloads that have used nothing for FORGOTTEN_SECONDS. Drop old paces of closed ones."""
+    idle = {workload for workload, last_used_at in totals.last_used_at.items() if at - last_used_at > FORGOTTEN_SECONDS}
     old = any(at - last_used_at > PACES_SECONDS for last_used_at in totals.closed.values())
     return _closed(totals, idle, at) if idle or old else totals
 

@@ -11,8 +11,7 @@ from exporter.model.identity import Workload, WorkloadCounts, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.observation import PodFound
 from exporter.parse.printable import metric_label
-from exporter.state.processes import unlabelled_pods, unnamed_pods, workload_of
-from exporter.usage.accounting import IDLE_SECONDS
+from exporter.state.processes import FORGOTTEN_SECONDS, unlabelled_pods, unnamed_pods, workload_of
 from exporter.view import View
 from tests.builders import (
     AT,
@@ -253,7 +252,8 @@ def test_each_workload_with_series_has_one_info() -> None:
 def test_an_ended_workload_has_its_identity_as_long_as_its_usage() -> None:
     present = reduced(gpu_reading({CLIENT: 1000}, at=AT + 10), start=in_pod(replace(TRAINER, labels=LABELS))).node
     before = identities(present, *IDENTITY, "label_team")
-    gone = (*at_work(at=AT + 21), gpu_reading({}, at=AT + 21), gpu_reading({}, at=AT + 3600), *looks(at=AT + 3600))
+    kept = AT + FORGOTTEN_SECONDS
+    gone = (*at_work(at=AT + 21), gpu_reading({}, at=AT + 21), gpu_reading({}, at=kept), *looks(at=kept))
     later = reduced(exited(CLIENT, at=AT + 20), *gone, start=present).node
     assert (later.processes, identities(later, *IDENTITY, "label_team")) == ({}, before)
     assert before["pod", POD][:2] == ("team-a", "train-0")
@@ -338,13 +338,14 @@ def test_only_pods_of_clients_are_asked_for() -> None:
 def test_labels_are_shown_as_long_as_the_usage_of_the_pod() -> None:
     used = gpu_reading({CLIENT: 1000}, at=AT + 10), gpu_reading({CLIENT: 1000}, at=AT + 20)
     present = reduced(*used, start=in_pod(replace(TRAINER, labels=LABELS))).node
-    gone = (*at_work(at=AT + 21), gpu_reading({}, at=AT + 21), gpu_reading({}, at=AT + 3600), *looks(at=AT + 3600))
+    kept = AT + FORGOTTEN_SECONDS
+    gone = (*at_work(at=AT + 21), gpu_reading({}, at=AT + 21), gpu_reading({}, at=kept), *looks(at=kept))
     later = reduced(exited(CLIENT, at=AT + 20), *gone, start=present).node
     assert CLIENT not in later.processes
     assert [each["label_team"] for each in pod_labels(later)] == ["vision"]
     usage = series(View(later), "cuda_mps_workload_memory_byte_seconds", "workload")
     assert (POD,) in usage
-    at = AT + IDLE_SECONDS + 3600
+    at = AT + 2 * FORGOTTEN_SECONDS
     last = reduced(gpu_reading({}, at=at), gpu_reading({}, at=at + 10), *looks(at=at + 10), start=later).node
     assert Workload(kind=WorkloadKind.POD, name=POD) not in last.usage_totals.last_used_at
     assert not pod_labels(last)

@@ -229,7 +229,7 @@ def test_reused_pid_counts_for_its_own_workload() -> None:
     assert connected(present) == {"alice": 1, "bob": 1}
 
 
-def test_account_without_clients_is_removed_after_an_hour() -> None:
+def test_account_without_clients_is_removed_after_20_minutes() -> None:
     left = reduced(*at_work(), *connects_and_exits(CLIENT, stays=10 * MINUTE)).node
     ended = AT + 10 * MINUTE
     assert connected(reduced(look(at=ended + FORGOTTEN_SECONDS), start=left).node) == {"alice": 1}
@@ -238,8 +238,8 @@ def test_account_without_clients_is_removed_after_an_hour() -> None:
 
 def test_account_with_a_client_is_not_removed() -> None:
     present = reduced(*at_work(CLIENT), process()).node
-    for hour in range(1, 5):
-        present = reduced(look(at=AT + hour * FORGOTTEN_SECONDS + hour), start=present).node
+    for number in range(1, 5):
+        present = reduced(look(at=AT + number * FORGOTTEN_SECONDS + number), start=present).node
     assert connected(present) == {"alice": 1}
 
 
@@ -260,7 +260,7 @@ def test_fault_without_known_workloads_has_no_account() -> None:
     assert processes.count_fault(node(), (unknown,), None) == processes.count_fault(node(), (), unknown) == node()
 
 
-def test_account_with_only_faults_is_removed_after_an_hour() -> None:
+def test_account_with_only_faults_is_removed_after_20_minutes() -> None:
     present = processes.count_fault(reduced(look()).node, (faulted_client(),), None)
     assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS), start=present).node) == {"alice": (1, 0)}
     assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS + 1), start=present).node) == {}
@@ -269,8 +269,8 @@ def test_account_with_only_faults_is_removed_after_an_hour() -> None:
 def test_account_with_only_faults_remains_while_its_workload_has_a_client() -> None:
     at_work_without_account = replace(reduced(*at_work(CLIENT), process()).node, accounts={})
     present = processes.count_fault(at_work_without_account, (faulted_client(),), None)
-    for hour in range(1, 4):
-        present = reduced(look(at=AT + hour * FORGOTTEN_SECONDS + hour), start=present).node
+    for number in range(1, 4):
+        present = reduced(look(at=AT + number * FORGOTTEN_SECONDS + number), start=present).node
     assert faults(present) == {"alice": (1, 0)}
 
 

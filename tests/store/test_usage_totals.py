@@ -16,11 +16,11 @@ from exporter.model.identity import Workload, WorkloadIdentity, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.settings import Retention
 from exporter.model.usage import Account, GpuUsage, Method, SharedAccount, UsageTotals
+from exporter.state.processes import FORGOTTEN_SECONDS
 from exporter.store import database
 from exporter.store.database import Refused, StateFile, Storable
 from exporter.store.writer import TOTALS_SECONDS, Writer
 from exporter.usage.accounting import (
-    IDLE_SECONDS,
     PACES_SECONDS,
     close_idle_accounts,
     post_contention,
@@ -94,7 +94,7 @@ def test_writes_only_changed_accounts(state_file: StateFile, tmp_path: Path) -> 
 def test_a_closed_account_moves_to_the_remainder(state_file: StateFile, tmp_path: Path) -> None:
     opened = post(UsageTotals(), 3)
     state_file.write(totals=opened)
-    state_file.write(totals=close_idle_accounts(opened, AT + 2 * IDLE_SECONDS))
+    state_file.write(totals=close_idle_accounts(opened, AT + 2 * FORGOTTEN_SECONDS))
     ((count,),) = query(tmp_path, "SELECT count(*) FROM usage_totals")
     stored = reopened(state_file).usage_totals
     assert count == 1
@@ -115,13 +115,13 @@ def test_identities_are_stored_with_the_memory_of_the_account(state_file: StateF
 
 def test_the_paces_of_a_closed_account_are_remembered_for_a_day(state_file: StateFile) -> None:
     totals = remember_pace(post(UsageTotals(), 3), GPU, USER_ALICE, "train", (1.0, 2.0, 3.5, 1e9, 0.0))
-    closed = close_idle_accounts(totals, AT + 2 * IDLE_SECONDS)
+    closed = close_idle_accounts(totals, AT + 2 * FORGOTTEN_SECONDS)
     state_file.write(totals=totals)
     state_file.write(totals=closed)
     again = close_idle_accounts(reopened(state_file).usage_totals, AT + PACES_SECONDS)
     assert again.gpus[GPU].paces == closed.gpus[GPU].paces == totals.gpus[GPU].paces
     assert (again.last_used_at, again.closed) == ({}, {USER_ALICE: AT})
-    running = close_idle_accounts(post_time(again, GPU, 1, {(USER_ALICE, None): 1.0}, at=AT + PACES_SECONDS), AT + 9e4)
+    running = close_idle_accounts(post_time(again, GPU, 1, {(USER_ALICE, None): 1.0}, at=AT + PACES_SECONDS), AT + 87e3)
     assert (running.gpus[GPU].paces, running.closed) == (totals.gpus[GPU].paces, {})
     last = close_idle_accounts(again, AT + PACES_SECONDS + 1)
     assert (last.gpus[GPU].paces, last.closed) == ({}, {})

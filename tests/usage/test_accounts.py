@@ -8,9 +8,9 @@ from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuReading, Observation, PodFound
 from exporter.model.usage import Account, Method, SharedAccount, Usage, UsageKey, UsageTotals
+from exporter.state.processes import FORGOTTEN_SECONDS
 from exporter.usage import accounting
 from exporter.usage.accounting import (
-    IDLE_SECONDS,
     LONGEST_GAP_SECONDS,
     UNATTRIBUTED,
     account_of,
@@ -102,44 +102,47 @@ def a_and_b() -> UsageTotals:
 
 
 def test_a_new_workload_without_a_free_account_counts_as_others() -> None:
-    assert seconds(ran(a_and_b(), owner("c"), IDLE_SECONDS)) == {
+    assert seconds(ran(a_and_b(), owner("c"), FORGOTTEN_SECONDS)) == {
         owner("a"): 1,
         owner("b"): 1,
         SharedAccount.OTHERS: 1,
     }
 
 
-def test_an_unused_account_is_closed_after_an_hour() -> None:
-    assert close_idle_accounts(a_and_b(), AT + IDLE_SECONDS) == a_and_b()
-    assert seconds(close_idle_accounts(a_and_b(), AT + IDLE_SECONDS + 5)) == {SharedAccount.CLOSED: 1, owner("b"): 1}
+def test_an_unused_account_is_closed_after_20_minutes() -> None:
+    assert close_idle_accounts(a_and_b(), AT + FORGOTTEN_SECONDS) == a_and_b()
+    assert seconds(close_idle_accounts(a_and_b(), AT + FORGOTTEN_SECONDS + 5)) == {
+        SharedAccount.CLOSED: 1,
+        owner("b"): 1,
+    }
 
 
 def test_a_reopened_account_starts_at_0() -> None:
-    closed = close_idle_accounts(a_and_b(), AT + IDLE_SECONDS + 5)
-    assert seconds(ran(closed, owner("a"), IDLE_SECONDS + 6))[owner("a")] == 1
+    closed = close_idle_accounts(a_and_b(), AT + FORGOTTEN_SECONDS + 5)
+    assert seconds(ran(closed, owner("a"), FORGOTTEN_SECONDS + 6))[owner("a")] == 1
 
 
 def test_an_account_is_closed_on_every_gpu() -> None:
     totals = ran(a_and_b(), owner("a"), 0, gpu=OTHER_GPU)
-    closed = close_idle_accounts(totals, AT + IDLE_SECONDS + 5)
+    closed = close_idle_accounts(totals, AT + FORGOTTEN_SECONDS + 5)
     assert seconds(closed, OTHER_GPU) == {SharedAccount.CLOSED: 1}
 
 
 def test_memory_counts_as_use() -> None:
-    totals = post_memory(a_and_b(), GPU, {owner("a"): 5}, at=AT + IDLE_SECONDS)
-    assert set(close_idle_accounts(totals, AT + IDLE_SECONDS + 20).last_used_at) == {owner("a")}
+    totals = post_memory(a_and_b(), GPU, {owner("a"): 5}, at=AT + FORGOTTEN_SECONDS)
+    assert set(close_idle_accounts(totals, AT + FORGOTTEN_SECONDS + 20).last_used_at) == {owner("a")}
 
 
 def test_closed_memory_and_energy_are_not_lost() -> None:
     totals = post_energy(post_memory(a_and_b(), GPU, {owner("a"): 5}, at=AT), GPU, 1000, at=AT)
-    (usage,) = close_idle_accounts(totals, AT + 2 * IDLE_SECONDS).gpus.values()
+    (usage,) = close_idle_accounts(totals, AT + 2 * FORGOTTEN_SECONDS).gpus.values()
     assert usage.by_account == {(SharedAccount.CLOSED, Method.FLIGHT): Usage(sm_us=2_000_000, energy_mj=1000)}
     assert usage.memory_byte_ms == {SharedAccount.CLOSED: 5}
 
 
 def test_pending_energy_of_a_closed_account_is_posted() -> None:
-    closed = close_idle_accounts(a_and_b(), AT + 2 * IDLE_SECONDS)
-    (usage,) = post_energy(closed, GPU, 1000, at=AT + 2 * IDLE_SECONDS).gpus.values()
+    closed = close_idle_accounts(a_and_b(), AT + 2 * FORGOTTEN_SECONDS)
+    (usage,) = post_energy(closed, GPU, 1000, at=AT + 2 * FORGOTTEN_SECONDS).gpus.values()
     assert usage.by_account[SharedAccount.OTHERS, Method.FLIGHT].energy_mj == 1000
 
 
