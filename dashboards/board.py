@@ -23,15 +23,15 @@ COLUMNS = 24
 class Variable:
     """What the reader chooses from. `regex` takes the choices out of what the query gives.
 
-    `everything` is the pattern of all choices, which is the default; if it is empty, the first choice is the default.
-    One that is `derived` follows from the others, and is not shown.
+    `everything` is the pattern of all choices, which is the default: if it is empty, an alternative of all of them. If it
+    is None, the first choice is the default. One that is `derived` follows from the others, and is not shown.
     """
 
     name: str
     label: str
     query: str
     regex: str = ""
-    everything: str = ""
+    everything: str | None = None
     several: bool = False
     derived: bool = False
     sorted: bool = True
@@ -41,13 +41,13 @@ class Variable:
         query = selected(self.query)
         return {
             "allValue": self.everything or None,
-            "current": {"selected": True, "text": ["All"], "value": ["$__all"]} if self.everything else {},
+            "current": {"selected": True, "text": ["All"], "value": ["$__all"]} if self.everything is not None else {},
             "datasource": DATASOURCE,
             "definition": query,
             "hide": 2 if self.derived else 0,
-            "includeAll": bool(self.everything),
+            "includeAll": self.everything is not None,
             "label": self.label,
-            "multi": self.several or bool(self.everything),
+            "multi": self.several or self.everything is not None,
             "name": self.name,
             "options": [],
             "query": {"query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
@@ -119,12 +119,14 @@ JOB = Variable(
     name="job",
     label="Job",
     query='label_values(cuda_mps_exporter_build_info{cluster=~"$cluster"}, job)',
-    everything=".+",
+    everything="",
 )
+"""Each target of Prometheus has `up` with a job, so the pattern names those of exporters."""
 NODES = Variable(
     name="instance", label="Node", query='label_values(up{cluster=~"$cluster", job=~"$job"}, instance)', several=True
 )
-ALL_NODES = replace(NODES, everything=".+")
+ALL_NODES = replace(NODES, everything=".*")
+"""Of 1,000 nodes, Prometheus would merge the lists of series that `.+` matches; `.*` does not select."""
 
 BUILT_IN: Json = {
     "builtIn": 1,

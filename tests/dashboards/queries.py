@@ -14,7 +14,7 @@ MODELS: Mapping[str, Model] = {board.uid: board.as_json() for board in BOARDS}
 LABEL_VALUES = re.compile(r"label_values\((?P<selector>.+), (?P<label>\w+)\)")
 QUERY_RESULT = re.compile(r"query_result\((?P<expression>.+)\)")
 
-CHOSEN = {"$cluster": ".*", "$job": ".+", "$instance": ".+", "$daemon": ".+", "$gpu": ".+"}
+CHOSEN = {"$cluster": ".*", "$job": "cuda-mps-exporter", "$instance": ".*", "$daemon": ".+", "$gpu": ".+"}
 PARSED_WITH = {**CHOSEN, "$incident": "4242-1a1fe91cac0", "$node": "node1:10677", "$began": "1700000000"}
 """Values of variables with which every expression can be parsed."""
 

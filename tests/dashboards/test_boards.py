@@ -22,7 +22,8 @@ from tests.promql import grouped_by, parts, problems, selectors, unrated
 COMMITTED = pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
 EACH = pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 
-FIRST_CHOICES = {"cluster": ".*", "job": ".+", "instance": ".+"}
+FIRST_CHOICES = {"cluster": ".*", "job": None, "instance": ".*"}
+"""The pattern of all choices. Of jobs it is the alternative of all of them."""
 OF_CLUSTERS = ("cuda-mps-usage", "cuda-mps-reliability")
 """The dashboards of series without a node, in which only the cluster can be chosen."""
 
@@ -59,9 +60,9 @@ def test_data_source_cluster_job_and_nodes_can_be_chosen(model: Model) -> None:
     for variable, name in zip(others, first_choices(model), strict=False):
         assert variable["name"] == name
         assert variable["label"]
-        everything = None if name == "instance" and model["uid"] in OF_CHOSEN_NODES else FIRST_CHOICES[name]
-        assert (variable["multi"], variable["includeAll"]) == (True, everything is not None)
-        assert variable["allValue"] == everything
+        has_all = name != "instance" or model["uid"] not in OF_CHOSEN_NODES
+        assert (variable["multi"], variable["includeAll"]) == (True, has_all)
+        assert variable["allValue"] == (FIRST_CHOICES[name] if has_all else None)
         assert bool(variable["current"]) == variable["includeAll"]
 
 
