@@ -23,8 +23,8 @@ COLUMNS = 24
 class Variable:
     """What the reader chooses from. `regex` takes the choices out of what the query gives.
 
-    `everything` is the pattern of all choices, which is the default: if it is empty, an alternative of all of them. If it
-    is None, the first choice is the default. One that is `derived` follows from the others, and is not shown.
+    `everything` is the pattern of all choices, which is the default. If it is empty, the pattern lists all of them. If
+    it is None, the first choice is the default. One that is `derived` follows from the others, and is not shown.
     """
 
     name: str
