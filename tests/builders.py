@@ -53,7 +53,7 @@ from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantin
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES, LIST_PARTITIONS, LIST_SERVERS
 from exporter.recording import Header, RecordedDaemon, Recording
 from exporter.reducer import reduce, reduce_all
-from exporter.state.processes import count_faulted_clients
+from exporter.state.processes import count_end_of_fault
 from exporter.usage.accounting import post_contention, post_time
 from exporter.usage.last_minute import with_reading
 from tests.works import reading, work
@@ -511,7 +511,7 @@ def blocked_recovery() -> Node:
     present = with_incidents(
         over, lasting, start=faulted(), faults=2, fault_affected=4, fault_recoveries=recoveries, faults_contained=3
     )
-    counted = count_faulted_clients(present, (faulted_client(602),), suspect(600, 0.62))
+    counted = count_end_of_fault(present, (faulted_client(602),), suspect(600, 0.62))
     return with_living(counted, lasting.details_of(601))
 
 

@@ -8,7 +8,6 @@ from exporter.incidents.evidence import add_details, new_incident
 from exporter.incidents.root_cause import rank_suspects
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes, with_connections, with_totals
 from exporter.model.event import Event, EventName
-from exporter.model.identity import Confidence
 from exporter.model.incident import Incident, IncidentEnd, RecoveryDelay, Refusal
 from exporter.model.node import Node
 from exporter.model.server import RefusalReason, Server, ServerState
@@ -286,12 +285,8 @@ def _count(node: Node, was: Incident, incident: Incident) -> Node:
         node = replace(node, daemons={**node.daemons, daemon.name: replace(daemon, totals=totals)})
     details = [incident.client_details[pid] for pid in incident.affected if pid in incident.client_details]
     if incident.settled and not was.settled:
-        node = processes.count_fault(node, details, None)
-    if incident.end_reported:
-        node = processes.count_faulted_clients(node, details, incident.suspect)
-        if incident.suspect is not None and incident.suspect.level in (Confidence.HIGH, Confidence.MEDIUM):
-            node = processes.count_fault(node, (), incident.suspect.client)
-    return node
+        node = processes.count_fault(node, details)
+    return processes.count_end_of_fault(node, details, incident.suspect) if incident.end_reported else node
 
 
 def _with_incident(node: Node, incident: Incident) -> Node:

@@ -173,18 +173,20 @@ def count_events(before: Node, node: Node, events: Collection[Event]) -> Node:
     return updated(node, unattributed=frozenset(unattributed))
 
 
-def count_fault(node: Node, affected: Iterable[ClientDetails], suspect: ClientDetails | None) -> Node:
-    """Count a fault once for each workload with an affected client, and for the workload of the suspect."""
+def count_fault(node: Node, affected: Iterable[ClientDetails]) -> Node:
+    """Count a fault once for each workload with an affected client."""
     for workload in dict.fromkeys(client.workload for client in affected):
         node = _count(node, workload, affected=1)
-    return _count(node, None if suspect is None else suspect.workload, suspected=1)
+    return node
 
 
-def count_faulted_clients(node: Node, affected: Iterable[ClientDetails], suspect: Suspect | None) -> Node:
-    """Count the clients that a fault ended, for their workloads, by its main suspect."""
+def count_end_of_fault(node: Node, affected: Iterable[ClientDetails], suspect: Suspect | None) -> Node:
+    """Count the clients that a fault ended, by its main suspect, and the fault for that suspect if it is likely."""
     key = ("", Confidence.NONE) if suspect is None else (suspect.client.workload_label, suspect.level)
     for workload, number in Counter(client.workload for client in affected).items():
         node = _count(node, workload, faulted={key: number})
+    if suspect is not None and suspect.level in (Confidence.HIGH, Confidence.MEDIUM):
+        node = _count(node, suspect.client.workload, suspected=1)
     return node
 
 

@@ -190,7 +190,7 @@ def test_times_follow_the_wall_clock() -> None:
 
 def test_a_fault_counts_once_for_each_workload_from_0() -> None:
     before, hit = blocked_recovery(), (faulted_client(600), faulted_client(601, "bob"), faulted_client(602))
-    after = processes.count_fault(before, hit, hit[1])
+    after = processes.count_end_of_fault(processes.count_fault(before, hit), hit, suspect(601, 0.5, "bob"))
     assert by(before, AFFECTED, "workload", workload_kind="user") == {"alice": 0, "bob": 0}
     assert by(before, SUSPECTED, "workload", workload_kind="user") == {"alice": 0, "bob": 0}
     assert by(after, AFFECTED, "workload") == {"alice": 1, "bob": 1}
@@ -214,9 +214,9 @@ def test_counts_the_clients_that_a_fault_ended_by_main_suspect_when_it_is_over()
 def test_the_levels_of_confidence_and_the_number_of_suspects_are_bounded() -> None:
     present, hit = idle(), (faulted_client(600), faulted_client(601), faulted_client(602, None))
     for confidence in (0.8, 0.79, 0.5, 0.49):
-        present = processes.count_faulted_clients(present, hit, suspect(600, confidence, "bob"))
-    present = processes.count_faulted_clients(present, hit, None)
-    present = processes.count_faulted_clients(present, hit, suspect(600, 0.1, None))
+        present = processes.count_end_of_fault(present, hit, suspect(600, confidence, "bob"))
+    present = processes.count_end_of_fault(present, hit, None)
+    present = processes.count_end_of_fault(present, hit, suspect(600, 0.1, None))
     labels = ("workload", "suspect_workload", "confidence")
     assert {tuple(each.labels[label] for label in labels): each.value for each in samples(present, FAULTED)} == {
         ("alice", "user/bob", "high"): 2,
@@ -226,7 +226,7 @@ def test_the_levels_of_confidence_and_the_number_of_suspects_are_bounded() -> No
         ("alice", "pid/600", "low"): 2,
     }
     for number in range(2 * MAX_SUSPECTS):
-        present = processes.count_faulted_clients(present, hit, suspect(number, 0.9, f"user{number}"))
+        present = processes.count_end_of_fault(present, hit, suspect(number, 0.9, f"user{number}"))
     assert len(samples(present, FAULTED)) == MAX_SUSPECTS
 
 
@@ -241,7 +241,7 @@ def test_the_last_fault_has_one_id_and_the_time_when_it_began() -> None:
 def test_names_with_the_same_shown_text_are_one_workload() -> None:
     """No two series may have the same labels."""
     hit = [faulted_client(number, name) for number, name in enumerate(("a\nb", "a\rb", "a\tb"))]
-    present = processes.count_fault(idle(), hit, hit[2])
+    present = processes.count_end_of_fault(processes.count_fault(idle(), hit), hit, suspect(2, 0.5, "a\tb"))
     assert by(present, AFFECTED, "workload") == {"a\N{REPLACEMENT CHARACTER}b": 3}
     assert by(present, SUSPECTED, "workload") == {"a\N{REPLACEMENT CHARACTER}b": 1}
 
@@ -249,11 +249,9 @@ def test_names_with_the_same_shown_text_are_one_workload() -> None:
 def test_a_hostile_name_of_a_suspect_is_one_short_label(subtests: pytest.Subtests) -> None:
     for name in HOSTILE:
         with subtests.test(name=name):
-            present = processes.count_fault(
-                with_incidents(incident("f1", suspect(600, 0.5, name))),
-                (faulted_client(600, name),),
-                faulted_client(600, name),
-            )
+            hit, cause = (faulted_client(600, name),), suspect(600, 0.5, name)
+            present = processes.count_fault(with_incidents(incident("f1", cause)), hit)
+            present = processes.count_end_of_fault(present, hit, cause)
             named = info(present)["suspect_workload"]
             assert len(named) <= LONGEST_TEXT
             assert named.isprintable()

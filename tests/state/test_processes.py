@@ -28,6 +28,7 @@ from tests.builders import (
     reduced,
     server_log,
     servers,
+    suspect,
 )
 from tests.state.strategies import timelines
 
@@ -257,18 +258,19 @@ def faults(present: Node) -> dict[str, tuple[int, int]]:
 
 def test_fault_without_known_workloads_has_no_account() -> None:
     unknown = faulted_client(600, None)
-    assert processes.count_fault(node(), (unknown,), None) == processes.count_fault(node(), (), unknown) == node()
+    assert processes.count_fault(node(), (unknown,)) == node()
+    assert processes.count_end_of_fault(node(), (unknown,), suspect(600, 0.9, None)) == node()
 
 
 def test_account_with_only_faults_is_removed_after_20_minutes() -> None:
-    present = processes.count_fault(reduced(look()).node, (faulted_client(),), None)
+    present = processes.count_fault(reduced(look()).node, (faulted_client(),))
     assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS), start=present).node) == {"alice": (1, 0)}
     assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS + 1), start=present).node) == {}
 
 
 def test_account_with_only_faults_remains_while_its_workload_has_a_client() -> None:
     at_work_without_account = replace(reduced(*at_work(CLIENT), process()).node, accounts={})
-    present = processes.count_fault(at_work_without_account, (faulted_client(),), None)
+    present = processes.count_fault(at_work_without_account, (faulted_client(),))
     for number in range(1, 4):
         present = reduced(look(at=AT + number * FORGOTTEN_SECONDS + number), start=present).node
     assert faults(present) == {"alice": (1, 0)}
@@ -277,7 +279,8 @@ def test_account_with_only_faults_remains_while_its_workload_has_a_client() -> N
 def test_faults_of_too_many_workloads_are_limited_to_the_maximum_of_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MAX_WORKLOADS", 3)
     hit = [faulted_client(600 + number, f"user{number}") for number in range(5)]
-    assert set(faults(processes.count_fault(node(), hit, hit[0]))) == {"user3", "user4", "user0"}
+    present = processes.count_end_of_fault(processes.count_fault(node(), hit), (), suspect(600, 0.9, "user0"))
+    assert set(faults(present)) == {"user3", "user4", "user0"}
 
 
 @given(timelines)
