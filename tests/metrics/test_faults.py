@@ -192,9 +192,9 @@ def test_a_fault_counts_once_for_each_workload_from_0() -> None:
     before, hit = blocked_recovery(), (faulted_client(600), faulted_client(601, "bob"), faulted_client(602))
     after = processes.count_end_of_fault(processes.count_fault(before, hit), hit, suspect(601, 0.5, "bob"))
     assert by(before, AFFECTED, "workload", workload_kind="user") == {"alice": 0, "bob": 0}
-    assert by(before, SUSPECTED, "workload", workload_kind="user") == {"alice": 0, "bob": 0}
+    assert by(before, SUSPECTED, "workload", workload_kind="user") == {"alice": 1, "bob": 0}
     assert by(after, AFFECTED, "workload") == {"alice": 1, "bob": 1}
-    assert by(after, SUSPECTED, "workload") == {"alice": 0, "bob": 1}
+    assert by(after, SUSPECTED, "workload") == {"alice": 1, "bob": 1}
 
 
 def test_counts_the_clients_that_a_fault_ended_by_main_suspect_when_it_is_over() -> None:
