@@ -6,7 +6,7 @@ from dashboards.faults import faults
 from dashboards.links import to_node
 from dashboards.panel import Column, bars, lines, stat, table, timeline
 from dashboards.problems import EVERY_PROBLEM, HEALTH
-from dashboards.query import DAEMON, NODE, Query, greatest, newest, of_clusters, recorded
+from dashboards.query import DAEMON, NODE, greatest, most_recorded, newest, of_clusters, recorded
 
 CLIENTS = f"sum by ({NODE}) (cuda_mps_daemon_clients{{node}})"
 BYPASSING = f"sum by ({NODE}) (cuda_mps_bypassing_processes{{node}})"
@@ -168,12 +168,7 @@ OVER_TIME = Row(
         bars(
             "Nodes with faults",
             "Faults of the ten nodes with the most faults in the selected time range.",
-            Query(
-                f"sum by ({NODE}) (sum_over_time({_FAULTS}{{node}}[$__interval])) and on ({NODE}) "
-                f"topk(10, sum by ({NODE}) (sum_over_time({_FAULTS}{{node}}[$__range] @ end())))",
-                "{{instance}} {{cluster}}",
-                interval="10m",
-            ),
+            most_recorded(_FAULTS, NODE, "{{instance}} {{cluster}}", of="node"),
         ),
         lines(
             "GPU memory in use",

@@ -5,7 +5,7 @@ variables choose.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Json = Mapping[str, Any]
@@ -100,9 +100,16 @@ def of_clusters(record: str, legend: str) -> Query:
     return Query(f"sum by (cluster) (avg_over_time({record}{{node}}[$__interval]))", legend, interval="10m")
 
 
-def recorded(record: str, by: str, legend: str, more: str = "") -> Query:
+def recorded(record: str, by: str, legend: str, more: str = "", of: str = "node") -> Query:
     """Return the recorded ten-minute increases between two points of a graph."""
-    return Query(f"sum by ({by}) (sum_over_time({record}{{node{more}}}[$__interval]))", legend, interval="10m")
+    return Query(f"sum by ({by}) (sum_over_time({record}{{{of}{more}}}[$__interval]))", legend, interval="10m")
+
+
+def most_recorded(record: str, by: str, legend: str, of: str = "clusters", factor: str = "") -> Query:
+    """Return the same of those ten with the most in the whole range."""
+    each = recorded(record, by, legend, of=of)
+    most = f"topk(10, sum by ({by}) (sum_over_time({record}{{{of}}}[$__range] @ end())))"
+    return replace(each, expression=f"{each.expression}{factor} and on ({by}) {most}")
 
 
 def moment(family: str) -> str:

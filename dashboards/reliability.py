@@ -4,7 +4,7 @@ from dashboards import looks
 from dashboards.answer import answer_table
 from dashboards.board import Board, Row
 from dashboards.panel import Panel, bars, lines, matrix, stat
-from dashboards.query import Query
+from dashboards.query import Query, most_recorded, recorded
 from dashboards.slo import BURN_RATES, CLIENT_MINUTES
 from exporter.fleet import answers
 
@@ -74,11 +74,7 @@ def _level(objective: float) -> Row:
             bars(
                 "Lost client-minutes",
                 "Clients that faults ended, clients that were refused, and minutes of processes that bypass MPS.",
-                Query(
-                    f'sum by (outcome) (sum_over_time({CLIENT_MINUTES}{{clusters, outcome!="served"}}[$__interval]))',
-                    "{{outcome}}",
-                    interval="10m",
-                ),
+                recorded(CLIENT_MINUTES, "outcome", "{{outcome}}", ', outcome!="served"', of="clusters"),
                 height=9,
             ),
             answer_table(answers.SLO_BY_CLUSTER, height=5),
@@ -122,22 +118,15 @@ CRASHES = Row(
         bars(
             "Clients that faults ended",
             "Clients that faults ended, by the confidence in the suspect.",
-            Query(
-                f"sum by (confidence) (sum_over_time({_FAULTED}{{clusters}}[$__interval]))",
-                "confidence: {{confidence}}",
-                interval="10m",
-            ),
+            recorded(_FAULTED, "confidence", "confidence: {{confidence}}", of="clusters"),
         ),
         bars(
             "Faults by suspected application",
             "Faults of the ten applications that most often were the likeliest cause.",
-            Query(
-                "sum by (client_namespace, application) "
-                "(sum_over_time(application:cuda_mps_faults_caused:increase10m{clusters}[$__interval])) "
-                "and on (client_namespace, application) topk(10, sum by (client_namespace, application) "
-                "(sum_over_time(application:cuda_mps_faults_caused:increase10m{clusters}[$__range] @ end())))",
-                "{{client_namespace}} {{application}}",
-                interval="10m",
+            most_recorded(
+                "application:cuda_mps_faults_caused:increase10m",
+                "cluster, client_namespace, application",
+                "{{client_namespace}} {{application}} {{cluster}}",
             ),
         ),
     ),

@@ -7,8 +7,8 @@ from dashboards.accounting.sharing import clients_fit
 from dashboards.answer import HOURS, answer_table
 from dashboards.board import Board, Row
 from dashboards.links import to_node
-from dashboards.panel import Column, Panel, bars, table
-from dashboards.query import DAEMON, GPU, Query, max_by
+from dashboards.panel import Column, bars, table
+from dashboards.query import DAEMON, GPU, max_by, most_recorded
 from exporter.fleet import answers
 
 LISTED = 50
@@ -19,13 +19,6 @@ def _idle(answer: answers.Answer) -> answers.Answer:
     shown = ("Cost of idle time", "GPU time", "Used", "Recorded")
     columns = {column.heading: column for column in answer.columns}
     return replace(answer, columns=[columns[heading] for heading in shown if heading in columns])
-
-
-def _hours(title: str, description: str, series: str, by: str, legend: str) -> Panel:
-    """The hours between two points of a graph, of those ten with the most in the whole range."""
-    each = f"sum by ({by}) (sum_over_time({series}{{clusters}}[$__interval])) / 3600"
-    most = f"topk(10, sum by ({by}) (sum_over_time({series}{{clusters}}[$__range] @ end())))"
-    return bars(title, description, Query(f"{each} and on ({by}) {most}", legend, interval="10m"), unit=HOURS)
 
 
 COST = Row(
@@ -49,20 +42,23 @@ JOBS = Row(
 OVER_TIME = Row(
     "Over time",
     (
-        _hours(
+        bars(
             "SM time by namespace",
             "Hours of whole GPUs that the ten namespaces with the most SM time used. Without namespace: all workloads "
             "that are not pods.",
-            "application:cuda_mps_sm_seconds:increase10m",
-            "cluster, client_namespace",
-            "{{client_namespace}} {{cluster}}",
+            most_recorded(
+                "application:cuda_mps_sm_seconds:increase10m",
+                "cluster, client_namespace",
+                "{{client_namespace}} {{cluster}}",
+                factor=" / 3600",
+            ),
+            unit=HOURS,
         ),
-        _hours(
+        bars(
             "GPU time by cluster",
-            "Hours of all GPUs, used or idle.",
-            "instance:cuda_mps_gpu_seconds:increase10m",
-            "cluster",
-            "GPUs {{cluster}}",
+            "Hours of all GPUs, used or idle, of the ten clusters with the most.",
+            most_recorded("instance:cuda_mps_gpu_seconds:increase10m", "cluster", "GPUs {{cluster}}", factor=" / 3600"),
+            unit=HOURS,
         ),
     ),
 )
