@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder to write all files into")
     parser.add_argument("--job", type=_label, help=f"name of the scrape job (default {DEFAULTS.job})")
-    parser.add_argument("--selector", type=_selector, help="more matchers of all selectors, such as 'cluster=\"a\"'")
+    parser.add_argument("--selector", type=_selector, help="more matchers of all selectors, such as 'env=\"prod\"'")
     parser.add_argument(
         "--team-label", type=_label_name, help=f"label that names the team (default {DEFAULTS.team_label})"
     )
@@ -128,7 +128,7 @@ def _label_name(text: str) -> str:
 def _selector(text: str) -> str:
     """Return matchers without their braces. They are used in templates of annotations, too."""
     if text.startswith("{") or any(part in text for part in ("`", "{{", "\n")):
-        raise argparse.ArgumentTypeError("expected matchers without braces around them, such as 'cluster=\"a\"'")
+        raise argparse.ArgumentTypeError("expected matchers without braces around them, such as 'env=\"prod\"'")
     return text.strip().rstrip(",")
 
 

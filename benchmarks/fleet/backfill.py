@@ -23,12 +23,22 @@ import yaml
 from benchmarks.fleet.model import HOUR, simulated
 from benchmarks.fleet.recorded import FAMILY, INTERVALS
 from benchmarks.fleet.samples import Exposed, demo
-from benchmarks.fleet.stores import Prometheus, Result, Store, VictoriaMetrics, scraped, time_series, write_to
+from benchmarks.fleet.stores import (
+    LONGEST_ANSWER,
+    Prometheus,
+    Result,
+    Store,
+    VictoriaMetrics,
+    scraped,
+    time_series,
+    write_to,
+)
 from benchmarks.measure import resident_mib
 from benchmarks.report import Figure, report
 from dashboards.parameters import Parameters
 from dashboards.recording import groups
 from tests.dashboards.queries import CHOSEN, MODELS, fill_variables, panels
+from tests.eventually import eventually
 
 ROOT = Path(__file__).parents[2]
 DAY = 86_400
@@ -42,7 +52,8 @@ RARE = {"faults", "daemon_losses", "faulted_clients", "faults_suffered", "faults
 PRESENT = 0.02
 """Fraction of the intervals in which a node or owner has a fault."""
 
-BOARDS = ("cuda-mps-fleet", "cuda-mps-accounting", "cuda-mps-usage", "cuda-mps-reliability")
+BOARDS = ("cuda-mps-fleet", "cuda-mps-usage", "cuda-mps-reliability")
+"""Those of all nodes."""
 POINTS = 1000
 MOST_SECONDS = {DAY: 1.0, 30 * DAY: 3.0}
 
@@ -260,11 +271,12 @@ def measured(directory: Path, options: argparse.Namespace) -> list[Figure]:
     at = end + 7
     asked = list(queries(options.board or BOARDS))
     demo()  # once, before processes begin
-    prometheus = Prometheus(directory / "prometheus", {})
+    # So it does not compact the imported blocks meanwhile.
+    prometheus = Prometheus(directory / "prometheus", {}, f"--storage.tsdb.max-block-duration={BLOCK}s")
     victoria = VictoriaMetrics(directory / "victoria", "-search.maxUniqueTimeseries=5000000")
     progress = Progress()
-    with victoria:
-        with prometheus, ProcessPoolExecutor(options.processes) as pool:
+    with victoria, prometheus:
+        with ProcessPoolExecutor(options.processes) as pool:
             addresses = (prometheus.address, victoria.address)
             write = partial(
                 write_raw, addresses, options.nodes, options.processes, end - 60 * options.minutes, end, families(asked)
@@ -294,6 +306,8 @@ def measured(directory: Path, options: argparse.Namespace) -> list[Figure]:
             progress(f"recorded series: {len(series)}")
             count = sum(pool.map(partial(import_block, directory, series), pairwise(edges)))
             progress(f"{count} recorded samples are imported")
+        # A restart would do the same, but version 2.42 can hang when it reads its log of late samples.
+        eventually(partial(_has_blocks, prometheus, edges[:-1]), within=LONGEST_ANSWER)
         blocks = directory / "prometheus" / "data"
         # It needs a terminal.
         vmctl = f"vmctl prometheus -s --prom-snapshot={blocks} --vm-addr=http://{victoria.address}"
@@ -311,24 +325,30 @@ def measured(directory: Path, options: argparse.Namespace) -> list[Figure]:
             Figure(name="all rules, once", value=sum(rules.values()), unit="s", most=5),
             Figure(name="all rules, once, VictoriaMetrics", value=sum(rules_victoria.values()), unit="s"),
         ]
-        with prometheus:
-            for store in (prometheus, victoria):
-                took = {
-                    each.name: store.seconds(each.expression, at - each.period, at, each.step, times=options.times)
-                    for each in asked
-                }
-                for period, most in MOST_SECONDS.items():
-                    of_period = {each.name: took[each.name] for each in asked if each.period == period}
-                    slowest(f"{store.name}, {period // DAY} d", of_period, 15)
-                    name = f"slowest query over {period // DAY} d, {store.name}"
-                    figures.append(Figure(name=name, value=max(of_period.values()), unit="s", most=most))
-                progress("asked")
-            for each in asked:
-                if not each.step:
-                    found = differences(prometheus.query(each.expression, at), victoria.query(each.expression, at))
-                    if found:
-                        print(f"  {len(found)} differ: {each.name} {found[0]}")
+        for store in (prometheus, victoria):
+            took = {
+                each.name: store.seconds(each.expression, at - each.period, at, each.step, times=options.times)
+                for each in asked
+            }
+            for period, most in MOST_SECONDS.items():
+                of_period = {each.name: took[each.name] for each in asked if each.period == period}
+                slowest(f"{store.name}, {period // DAY} d", of_period, 15)
+                name = f"slowest query over {period // DAY} d, {store.name}"
+                figures.append(Figure(name=name, value=max(of_period.values()), unit="s", most=most))
+            progress("asked")
+        for each in asked:
+            if not each.step:
+                found = differences(prometheus.query(each.expression, at), victoria.query(each.expression, at))
+                if found:
+                    print(f"  {len(found)} differ: {each.name} {found[0]}")
     return figures
+
+
+def _has_blocks(store: Store, begins: Iterable[float]) -> None:
+    """Raise AssertionError as long as an imported block is not visible: the store looks for new ones each minute."""
+    for begin in begins:
+        if not store.query("instance:cuda_mps_clients:sum", begin + 600):
+            raise AssertionError(f"no block from {begin}")
 
 
 class Progress:

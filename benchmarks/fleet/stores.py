@@ -43,7 +43,7 @@ class Store(ABC):
         self._directory.mkdir(parents=True, exist_ok=True)
         with (self._directory / "log").open("wb") as log:
             self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, cwd=self._directory)
-        eventually(self._is_ready, within=LONGEST_ANSWER)  # it reads its log of all samples first
+        eventually(self._is_ready)
         return self
 
     def __exit__(self, *_: object) -> None:

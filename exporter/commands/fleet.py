@@ -9,8 +9,8 @@ from pathlib import Path
 from exporter.clock import SystemClock
 from exporter.config.settings import Config
 from exporter.errors import ConfigError, ServiceError
-from exporter.fleet.answers import ANSWERS, COST_BY_SLURM_JOB, IDLE_BY_CLUSTER
-from exporter.fleet.report import accounts_of, as_markdown, cost_by_account, csv_rows, period, table
+from exporter.fleet.answers import ANSWERS, COST_BY_SLURM_JOB, IDLE_BY_CLUSTER, LIMIT, Answer
+from exporter.fleet.report import Table, accounts_of, as_markdown, cost_by_account, csv_rows, period, table
 from exporter.remote_client import Prometheus
 from exporter.terminal import progress
 
@@ -26,21 +26,24 @@ def report(arguments: Namespace, _: Config) -> int:
     accounts = None if arguments.accounts is None else accounts_of(_text(arguments.accounts))
     server = Prometheus(arguments.prometheus, arguments.cert, timeout=QUERY_SECONDS)
     of = period(arguments.month, arguments.days, SystemClock().now())
+    limit = None if arguments.format == "csv" else LIMIT
 
     def ask(query: str) -> list[tuple[Mapping[str, str], float]]:
         return server.vector(query, of.end)
 
+    def asked(answer: Answer, limit: int | None = limit) -> Table:
+        return table(answer, ask, of, arguments.selector, limit)
+
     with progress(sys.stderr, "Asking Prometheus ..."):
-        clusters = table(IDLE_BY_CLUSTER, ask, of, arguments.selector)
+        clusters = asked(IDLE_BY_CLUSTER)
         if not clusters.rows:
             raise ServiceError(
                 f"{server.url} has no recorded series of this period; load cuda-mps.recording.yml there, wait"
                 " 20 minutes, and check --selector and the period"
             )
-        tables = [clusters if each is IDLE_BY_CLUSTER else table(each, ask, of, arguments.selector) for each in wanted]
+        tables = [clusters if each is IDLE_BY_CLUSTER else asked(each) for each in wanted]
         if accounts is not None:
-            jobs = table(COST_BY_SLURM_JOB, ask, of, arguments.selector, limit=None)
-            tables.append(cost_by_account(jobs, accounts))
+            tables.append(cost_by_account(asked(COST_BY_SLURM_JOB, None), accounts))
     if arguments.format == "csv":
         csv.writer(sys.stdout).writerows(csv_rows(tables))
     else:

@@ -55,9 +55,9 @@ class Answer:
             column.query.replace("$by", by).replace("$range", duration).replace("$selector", selector)
             for column in self.columns
         ]
-        if limit is None:
-            return queries
         sort, select = ("sort", "bottomk") if self.ascending else ("sort_desc", "topk")
+        if limit is None:
+            return [f"{sort}({queries[0]})", *queries[1:]]
         rows = f"{select}({limit}, {queries[0]})"
         return [f"{sort}({rows})", *(f"({query}) and on ({by}) {rows}" for query in queries[1:])]
 

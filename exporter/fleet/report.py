@@ -75,7 +75,7 @@ def period(months: int | None, days: int | None, now: float) -> Period:
     return Period(start, min(end, now))
 
 
-def table(answer: Answer, ask: Callable[[str], Vector], of: Period, selector: str, limit: int | None = LIMIT) -> Table:
+def table(answer: Answer, ask: Callable[[str], Vector], of: Period, selector: str, limit: int | None = None) -> Table:
     """Ask the queries of an answer, and return its rows."""
     first, *others = (ask(query) for query in answer.queries(of.duration, selector, limit))
 
@@ -135,6 +135,8 @@ def as_markdown(clusters: Table, tables: Sequence[Table], of: Period) -> Iterato
     for each in tables:
         yield from ["", f"## {each.answer.title}", "", each.answer.meaning, ""]
         yield from _markdown_table(each) if each.rows else ["None."]
+        if len(each.rows) == LIMIT:
+            yield from ["", f"At most {LIMIT} rows are shown. `--format csv` prints all."]
 
 
 def _markdown_table(of: Table) -> Iterator[str]:

@@ -19,7 +19,7 @@ from dashboards.parameters import Parameters
 from dashboards.recording import groups
 from exporter.cli import main
 from exporter.errors import ConfigError
-from exporter.fleet.answers import ANSWERS, COST_BY_SLURM_JOB, COST_BY_USER, IDLE_BY_CLUSTER, SIZES, Answer
+from exporter.fleet.answers import ANSWERS, COST_BY_SLURM_JOB, COST_BY_USER, IDLE_BY_CLUSTER, LIMIT, SIZES, Answer
 from exporter.fleet.report import Period, Table, accounts_of, as_markdown, cost_by_account, csv_rows, period, table
 from exporter.web.pages import Answer as Page
 from exporter.web.pages import Request
@@ -107,6 +107,13 @@ def test_an_answer_without_rows_is_stated() -> None:
     assert [*csv_rows([Table(COST_BY_USER, [])])] == [
         ["answer", "User", "SM time (h)", "Cost", *RESERVED, "Memory (GB h)", "Energy (kWh)"],
     ]
+
+
+def test_says_that_rows_can_be_missing() -> None:
+    rows = [((f"user{number}",), 6 * [1.0]) for number in range(LIMIT)]
+    note = "At most 50 rows are shown. `--format csv` prints all."
+    assert markdown(Table(COST_BY_USER, rows))[-2:] == ["", note]
+    assert note not in markdown(Table(COST_BY_USER, rows[1:]))
 
 
 @given(name=st.text() | st.sampled_from([HOSTILE, "https://x", "www.x", "WWW.x", "\\|", "_a_", "-1", "@SUM(A1)"]))
@@ -227,8 +234,13 @@ def test_asks_below_the_path_of_the_url_at_the_end_of_the_month(run: Run, server
 def test_prints_one_answer_as_csv_with_the_cost_by_account(run: Run, server: Web, tmp_path: Path) -> None:
     file = tmp_path / "accounts"
     file.write_text("7|physics\n")
-    url = answers(server, result(({"cluster": "a", "user": "ann", "application": "7"}, 1.0)))
+    asked = list[str]()
 
+    def answer(request: Request) -> Page:
+        asked.extend(parse_qs(request.query)["query"])
+        return result(({"cluster": "a", "user": "ann", "application": "7"}, 1.0))
+
+    url = answers(server, answer)
     code, text, _ = run(
         *("--prometheus", url, "--days", "1", "--format", "csv", "--answer", "cost_by_user", "--accounts", str(file))
     )
@@ -240,6 +252,7 @@ def test_prints_one_answer_as_csv_with_the_cost_by_account(run: Run, server: Web
         ["answer", "Account", "SM time (h)", "Cost", *RESERVED, "Memory (GB h)", "Energy (kWh)"],
         ["cost_by_account", "physics", *6 * ["1"]],
     ]
+    assert not any("topk" in query for query in asked)
 
 
 def test_reports_what_is_wrong_with_the_server_and_what_to_do(run: Run, server: Web, subtests: pytest.Subtests) -> None:

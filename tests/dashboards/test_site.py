@@ -146,7 +146,7 @@ GUIDE = (ROOT / "docs" / "alerting.md").read_text()
 
 
 def test_the_documented_command_writes_valid_files(tmp_path: Path) -> None:
-    (command,) = re.findall(r"^    python3 -m dashboards (--output (?:.*\\\n)*.*)$", GUIDE, re.MULTILINE)
+    (command,) = re.findall(r"^    \S+python3 -m dashboards (--output (?:.*\\\n)*.*)$", GUIDE, re.MULTILINE)
     arguments = shlex.split(command.replace("\\\n", " "))
     arguments[1] = str(tmp_path)
     assert main(arguments) == 0
