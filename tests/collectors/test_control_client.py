@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -272,12 +273,14 @@ def test_a_stop_of_the_exporter_is_no_timeout(client: Client, program: Callable[
 def test_kills_all_descendants_at_the_deadline(
     client: Client, program: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = tmp_path / "grandchild"
+    started, readings = tmp_path / "grandchild", count(1)
     monkeypatch.setattr(child, "SLICE_SECONDS", float("inf"))
 
     class PastDeadlineOnceStarted(SystemClock):
+        """From the start on, more than the deadline passes between two readings, whenever the first of them is."""
+
         def monotonic(self) -> float:
-            return super().monotonic() + (2 * LONG_DEADLINE if started.exists() else 0.0)
+            return super().monotonic() + (2 * LONG_DEADLINE * next(readings) if started.exists() else 0.0)
 
     executable = program(f"sleep 600 & echo $! > {started}.new; mv {started}.new {started}; echo; wait")
     reply = client(executable=executable, clock=PastDeadlineOnceStarted()).send("ps")
