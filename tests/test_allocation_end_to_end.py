@@ -65,6 +65,7 @@ def node(
     return serve(overrides=overrides)
 
 
+@pytest.mark.systems
 def test_reports_shares_and_claims_of_a_kubelet_that_has_recovered(
     serving: Kubelet, request: pytest.FixtureRequest
 ) -> None:

@@ -426,6 +426,7 @@ def test_status_fails_if_a_server_is_in_fault_or_an_expected_daemon_is_down(
         assert (done.returncode, "down" in done.stdout) == (1, True)
 
 
+@pytest.mark.systems
 def test_status_shows_a_hung_and_a_held_daemon(mps: MpsStandIn, environment: dict[str, str]) -> None:
     status = fast_command("status")
     mps.start()

@@ -21,6 +21,7 @@ def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
         yield standin
 
 
+@pytest.mark.systems
 def test_reports_clients_states_limits_and_logs(
     mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter
 ) -> None:

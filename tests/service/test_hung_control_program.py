@@ -57,6 +57,7 @@ def serve_with(mps: MpsStandIn, serve: Serve, tmp_path: Path, hangs: Path) -> Se
     return start
 
 
+@pytest.mark.systems
 def test_does_not_restart_a_daemon_whose_control_program_hangs(
     mps: MpsStandIn, serve_with: ServeWith, hangs: Path, environment: dict[str, str]
 ) -> None:
@@ -154,6 +155,7 @@ def relay(mps: MpsStandIn, tmp_path: Path) -> Iterator[Relay]:
     made.end()
 
 
+@pytest.mark.systems
 def test_reports_a_blocked_log_and_its_end(
     mps: MpsStandIn, serve_with: ServeWith, relay: Relay, tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.eventually import eventually
 from tests.exporter_process import Exporter, run
 from tests.standin.mps import MpsStandIn
@@ -39,6 +41,7 @@ def assert_reported(environment: dict[str, str], reason: str, *states: str) -> N
     assert "cuda-mps-exporter doctor" in finding["steps"][0]["commands"]
 
 
+@pytest.mark.systems
 def test_an_unusable_control_program_of_a_running_daemon_is_a_problem_with_a_remedy(
     mps: MpsStandIn, serve: Callable[..., Exporter], environment: dict[str, str], tmp_path: Path
 ) -> None:
