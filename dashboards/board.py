@@ -115,6 +115,8 @@ CLUSTER = Variable(
     name="cluster", label="Cluster", query="label_values(cuda_mps_exporter_build_info, cluster)", everything=".*"
 )
 """Its pattern also matches series without the label: a Prometheus does not store its own external labels."""
+RECORDED_CLUSTER = replace(CLUSTER, query="label_values(cluster:cuda_mps_gpu_hour_price:value, cluster)")
+"""For dashboards that do not choose nodes. The store of many clusters may have recorded series only."""
 JOB = Variable(
     name="job",
     label="Job",
@@ -159,7 +161,7 @@ class Board:
     def as_json(self) -> Json:
         """Grafana's classic model of it."""
         nodes = NODES if self.uid in OF_CHOSEN_NODES else ALL_NODES
-        first = (variable for variable in (CLUSTER, JOB, nodes) if variable.name in BOARDS[self.uid][1])
+        first = (CLUSTER, JOB, nodes) if nodes.name in BOARDS[self.uid][1] else (RECORDED_CLUSTER,)
         return {
             "annotations": {"list": [BUILT_IN, *(each.as_json() for each in self.annotations)]},
             "description": self.description,
