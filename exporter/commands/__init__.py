@@ -134,12 +134,7 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
             meaning = "Month of the report. (default: the last complete month)"
             since.add_argument("--month", type=_month, metavar="YYYY-MM", help=meaning)
             since.add_argument("--days", type=_count, metavar="N", help="Report the last N days.")
-            add(
-                "--selector",
-                default="",
-                metavar="MATCHERS",
-                help="Use only series with these labels: 'cluster=\"eu\"'.",
-            )
+            add("--selector", default="", metavar="MATCHERS", help="Use only series with labels: 'cluster=\"eu\"'.")
             add("--answer", metavar="KEY", help="Print only this answer, by its key in CSV, such as cost_by_namespace.")
             add("--format", choices=("markdown", "csv"), default="markdown", help="Format. (default: markdown)")
             meaning = "Add the cost by Slurm account, from the output of `sacct -X -n -P -o JobIDRaw,Account`."
