@@ -86,8 +86,11 @@ _TIMES_PRICE = (
 """Each cluster has its price of a GPU hour. It is that at the end of the period."""
 
 
-def _use(matchers: str = "") -> list[Column]:
-    """Return the columns of use, of what clients may use, and of their costs. Owners without use have rows too."""
+def _use(matchers: str = "", owners: str = "") -> list[Column]:
+    """Return the columns of use, of what clients may use, and of their costs.
+
+    Owners that only reserve have rows too, and those that `owners` finds.
+    """
     reserved = "application:cuda_mps_requested_sm_seconds:increase10m"
     used_cost, reserved_cost = (
         f"sum by ($by) (sum_over_time({series}{{{matchers}$selector}}[$range]) {_TIMES_PRICE}) / 3600"
@@ -98,8 +101,9 @@ def _use(matchers: str = "") -> list[Column]:
         "application:cuda_mps_memory_byte_seconds:increase10m",
         "application:cuda_mps_energy_joules:increase10m",
     )
+    unused = f"or 0 * {reserved_seconds}{owners and f' or 0 * {owners}'}"
     return [
-        Column("SM time", Unit.HOURS, f"({_total(_SM_SECONDS, matchers)} or 0 * {reserved_seconds}) / 3600"),
+        Column("SM time", Unit.HOURS, f"({_total(_SM_SECONDS, matchers)} {unused}) / 3600"),
         Column("Cost", Unit.COST, used_cost),
         Column("Reserved", Unit.HOURS, f"{reserved_seconds} / 3600"),
         Column("Cost of reservation", Unit.COST, reserved_cost),
@@ -113,14 +117,15 @@ _COST = (
     "is the fraction of the threads that clients may use, multiplied by time."
 )
 
+_SHARES = _total("namespace:cuda_mps_allocated_shares:sum")
 COST_BY_NAMESPACE = Answer(
     "cost_by_namespace",
     "Cost by namespace",
     f"{_COST} Without namespace: workloads that are not pods, and unattributed use.",
     {"cluster": "Cluster", "client_namespace": "Namespace"},
     [
-        *_use(),
-        Column("Allocated shares", Unit.HOURS, f"{_total('namespace:cuda_mps_allocated_shares:sum')} / 6"),
+        *_use(owners=_SHARES),
+        Column("Allocated shares", Unit.HOURS, f"{_SHARES} / 6"),
     ],
 )
 COST_BY_TEAM = Answer("cost_by_team", "Cost by team", _COST, {"team": "Team"}, _use())

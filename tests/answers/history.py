@@ -41,7 +41,10 @@ SERIES: Mapping[str, list[tuple[Mapping[str, str], float]]] = {
         (_B | _NODE | {"outcome": "faulted"}, 20),
     ],
     "cluster:cuda_mps_client_minutes:increase10m": [(_A | {"outcome": "served"}, 10)],
-    "namespace:cuda_mps_allocated_shares:sum": [(_A | {"client_namespace": "web", "resource": "nvidia.com/gpu"}, 3)],
+    "namespace:cuda_mps_allocated_shares:sum": [
+        (_A | {"client_namespace": "web", "resource": "nvidia.com/gpu"}, 3),
+        (_A | {"client_namespace": "idle", "resource": "nvidia.com/gpu"}, 1),
+    ],
     "cluster:cuda_mps_gpu_hour_price:value": [(_A, 2), (_B, 1)],
     "cluster:cuda_mps_gpu_memory_bytes:min": [(_A, 80 * 2**30)],
     "instance:cuda_mps_problem_severity:max": [(_A | _NODE, 2), (_B | _NODE, 0)],
