@@ -117,6 +117,15 @@ def test_an_unused_account_is_closed_after_20_minutes() -> None:
     }
 
 
+def test_the_account_of_a_process_remains_while_its_gpu_cannot_be_read() -> None:
+    read = gpu_reading({CLIENT: 1000}), gpu_reading({CLIENT: 1000}, at=AT + 10)
+    later = [gpu_reading({}, at=AT + number * FORGOTTEN_SECONDS, gpu=OTHER_GPU) for number in (1, 2)]
+    present = reduced(*at_work(CLIENT), process(), *read, *later).node
+    assert set(present.usage_totals.last_used_at) == {USER_ALICE}
+    left = exited(CLIENT, at=present.at + 1), gpu_reading({}, at=present.at + 2, gpu=OTHER_GPU)
+    assert not reduced(*left, start=present).node.usage_totals.last_used_at
+
+
 def test_a_reopened_account_starts_at_0() -> None:
     closed = close_idle_accounts(a_and_b(), AT + FORGOTTEN_SECONDS + 5)
     assert seconds(ran(closed, owner("a"), FORGOTTEN_SECONDS + 6))[owner("a")] == 1
