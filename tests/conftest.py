@@ -56,14 +56,27 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+SERVICES = ("tests/service/", "tests/test_end_to_end.py")
+SLOW_FILES = ("baseline", "demo", "failure_plan", "node", "pasted_commands", "random_observations")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with slow files: with one that is left for the end, one worker would be alone."""
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in SLOW_FILES)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one worker: its tests share what is made once."""
+    """Give each file to one worker: its tests share what is made once. Those that start services share nothing."""
     from xdist.scheduler import LoadFileScheduling
 
-    # In their own order: the longest are alone in their files, and must not be left for the end.
-    config.option.loadscopereorder = False
-    return LoadFileScheduling(config, log)
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith(SERVICES) else super()._split_scope(nodeid)  # type: ignore[no-any-return]
+
+    config.option.loadscopereorder = False  # SLOW_FILES are first
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)
