@@ -38,16 +38,16 @@ class Variable:
 
     def as_json(self) -> Json:
         """An entry of the dashboard's variables."""
-        query = selected(self.query)
+        query, has_all = selected(self.query), self.everything is not None
         return {
             "allValue": self.everything or None,
-            "current": {"selected": True, "text": ["All"], "value": ["$__all"]} if self.everything is not None else {},
+            "current": {"selected": True, "text": ["All"], "value": ["$__all"]} if has_all else {},
             "datasource": DATASOURCE,
             "definition": query,
             "hide": 2 if self.derived else 0,
-            "includeAll": self.everything is not None,
+            "includeAll": has_all,
             "label": self.label,
-            "multi": self.several or self.everything is not None,
+            "multi": self.several or has_all,
             "name": self.name,
             "options": [],
             "query": {"query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},

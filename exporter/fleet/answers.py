@@ -86,10 +86,10 @@ _TIMES_PRICE = (
 """Each cluster has its price of a GPU hour. It is that at the end of the period."""
 
 
-def _use(matchers: str = "", owners: str = "") -> list[Column]:
+def _use(matchers: str = "", *without_use: str) -> list[Column]:
     """Return the columns of use, of what clients may use, and of their costs.
 
-    Owners that only reserve have rows too, and those that `owners` finds.
+    Owners that only reserve have rows too, and those that `without_use` finds.
     """
     reserved = "application:cuda_mps_requested_sm_seconds:increase10m"
     used_cost, reserved_cost = (
@@ -101,9 +101,9 @@ def _use(matchers: str = "", owners: str = "") -> list[Column]:
         "application:cuda_mps_memory_byte_seconds:increase10m",
         "application:cuda_mps_energy_joules:increase10m",
     )
-    unused = f"or 0 * {reserved_seconds}{owners and f' or 0 * {owners}'}"
+    used_seconds = " or 0 * ".join((_total(_SM_SECONDS, matchers), reserved_seconds, *without_use))
     return [
-        Column("SM time", Unit.HOURS, f"({_total(_SM_SECONDS, matchers)} {unused}) / 3600"),
+        Column("SM time", Unit.HOURS, f"({used_seconds}) / 3600"),
         Column("Cost", Unit.COST, used_cost),
         Column("Reserved", Unit.HOURS, f"{reserved_seconds} / 3600"),
         Column("Cost of reservation", Unit.COST, reserved_cost),
@@ -124,7 +124,7 @@ COST_BY_NAMESPACE = Answer(
     f"{_COST} Without namespace: workloads that are not pods, and unattributed use.",
     {"cluster": "Cluster", "client_namespace": "Namespace"},
     [
-        *_use(owners=_SHARES),
+        *_use("", _SHARES),
         Column("Allocated shares", Unit.HOURS, f"{_SHARES} / 6"),
     ],
 )

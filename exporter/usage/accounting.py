@@ -48,8 +48,7 @@ def account(before: Node, node: Node, seen: Observation | None, events: Collecti
     if isinstance(seen, GpuReading) and seen.problem is None:
         node = _with_energy(before, node, seen)
         node = _with_memory_read(node, seen)
-        present = {workload_of(each) for each in node.processes.values()}
-        node = replace(node, usage_totals=close_idle_accounts(node.usage_totals, node.at, present))
+        node = replace(node, usage_totals=close_idle_accounts(node.usage_totals, node.at, node.processes.values()))
     return node
 
 
@@ -126,13 +125,14 @@ def post_memory(totals: UsageTotals, gpu: GpuUuid, held: Mapping[Account, int], 
     return _with_gpu(totals, gpu, replace(usage, memory_byte_ms=memory))
 
 
-def close_idle_accounts(totals: UsageTotals, at: float, present: Collection[Workload | None] = ()) -> UsageTotals:
+def close_idle_accounts(totals: UsageTotals, at: float, present: Iterable[ProcessReading] = ()) -> UsageTotals:
     """Close the accounts of workloads that have used nothing for FORGOTTEN_SECONDS. Drop old paces of closed ones.
 
-    Those that are `present` may use a GPU that cannot be read.
+    A workload with a `present` process may use a GPU that cannot be read.
     """
-    last_used_at = totals.last_used_at.items()
-    idle = {workload for workload, used_at in last_used_at if at - used_at > FORGOTTEN_SECONDS}.difference(present)
+    idle = {workload for workload, last_used_at in totals.last_used_at.items() if at - last_used_at > FORGOTTEN_SECONDS}
+    if idle:
+        idle = idle.difference(map(workload_of, present))
     old = any(at - last_used_at > PACES_SECONDS for last_used_at in totals.closed.values())
     return _closed(totals, idle, at) if idle or old else totals
 
