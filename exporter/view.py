@@ -90,6 +90,10 @@ class View:
         """Return the daemons that are shown."""
         return (daemon for daemon in self.node.daemons.values() if daemon.is_reported(self.node.at))
 
+    def present_daemons(self) -> Iterable[Daemon]:
+        """Return the daemons that run or should run, and those that were lost."""
+        return (daemon for daemon in self.daemons() if not daemon.is_over)
+
     def servers(self) -> Iterable[tuple[Daemon, Server]]:
         """Return all servers, each with its daemon."""
         return ((daemon, server) for daemon in self.daemons() for server in daemon.servers.values())

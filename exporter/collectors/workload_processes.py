@@ -63,13 +63,21 @@ class WorkloadProcesses:
         """Return the processes that show the end of a daemon's job or pod; none if any process cannot be read.
 
         These are the processes that were not started by others of the job or pod, without the daemon. Of a job with
-        several steps, only those of the daemon's step count, if it has others than the daemon.
+        several steps, only those of the daemon's step count, if it has others than the daemon. If no job is known, they
+        are those of the daemon's user in the same cgroup. A daemon in the foreground that none of them started may be
+        what the cgroup runs: if it ends, they end. So none are returned.
         """
         own = parse_cgroup(daemon.cgroup or "", daemon.slurmstepd)
-        if own.job_or_pod is None or daemon.pid is None:
+        whole = own.job_or_pod or (daemon.cgroup if own.unit or own.container else None)
+        if whole is None or daemon.pid is None:
             return ()
         try:
-            members = self._members_of(own.job_or_pod, daemon.pid)
+            members = self._members_of(whole, daemon.pid)
+            if own.job_or_pod is None:
+                users = {pid: self._proc.status(pid) or "" for pid in sorted(members)[:MOST_EXAMINED]}
+                members = {pid: members[pid] for pid in users if parse_proc.real_user(users[pid]) == daemon.uid}
+            if daemon.foreground and own.pod_uid is None and self._proc.parent_pid(daemon.pid) not in members:
+                return ()
             found = [self._first(pid, own, members) for pid in sorted(members)[:MOST_EXAMINED]]
         except OSError:
             return ()
@@ -136,8 +144,7 @@ class WorkloadProcesses:
                 if title:  # What is known stays known if the search fails.
                     self._titles[step.job_directory] = title
             found = parse_cgroup(cgroup, self._trusted(cgroup)).job_or_pod
-            if found is not None:
-                members.setdefault(found, {})[each] = cgroup
+            members.setdefault(found or cgroup, {})[each] = cgroup
         self._members, self._titles = members, titles
 
     def _title(self, pid: int, cgroup: str) -> str | None:
@@ -164,7 +171,7 @@ class WorkloadProcesses:
         if parent in members and self._proc.name(parent) != _STEP_DAEMON:
             return None
         role = WorkloadRole.TASK
-        if own.job is None:
+        if own.job_or_pod is not None and own.job_or_pod == own.pod_uid:
             same = parse_cgroup(members[pid]).container == own.container
             role = WorkloadRole.SANDBOX if name == _SANDBOX else WorkloadRole.CONTAINER if same else role
         return WorkloadProcess(pid=pid, start_ticks=start_ticks, role=role)

@@ -338,6 +338,11 @@ class Daemon:
         return self.state in (DaemonState.DOWN, DaemonState.STOPPED)
 
     @property
+    def is_over(self) -> bool:
+        """Whether it was stopped, or ended with its job, and nothing expects it: no problem, and nothing to show."""
+        return self.state is DaemonState.STOPPED and not self.declared.expected
+
+    @property
     def answers(self) -> bool:
         """Whether the daemon responds. A refusal because of another open session is a response."""
         return self.state in (DaemonState.UP, DaemonState.HELD)

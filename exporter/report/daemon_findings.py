@@ -209,7 +209,7 @@ def _ended_clients(node: Node, daemon: Daemon) -> dict[str, Any]:
 
 def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
     """Yield the problems of all daemons. A daemon's own state gives one problem, the most specific one."""
-    for daemon in View(node).daemons():
+    for daemon in View(node).present_daemons():
         watch = node.watches.get(daemon.name, WatchdogState())
         if watch.quarantine is not None:
             yield Finding(
@@ -249,6 +249,8 @@ def _state_finding(
         values = {"uid": str(daemon.runtime.foreign_owner), "directory": printable(daemon.pipe_directory)}
         return Finding(DaemonProblem.FOREIGN_DIRECTORY, at=at, daemon=name, values=values)
     if daemon.state is not DaemonState.UP:
+        if daemon.lifecycle.unexplained_end_at is not None and not daemon.declared.expected and daemon.ended:
+            return None  # It may have been stopped, or may have ended with its job.
         return _not_up(node, at, daemon, watch, policy)
     if watch.quarantine is not None:
         return None

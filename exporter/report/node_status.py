@@ -104,7 +104,9 @@ def status_document(data: StatusInput) -> StatusDocument:
             host=printable(data.host),
             simulated=node.simulated,
             watchdog=None if policy is None else policy.mode,
-            daemons=tuple(_daemon(node, at, each, policy, found, domains, memory) for each in View(node).daemons()),
+            daemons=tuple(
+                _daemon(node, at, each, policy, found, domains, memory) for each in View(node).present_daemons()
+            ),
             gpus=gpu_statuses(node, found, sharing),
             failure_domains=domains,
             incidents=tuple(incident_status(each, at, address_of(node, each.daemon, policy)) for each in incidents),
@@ -269,7 +271,7 @@ def _collector(name: str, source: CollectorState) -> CollectorStatus:
 
 def summary_line(node: Node, policy: Policy | None = None) -> str:
     """Return one line for the service manager. It is made every second, so without the whole document."""
-    daemons = list(View(node).daemons())
+    daemons = list(View(node).present_daemons())
     acting = [None if policy is None else policy.mode_of(each) for each in daemons if each.declared.expected]
     found = [each.text for each in findings(node, node.at, policy)]
     more = len(found) - MOST_IN_LINE

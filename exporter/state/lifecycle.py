@@ -19,7 +19,7 @@ from exporter.model.daemon import (
     with_totals,
 )
 from exporter.model.event import EventName, Step
-from exporter.model.identity import WorkloadProcess, WorkloadRole
+from exporter.model.identity import WorkloadRole
 from exporter.model.incident import Death
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, UnitState
@@ -28,7 +28,7 @@ from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.values import increment, replace, without
 from exporter.parse.control_reply import list_servers
 from exporter.state import claims, log_files, processes, servers
-from exporter.state.processes import cgroup_of, probes
+from exporter.state.processes import cgroup_of, death_of, is_from_outside, probes
 
 SECOND_PROBE_SECONDS = 1.0
 """Least time between the first and the second command without an answer. One alone proves nothing."""
@@ -312,42 +312,50 @@ def _was_quit(daemon: Daemon, ended_at: float, *, waited: bool = False) -> bool:
 # -- the end of a job or pod ------------------------------------------------------------------------------------------
 
 BESIDE_SECONDS = 0.25
-"""Ends within this time are beside each other: they are read in any order. The kubelet and slurmstepd end processes one
-after another. With a longer time, the end of a job because of its daemon could look like the cause."""
+"""Ends within this time are beside each other: they are read in any order. A job's processes end one after another.
+With a longer time, the end of a job because of its daemon could look like the cause."""
 
 SANDBOX_SECONDS = 5.0
-"""After the last container of a pod, its sandbox may take this long to end. If a container restarts, it remains."""
+"""A pod's sandbox may end so much later than its last container, and SIGKILL so much later than a signal that can be
+caught. If a container restarts, the sandbox remains."""
 
-_FROM_OUTSIDE = (9, 15)
-"""SIGKILL and SIGTERM: slurmstepd, container runtimes and the kernel (for a PID namespace) end processes with them."""
+GRACE_SECONDS = 30.0
+"""The same if a process ended beside the daemon. Others save their work, and the driver releases their GPUs."""
+
+_SIGKILL = 9  # No process can catch it.
 
 
-def processes_of(daemon: Daemon) -> Collection[WorkloadProcess]:
+def processes_of(daemon: Daemon) -> Collection[int]:
     """Return the processes that show the end of the job or pod of a daemon that runs, or that has just ended."""
     process, ended_at = daemon.runtime.last_process, daemon.lifecycle.unexplained_end_at
     if process is None or daemon.declared.expected or (daemon.runtime.process is None and ended_at is None):
         return ()
-    return process.peers
+    return *((daemon.lifecycle.clients_at_end or ()) if ended_at else ()), *(each.pid for each in process.peers)
 
 
 def has_ended(node: Node, daemon: Daemon) -> bool | None:
-    """Return whether a daemon that ended did so with its job or pod; None if that may still become known."""
+    """Return whether a daemon that ended did so with its job or pod; None if that may still become known.
+
+    If no job is known, the user may have other work in the same cgroup. Then the daemon's own clients must end too.
+    """
     process, ended_at = daemon.runtime.last_process, daemon.lifecycle.unexplained_end_at
-    if process is None or ended_at is None or not processes_of(daemon):
+    at_end, expected = daemon.lifecycle.clients_at_end, daemon.declared.expected
+    if process is None or ended_at is None or at_end is None or expected or not process.peers:
         return False
-    own = _death(node, process.pid, process.start_ticks)
-    killed = own is not None and own.wait_status is not None
-    crashed = own is not None and killed and not own.out_of_memory and not _is_from_outside(own)
-    if crashed or daemon.lifecycle.clients_at_end is None:
+    own = death_of(node, process.pid, process.start_ticks)
+    signal = None if own is None or own.wait_status is None else own.wait_status & 0x7F
+    if own is not None and signal is not None and not own.out_of_memory and not is_from_outside(own):
         return False
     # A client may have been lost that is not in the job or pod of the daemon.
     ended = {pid: death.process for pid, death in node.deaths.items()}
-    clients = [node.processes.get(pid) or ended.get(pid) for pid in daemon.lifecycle.clients_at_end]
-    if any(cgroup_of(client).job_or_pod != cgroup_of(process).job_or_pod for client in clients):
+    clients = [node.processes.get(pid) or ended.get(pid) for pid in at_end]
+    job_or_pod, pod = cgroup_of(process).job_or_pod, cgroup_of(process).pod_uid
+    whole = job_or_pod or process.cgroup
+    if any(each is None or (cgroup_of(each).job_or_pod or each.cgroup) != whole for each in clients):
         return False
     if node.at - ended_at <= BESIDE_SECONDS:
         return None
-    deaths = {each: _death(node, each.pid, each.start_ticks) for each in process.peers}
+    deaths = {each: death_of(node, each.pid, each.start_ticks) for each in process.peers}
     if own is not None and own.out_of_memory:
         # With memory.oom.group, the kernel kills all processes of a job at once (cgroup-v2.rst).
         return all(
@@ -355,39 +363,41 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
             for death in deaths.values()
         )
 
-    idle = not daemon.runtime.foreground and not daemon.lifecycle.clients_at_end
-    in_pod = cgroup_of(process).job is None
-
-    def is_independent(death: Death) -> bool:
-        seconds = ended_at - death.at
-        if seconds > BESIDE_SECONDS:
-            # A daemon may crash long after another container that had nothing more to do.
-            return killed or not in_pod or _is_from_outside(death)
-        return seconds >= -BESIDE_SECONDS and (idle or _is_from_outside(death))
-
     running = {(pid, process.start_ticks) for pid, process in node.processes.items()}
     known = {
         each: death for each, death in deaths.items() if death is not None or (each.pid, each.start_ticks) in running
     }
-    first = {each: death for each, death in known.items() if each.role is not WorkloadRole.SANDBOX}
-    if not first or not all(death is not None and is_independent(death) for death in first.values()):
-        return False
+    first = [death for each, death in known.items() if each.role is not WorkloadRole.SANDBOX]
     sandboxes = [death for each, death in known.items() if each.role is WorkloadRole.SANDBOX]
+    lost = [None if client is None else death_of(node, client.pid, client.start_ticks) for client in clients]
+    beside = [each for each in (*first, *lost) if each is not None and abs(each.at - ended_at) <= BESIDE_SECONDS]
+    together, idle = any(map(is_from_outside, beside)), not daemon.runtime.foreground and not lost
+    patience = SANDBOX_SECONDS if sandboxes or signal not in (None, _SIGKILL) else BESIDE_SECONDS
+    if not sandboxes:  # What waits for a daemon in the foreground may end others because of its end.
+        patience = BESIDE_SECONDS if daemon.runtime.foreground else GRACE_SECONDS if together else patience
+
+    def is_independent(death: Death | None, within: float) -> bool | None:
+        if death is None:
+            return None
+        seconds = death.at - ended_at
+        if seconds >= -BESIDE_SECONDS:
+            return seconds <= within and (is_from_outside(death) or (idle and seconds <= BESIDE_SECONDS))
+        # A daemon may crash long after a process that had nothing more to do.
+        by_signal = signal is not None or is_from_outside(death)
+        return job_or_pod not in (None, pod) or (by_signal and (pod is not None or not lost))
+
+    shown = (
+        [is_independent(each, patience if idle else BESIDE_SECONDS) for each in first],
+        [is_independent(each, patience) for each in lost if signal is not None],
+    )
+    if not any(each and all(each) for each in shown) and not (idle and together and job_or_pod is None):
+        may_end = any(each and False not in each for each in shown)
+        return None if may_end and node.at - ended_at <= patience else False
     if not sandboxes:
-        return any(each.role is WorkloadRole.TASK for each in first)
+        return any(each.role is WorkloadRole.TASK for each in known)
     if all(death is not None and death.at - ended_at <= SANDBOX_SECONDS for death in sandboxes):
         return True
     return None if node.at - ended_at <= SANDBOX_SECONDS else False
-
-
-def _death(node: Node, pid: int | None, start_ticks: int | None) -> Death | None:
-    death = node.deaths.get(pid or 0)
-    return death if death is not None and death.start_ticks == start_ticks else None
-
-
-def _is_from_outside(death: Death) -> bool:
-    """Return whether another process ended it. A lack of memory is the process's own, and a code can mean anything."""
-    return not death.out_of_memory and death.wait_status is not None and death.wait_status & 0x7F in _FROM_OUTSIDE
 
 
 # -- hangs -------------------------------------------------------------------------------------------------------------

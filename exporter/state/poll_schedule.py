@@ -223,7 +223,7 @@ def processes_wanted(node: Node) -> frozenset[int]:
             (pid for pid, at in daemon.connections.disconnected_at.items() if node.at - at <= EXIT_SECONDS)
             for daemon in daemons
         ),
-        *((each.pid for each in lifecycle.processes_of(daemon)) for daemon in daemons),
+        *(lifecycle.processes_of(daemon) for daemon in daemons),
         *(
             sorted(known_daemons.named_pids(daemon))
             for daemon in daemons

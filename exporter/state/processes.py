@@ -85,6 +85,22 @@ def _add_death(node: Node, death: Death) -> Node:
     return replace(node, deaths=with_latest(node.deaths, death.pid, death, MOST_DEATHS))
 
 
+_FROM_OUTSIDE = (1, 2, 9, 10, 12, 15, 24)
+"""SIGHUP, SIGINT, SIGKILL, SIGUSR1, SIGUSR2, SIGTERM and SIGXCPU: batch systems, systemd, container runtimes and the
+kernel (for a PID namespace) end processes with them."""
+
+
+def death_of(node: Node, pid: int | None, start_ticks: int | None) -> Death | None:
+    """Return the recent exit of a process; None if it is not known to have exited."""
+    death = node.deaths.get(pid or 0)
+    return death if death is not None and death.start_ticks == start_ticks else None
+
+
+def is_from_outside(death: Death) -> bool:
+    """Return whether another process ended it. A lack of memory is the process's own, and a code can mean anything."""
+    return not death.out_of_memory and death.wait_status is not None and death.wait_status & 0x7F in _FROM_OUTSIDE
+
+
 # -- workloads -----------------------------------------------------------------------------------------------------
 
 
