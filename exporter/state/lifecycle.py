@@ -391,8 +391,8 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
         [is_independent(each, patience) for each in lost if signal is not None],
     )
     if not any(each and all(each) for each in shown) and not (idle and together and job_or_pod is None):
-        may_end = any(each and False not in each for each in shown)
-        return None if may_end and node.at - ended_at <= patience else False
+        rest = shown[0 if idle else 1]
+        return None if rest and False not in rest and node.at - ended_at <= patience else False
     if not sandboxes:
         return any(each.role is WorkloadRole.TASK for each in known)
     if all(death is not None and death.at - ended_at <= SANDBOX_SECONDS for death in sandboxes):

@@ -1,4 +1,4 @@
-"""Which processes show the end of a daemon's Slurm job or pod."""
+"""Which processes show the end of a daemon's job or pod, or of other work of its user."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -59,8 +59,10 @@ class Processes:
             each.unlink()
         (self._root / str(pid)).rmdir()
 
-    def found(self, cgroup: str) -> list[tuple[int, WorkloadRole]]:
+    def found(self, cgroup: str, *, uid: int = 0, foreground: bool = False) -> list[tuple[int, WorkloadRole]]:
         daemon = DaemonProcess(
+            uid=uid,
+            foreground=foreground,
             at=1.0,
             daemon="x",
             pid=DAEMON,
@@ -131,12 +133,40 @@ def test_finds_the_containers_and_the_sandbox_of_a_pod(processes: Processes) -> 
     assert processes.found(own) == [(40, SANDBOX), (41, CONTAINER), (42, TASK)]
 
 
-@pytest.mark.parametrize("cgroup", ["/system.slice/mps.service", f"/docker/{OWN}", "/user.slice/session-2.scope"])
-def test_finds_nothing_for_units_and_containers(processes: Processes, cgroup: str) -> None:
-    """The end of a container or a unit can be caused by the daemon."""
+SESSION = "/user.slice/user-1000.slice/session-2.scope"
+
+
+@pytest.mark.parametrize("cgroup", ["/system.slice/pbs.service", f"/docker/{OWN}", SESSION])
+def test_finds_what_the_user_runs_in_the_same_unit_or_container(processes: Processes, cgroup: str) -> None:
+    """If no job is known: the first processes of that user, and none of another user or cgroup."""
+    processes.add(94, "pbs_mom", cgroup)
+    processes.add(95, "bash", cgroup, 94, uid=1000)
+    processes.add(96, "python3", cgroup, 95, uid=1000)
+    processes.add(97, "bash", cgroup, 94, uid=1001)
+    processes.add(98, "bash", f"{cgroup}/below", 94, uid=1000)
+    processes.add(DAEMON, "nvidia-cuda-mps", cgroup, uid=1000)
+    assert processes.found(cgroup, uid=1000) == [(95, TASK)]
+
+
+@pytest.mark.parametrize(
+    "cgroup", ["/system.slice/mps.service", f"/docker/{OWN}", "/nomad.slice/share.slice/x.mps.scope"]
+)
+def test_finds_nothing_for_the_main_process_of_a_unit_or_container(processes: Processes, cgroup: str) -> None:
+    """Its end causes that of all others. A daemon with `-f` that a shell there started is no main process."""
+    cgroup = cgroup.replace("/x.", "/6f9a2c1e-1b5d-4c57-9b0e-3d0f5a7c2b11.")
     processes.add(DAEMON, "nvidia-cuda-mps", cgroup)
     processes.add(95, "bash", cgroup)
-    assert processes.found(cgroup) == []
+    assert processes.found(cgroup, foreground=True) == []
+    assert processes.found(cgroup) == [(95, TASK)]
+    processes.end(DAEMON)
+    processes.add(DAEMON, "nvidia-cuda-mps", cgroup, 95)
+    assert processes.found(cgroup, foreground=True) == [(95, TASK)]
+
+
+def test_finds_nothing_outside_units_and_containers(processes: Processes) -> None:
+    processes.add(95, "bash", "/")
+    processes.add(DAEMON, "nvidia-cuda-mps", "/")
+    assert processes.found("/") == []
 
 
 def test_searches_again_after_a_while(processes: Processes) -> None:

@@ -1,4 +1,4 @@
-"""A daemon that ends with its Slurm job or pod is stopped. In all other cases, its end is a loss."""
+"""A daemon that ends with its job or pod, or after a quit, is stopped. In all other cases, its end is a loss."""
 
 from dataclasses import replace
 from itertools import product
@@ -12,7 +12,7 @@ from exporter.model.identity import WorkloadProcess, WorkloadRole
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, KernelRecord, Observation, ProcessExit, UnitState
 from exporter.state import lifecycle, poll_schedule
-from exporter.state.lifecycle import BESIDE_SECONDS, SANDBOX_SECONDS
+from exporter.state.lifecycle import BESIDE_SECONDS, GRACE_SECONDS, SANDBOX_SECONDS
 from exporter.state.poll_schedule import processes_wanted
 from tests.builders import (
     AT,
@@ -42,7 +42,7 @@ END = AT + 100
 JOB = "0::/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0\n"
 OTHER_JOB = JOB.replace("4711", "4712")
 IN_POD = f"0::/kubepods/burstable/pod{POD}/{'a' * 64}\n"
-SIGTERM, SIGKILL, SIGSEGV, SUCCESS, FAILURE = 15, 9, 11, 0, 1 << 8
+SIGHUP, SIGINT, SIGTERM, SIGKILL, SIGSEGV, SUCCESS, FAILURE = 1, 2, 15, 9, 11, 0, 1 << 8
 TASK, CONTAINER, SANDBOX = WorkloadRole.TASK, WorkloadRole.CONTAINER, WorkloadRole.SANDBOX
 
 
@@ -218,6 +218,91 @@ def test_another_users_process_cannot_hide_the_end_of_a_daemon() -> None:
     """Only processes that the collector found in the daemon's own job or pod count."""
     other = reduced(process(OUTSIDER, cgroup=OTHER_JOB, user="mallory"), start=BATCH.node)
     assert after(other, ends(OUTSIDER, after=-0.01), ends(CONTROL)) == LOST
+
+
+# -- batch systems, sessions and containers ----------------------------------------------------------------------------
+
+JOBS = {
+    "slurm": JOB,
+    "openpbs": "4:cpuset:/pbs_jobs.service/jobid/4711.pbs01\n1:name=systemd:/pbs_jobs.service/jobid/4711.pbs01\n",
+    "pbs pro": "0::/pbs_jobs.service/jobs/4711.pbs01\n",
+    "condor": "0::/system.slice/htcondor/_var_lib_condor_execute_slot1_1@n1.example.org/x.scope\n",
+    "condor v1": "9:memory:/htcondor/condor_var_lib_condor_execute_slot1_1@n1\n",
+    "lsf": "9:memory:/lsf/c1/job.4711.23456.1700000000\n",
+    "grid engine": "0::/system.slice/sge-4711.1.scope\n",
+    "nomad": "0::/nomad.slice/share.slice/6f9a2c1e-1b5d-4c57-9b0e-3d0f5a7c2b11.train.scope\n",
+    "pod": IN_POD,
+}
+"""In each, the daemon ends with the job, whether or not the job is known."""
+NO_JOBS = {
+    "pbs without hook": "0::/system.slice/pbs.service\n",
+    "session": "0::/user.slice/user-1000.slice/session-4.scope\n",
+    "transient unit": "0::/system.slice/run-u123.service\n",
+    "jupyterhub": "0::/system.slice/jupyterhub.service\n",
+    "container": f"0::/system.slice/docker-{'a' * 64}.scope\n",
+}
+EVERY = {**JOBS, **NO_JOBS}
+RANK = 601
+
+
+@pytest.mark.parametrize("cgroup", EVERY.values(), ids=EVERY)
+def test_a_daemon_that_is_killed_with_its_job_is_stopped(cgroup: str, subtests: pytest.Subtests) -> None:
+    """SIGKILL ends all processes at once, in any order. A process that uses a GPU ends late."""
+    job = running((SCRIPT, TASK), cgroup=cgroup, connected=(CLIENT, RANK))
+    idle = running((SCRIPT, TASK), cgroup=cgroup)
+    single = running((CLIENT, TASK), cgroup=cgroup, connected=(CLIENT,))
+    for signal, first in [(SIGKILL, -0.02), (SIGKILL, 0.02), (SIGTERM, -0.02), (SIGHUP, 0.02), (SIGINT, 0.0)]:
+        with subtests.test(signal=signal, first=first):
+            script, rank = ends(SCRIPT, signal, after=first), ends(CLIENT, signal, after=-first)
+            assert after(job, script, rank, ends(RANK, signal, after=3.0), ends(CONTROL, signal)) == STOPPED
+            assert after(single, ends(CONTROL, signal), rank) == STOPPED
+            assert after(idle, ends(CONTROL, signal), script) == STOPPED
+
+
+@pytest.mark.parametrize("cgroup", EVERY.values(), ids=EVERY)
+def test_a_daemon_that_ends_at_the_first_signal_to_its_job_is_stopped(cgroup: str) -> None:
+    """Some processes catch SIGTERM or SIGINT, and SIGKILL ends them later. The daemon may not get the first signal."""
+    job = running((SCRIPT, TASK), cgroup=cgroup, connected=(CLIENT, RANK))
+    for signal in [SIGTERM, SIGINT]:
+        killed = (ends(CLIENT, after=4.0), ends(RANK, after=4.0), ends(SCRIPT, after=4.0))
+        assert after(job, ends(CONTROL, signal), *killed) == STOPPED
+        late = (ends(CLIENT, signal, after=0.01), ends(RANK, after=25.0), ends(SCRIPT, SUCCESS, after=25.0))
+        assert after(job, ends(CONTROL, signal), *late, until=30.0) == STOPPED
+        idle = running((SCRIPT, TASK), cgroup=cgroup)
+        assert after(idle, ends(CONTROL, signal), ends(SCRIPT, after=4.0)) == STOPPED
+        assert after(idle, ends(SCRIPT, signal, after=-10.0), ends(CONTROL)) == STOPPED
+
+
+@pytest.mark.parametrize("cgroup", EVERY.values(), ids=EVERY)
+def test_a_daemon_that_took_its_clients_with_it_is_lost(cgroup: str, subtests: pytest.Subtests) -> None:
+    """The clients get error 806. What started them may kill the others, and then fails too."""
+    job = running((SCRIPT, TASK), cgroup=cgroup, connected=(CLIENT, RANK))
+    for signal, rank in product([SIGKILL, SIGTERM, None], [FAILURE, 6, SIGTERM]):
+        with subtests.test(signal=signal, rank=rank):
+            failed = (ends(CLIENT, FAILURE, after=0.02), ends(RANK, rank, after=0.05))
+            assert after(job, ends(CONTROL, signal), *failed) == LOST
+            assert after(job, ends(CONTROL, signal), *failed, ends(SCRIPT, FAILURE, after=0.1)) == LOST
+            assert after(job, ends(CONTROL, signal), *failed, ends(SCRIPT, after=3.0)) == LOST
+    assert after(job, ends(CONTROL), ends(CLIENT, after=3.0), ends(RANK, after=3.0)) == LOST
+
+
+@pytest.mark.parametrize("cgroup", NO_JOBS.values(), ids=NO_JOBS)
+def test_other_work_of_the_user_neither_hides_nor_makes_a_loss(cgroup: str) -> None:
+    """Without a known job, the script of another job may be in the same cgroup."""
+    both = running((SCRIPT, TASK), (SIDECAR, TASK), cgroup=cgroup, connected=(CLIENT,))
+    assert after(both, ends(CONTROL), ends(SCRIPT), ends(CLIENT)) == STOPPED
+    assert after(both, ends(CONTROL), ends(SIDECAR), until=GRACE_SECONDS + 5) == LOST
+    assert after(both, ends(SCRIPT, SUCCESS, after=-3.0), ends(SIDECAR, after=-3.0), ends(CONTROL)) == LOST
+    idle = running((SCRIPT, TASK), (SIDECAR, TASK), cgroup=cgroup)
+    assert after(idle, ends(CONTROL), ends(SCRIPT)) == STOPPED
+    assert after(idle, ends(CONTROL)) == LOST
+    serves_others = running((SCRIPT, TASK), cgroup=cgroup, connected=(CLIENT,), of=OTHER_JOB)
+    assert after(serves_others, ends(CONTROL), ends(SCRIPT), ends(CLIENT)) == LOST
+
+
+def test_monitors_the_clients_of_an_ended_daemon_until_its_end_is_explained() -> None:
+    pending = reduced(ends(CONTROL), ends(SCRIPT), start=BATCH.node).node
+    assert CLIENT in processes_wanted(replace(pending, at=END + 20))
 
 
 # -- pods ----------------------------------------------------------------------------------------------------------
