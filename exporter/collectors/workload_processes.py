@@ -19,7 +19,7 @@ from exporter.parse.proc import MPS_PROGRAM_PREFIX
 MAX_DIRECTORIES = 4096  # the kubelet runs 110 pods by default, and removes the directories of dead ones
 
 SEARCH_SECONDS = 30.0
-"""How often /proc is searched, while a daemon that is not expected runs in a job or pod: 20 us for each process."""
+"""How often /proc is searched, while a daemon runs that is not expected: 20 us for each process."""
 
 NEW_SECONDS = 1.0  # the same, for a daemon or a job that is younger than the last search
 

@@ -141,7 +141,8 @@ def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:
 
 def serving_daemons(node: Node, gpu: GpuReading) -> Iterable[Daemon]:
     """Return all known daemons that serve this GPU, or would if they ran."""
-    return (each for each in node.daemons.values() if each.is_reported(node.at) and serves_gpu(node, each, gpu))
+    known = (each for each in node.daemons.values() if each.is_reported(node.at) and not each.is_over)
+    return (each for each in known if serves_gpu(node, each, gpu))
 
 
 def mps_pids(node: Node) -> frozenset[int] | None:

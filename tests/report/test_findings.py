@@ -9,9 +9,10 @@ import yaml
 
 from exporter.demo.simulation import PlannedFailure, Simulation
 from exporter.model.daemon import DaemonState
+from exporter.model.identity import WorkloadProcess, WorkloadRole
 from exporter.model.incident import RecoveryAction, Xids
 from exporter.model.node import Node
-from exporter.model.observation import GpuReading, LogFile, ProcessExit
+from exporter.model.observation import GpuReading, LogFile, Observation, ProcessExit
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
@@ -68,6 +69,7 @@ from tests.builders import (
     watched,
 )
 from tests.clocks import HandClock
+from tests.metrics.test_families import samples, value
 from tests.simulated import minutes
 from tests.status import commands_of, status_table
 
@@ -316,6 +318,65 @@ def test_the_end_of_an_unexpected_daemon_is_not_critical() -> None:
     (found,) = found_in(replace(idle(), daemons={DAEMON: gone}))
 
     assert (found.severity, found.remedy) == (WARNING, DaemonProblem.DAEMON_ENDED.definition.remedy)
+
+
+JOB = "0::/pbs_jobs.service/jobs/4711.pbs01\n"
+
+
+def daemon_of_a_job(*after: Observation, expected: bool = False) -> Node:
+    """A daemon that a job started, its script with PID 700, and a client."""
+    peers = (WorkloadProcess(pid=700, start_ticks=70000, role=WorkloadRole.TASK),)
+    started = (process(pid, cgroup=JOB) for pid in (700, CLIENT))
+    seen = (
+        replace(daemon_process(), cgroup=JOB, peers=peers),
+        *started,
+        *at_work(CLIENT),
+        gpu_reading([CLIENT]),
+        *after,
+    )
+    return reduced(*seen, start=node(expected=expected)).node
+
+
+QUIT = (*control_log("Cmd:quit", at=AT + 50), exited(CONTROL, at=AT + 51))
+KILLED = tuple(replace(exited(pid, at=AT + 51), wait_status=9) for pid in (CONTROL, 700, CLIENT))
+
+
+@pytest.mark.parametrize("ended", [QUIT, KILLED, KILLED[::-1]], ids=("quit", "killed with its job", "job first"))
+def test_the_end_of_a_jobs_own_daemon_is_no_problem(ended: tuple[Observation, ...]) -> None:
+    after = daemon_of_a_job(*ended, look("process", at=AT + 51.4), look("process", at=AT + 55))
+    document = document_of(after)
+    assert (document.severity, document.fails, document.findings) == (Severity.WELL, False, ())
+    assert not document.daemons
+    assert after.daemons[DAEMON].state is DaemonState.STOPPED
+    assert value(after, "cuda_mps_daemon_state", state="stopped") == 1
+    assert value(after, "cuda_mps_daemon_up") == 0
+    assert not samples(after, "cuda_mps_daemon_last_loss_timestamp_seconds")
+    assert sum(each.value for each in samples(after, "cuda_mps_daemon_losses_total")) == 0
+
+
+def test_the_end_of_a_jobs_own_daemon_is_no_problem_while_it_is_not_explained() -> None:
+    document = document_of(daemon_of_a_job(KILLED[0], look("process", at=AT + 51.1)))
+    assert (document.severity, document.fails, len(document.daemons)) == (Severity.WELL, False, 1)
+
+
+def test_a_daemon_of_a_job_that_died_alone_is_a_problem() -> None:
+    failed = replace(exited(CLIENT, at=AT + 51.1), wait_status=1 << 8)
+    after = daemon_of_a_job(KILLED[0], failed, look("process", at=AT + 55))
+    assert document_of(after).fails
+    assert value(after, "cuda_mps_daemon_last_loss_timestamp_seconds") == AT + 51
+
+
+def test_an_expected_daemon_that_was_stopped_is_a_problem() -> None:
+    document = document_of(daemon_of_a_job(*QUIT, look("process", at=AT + 55), expected=True))
+    assert document.fails
+    assert [each.code for each in document.findings] == [DaemonProblem.DAEMON_STOPPED.code]
+
+
+def test_no_process_bypasses_a_daemon_of_a_job_after_its_quit() -> None:
+    """Nothing else declares that the GPU is shared by MPS."""
+    readings = (gpu_reading(beside=[800], server=None, at=AT + 60 + 30 * step) for step in range(4))
+    beside = (process(800), *readings)
+    assert not document_of(daemon_of_a_job(*QUIT, look("process", at=AT + 55), *beside)).findings
 
 
 def test_a_wrong_pid_file_is_reported_with_the_pid() -> None:
