@@ -68,8 +68,9 @@ class WorkloadProcesses:
         what the cgroup runs: if it ends, they end. So none are returned.
         """
         own = parse_cgroup(daemon.cgroup or "", daemon.slurmstepd)
-        whole = own.job_or_pod or (daemon.cgroup if own.unit or own.container else None)
-        if whole is None or daemon.pid is None:
+        is_root = all(path.endswith(":/") for path in (daemon.cgroup or "").strip().split("\n"))
+        whole = own.job_or_pod or (None if is_root else daemon.cgroup)
+        if not whole or daemon.pid is None:
             return ()
         try:
             members = self._members_of(whole, daemon.pid)

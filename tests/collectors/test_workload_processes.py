@@ -136,7 +136,7 @@ def test_finds_the_containers_and_the_sandbox_of_a_pod(processes: Processes) -> 
 SESSION = "/user.slice/user-1000.slice/session-2.scope"
 
 
-@pytest.mark.parametrize("cgroup", ["/system.slice/pbs.service", f"/docker/{OWN}", SESSION])
+@pytest.mark.parametrize("cgroup", ["/system.slice/pbs.service", f"/docker/{OWN}", SESSION, "/batch/1234"])
 def test_finds_what_the_user_runs_in_the_same_unit_or_container(processes: Processes, cgroup: str) -> None:
     """If no job is known: the first processes of that user, and none of another user or cgroup."""
     processes.add(94, "pbs_mom", cgroup)
@@ -163,7 +163,7 @@ def test_finds_nothing_for_the_main_process_of_a_unit_or_container(processes: Pr
     assert processes.found(cgroup, foreground=True) == [(95, TASK)]
 
 
-def test_finds_nothing_outside_units_and_containers(processes: Processes) -> None:
+def test_finds_nothing_in_the_root_cgroup(processes: Processes) -> None:
     processes.add(95, "bash", "/")
     processes.add(DAEMON, "nvidia-cuda-mps", "/")
     assert processes.found("/") == []
