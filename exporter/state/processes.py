@@ -90,7 +90,7 @@ def _add_death(node: Node, death: Death) -> Node:
 
 def cgroup_of(process: ProcessReading | DaemonProcess | None) -> CgroupMembership:
     """Return what a process belongs to by its cgroup; empty if the process is unknown."""
-    return parse_cgroup("") if process is None else parse_cgroup(process.cgroup or "", process.slurmstepd)
+    return parse_cgroup("") if process is None else parse_cgroup(process.cgroup or "", process.job_source)
 
 
 def workload_of(process: ProcessReading | DaemonProcess | None) -> Workload | None:
@@ -100,7 +100,7 @@ def workload_of(process: ProcessReading | DaemonProcess | None) -> Workload | No
     """
     if process is None:
         return None
-    return _workload(process.cgroup or "", process.slurmstepd, _user(process))
+    return _workload(process.cgroup or "", process.job_source, _user(process))
 
 
 def _user(process: ProcessReading | DaemonProcess) -> str | None:
@@ -108,14 +108,14 @@ def _user(process: ProcessReading | DaemonProcess) -> str | None:
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
-def _workload(cgroup: str, slurmstepd: str | None, user: str | None) -> Workload | None:
-    member = parse_cgroup(cgroup, slurmstepd)
+def _workload(cgroup: str, job_source: str | None, user: str | None) -> Workload | None:
+    member = parse_cgroup(cgroup, job_source)
     names = (
         (WorkloadKind.JOB, member.job_id),
         (WorkloadKind.POD, member.pod_uid),
         (WorkloadKind.TASK, member.task),
         (WorkloadKind.CONTAINER, member.container),
-        (WorkloadKind.UNIT, None if member.unit is None or _SHARED_UNIT.fullmatch(member.unit) else member.unit),
+        (WorkloadKind.UNIT, None if member.job_slot or _SHARED_UNIT.fullmatch(member.unit or "") else member.unit),
         (WorkloadKind.USER, user),
     )
     return next((Workload(kind=kind, name=name) for kind, name in names if name), None)
