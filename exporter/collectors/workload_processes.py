@@ -118,15 +118,16 @@ class WorkloadProcesses:
         """Return the working directory of root's shepherd that a process descends from. `known` has those of others."""
         chain, started = list[int](), float("inf")
         while pid > 1 and pid not in known and len(chain) < _MAX_ANCESTORS:
-            chain.append(pid)
+            stat = self._proc.text(pid, "stat") or ""
+            ticks = parse_proc.start_ticks(stat)
+            if ticks is None or ticks > started:  # Another process has the PID of a parent that ended.
+                break
+            chain, started = [*chain, pid], ticks
             if self._proc.name(pid) == _SHEPHERD:
                 cgroup = self._proc.text(pid, "cgroup") or ""
                 known[pid] = self._of_root(pid, cgroup, _SHEPHERD, self._proc.working_directory)
             else:
-                stat = self._proc.text(pid, "stat") or ""
-                ticks, parent = parse_proc.start_ticks(stat), parse_proc.parent_pid(stat) or 0
-                # A younger process has the PID of a parent that ended.
-                pid, started = (0, 0) if ticks is None or ticks > started else (parent, ticks)
+                pid = parse_proc.parent_pid(stat) or 0
         known.update(dict.fromkeys(chain, known.get(pid)))
         return known.get(pid)
 
@@ -218,7 +219,7 @@ class WorkloadProcesses:
             yield from ((key, directory) for key in groups if key is not None)
 
     def _arguments(self, pid: int) -> str:
-        return "\0".join(self._proc.arguments(pid))
+        return "\0".join(self._proc.arguments(pid)).rstrip("\0")
 
     def _of_root(self, pid: int, cgroup: str, name: str, read: Callable[[int], str | None]) -> str | None:
         """Return what is read of a process of the node's root with this name; None if that is not certain.
