@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -91,7 +91,7 @@ class WorkloadProcesses:
             key = _key(cgroup or "", trusted)
             if key is None and pid is not None and parse_cgroup(cgroup or "", trusted).is_of_node:
                 # Grid Engine gives each task a group of its own, also for processes that have lost their ancestors.
-                if (directory := self._shepherd(pid, {})) is not None:
+                if (directory := self._shepherd(pid)) is not None:
                     return directory
                 key = self._groups(pid)
             if key is None:
@@ -112,22 +112,19 @@ class WorkloadProcesses:
             return reading.job_source == ""
         return reading.job_source is None and bool(self._trusted_namespaces and parse_step(reading.cgroup or ""))
 
-    def _shepherd(self, pid: int, known: dict[int, str | None]) -> str | None:
-        """Return the working directory of root's shepherd that a process descends from. `known` has those of others."""
-        chain, started = list[int](), float("inf")
-        while pid > 1 and pid not in known and len(chain) < _MAX_ANCESTORS:
+    def _shepherd(self, pid: int) -> str | None:
+        """Return the working directory of root's shepherd that a process descends from."""
+        started = float("inf")
+        for _ in range(_MAX_ANCESTORS):
             stat = self._proc.text(pid, "stat") or ""
             ticks = parse_proc.start_ticks(stat)
             if ticks is None or ticks > started:  # Another process has the PID of a parent that ended.
-                break
-            chain, started = [*chain, pid], ticks
+                return None
             if self._proc.name(pid) == _SHEPHERD:
                 cgroup = self._proc.text(pid, "cgroup") or ""
-                known[pid] = self._of_root(pid, cgroup, _SHEPHERD, self._proc.working_directory)
-            else:
-                pid = parse_proc.parent_pid(stat) or 0
-        known.update(dict.fromkeys(chain, known.get(pid)))
-        return known.get(pid)
+                return self._of_root(pid, cgroup, _SHEPHERD, self._proc.working_directory)
+            pid, started = parse_proc.parent_pid(stat) or 0, ticks
+        return None
 
     def _groups(self, pid: int) -> str | None:
         """Return the user of a process, if not root, with the groups that have no name; None without these."""
@@ -153,14 +150,12 @@ class WorkloadProcesses:
             age = self._clock.monotonic() - self._searched_at
             if age >= SEARCH_SECONDS or (age >= NEW_SECONDS and pid not in self._members.get(name, {})):
                 self._search()
-                self._members.setdefault(name, {}).setdefault(pid, "")  # It may be found by its groups alone.
             return self._members.get(name, {})
 
     def _search(self) -> None:
         """Find the processes of all jobs and pods, and what names jobs. Raises OSError."""
         self._searched_at = self._clock.monotonic()
-        cgroups, sources = dict[int, str](), dict[str, str]()
-        brokers, shepherds = dict[int, int](), dict[int, str | None]()
+        cgroups, sources, brokers = dict[int, str](), dict[str, str](), dict[int, int]()
         self._members = {}
         for each in self._proc.pids():
             cgroups[each] = cgroup = self._proc.certain_text(each, "cgroup")
@@ -176,24 +171,23 @@ class WorkloadProcesses:
                 ticks, uid = self._proc.start_ticks(each), parse_proc.real_user(self._proc.status(each) or "")
                 brokers |= {} if ticks is None or uid is None else {ticks: uid}
             elif member.is_of_node and (name := self._proc.name(each)) in (_STARTER, _SHEPHERD):
-                if name == _STARTER:
-                    source = self._of_root(each, cgroup, _STARTER, self._arguments)
-                    keys: Iterable[str | None] = set((source or "").split("\0"))
-                else:
-                    source = shepherds[each] = self._of_root(each, cgroup, _SHEPHERD, self._proc.working_directory)
-                    keys = map(self._groups, self._proc.children(each) or ())
-                for key in filter(None, keys):  # What two processes name differently is unknown.
-                    sources[key] = (source or "") if sources.get(key, source) == source else ""
+                read = self._arguments if name == _STARTER else self._proc.working_directory
+                source = self._of_root(each, cgroup, name or "", read) or ""
+                groups = map(self._groups, self._proc.children(each) or ())
+                for key in filter(None, set(source.split("\0")) if name == _STARTER else groups):
+                    # What two processes name differently is unknown.
+                    sources[key] = source if sources.get(key, source) == source else ""
         if brokers:
             sources[_FLUX] = str(brokers[min(brokers)])
         self._sources, members = sources, dict[str, dict[int, str]]()
+        grid_engine = any(source.startswith("/") for source in sources.values())
         for each, cgroup in cgroups.items():
-            source = self._trusted(cgroup)
-            if (needed := _key(cgroup, source)) is not None:
-                source = sources.get(needed)
-            elif shepherds and parse_cgroup(cgroup, source).is_of_node:
-                source = self._shepherd(each, shepherds)
-            if (whole := parse_cgroup(cgroup, source).job_or_pod) is not None:
+            trusted = self._trusted(cgroup)
+            needed = _key(cgroup, trusted)
+            if needed is None and grid_engine and parse_cgroup(cgroup, trusted).is_of_node:
+                needed = self._groups(each)
+            whole = parse_cgroup(cgroup, trusted if needed is None else sources.get(needed)).job_or_pod
+            if whole is not None:
                 members.setdefault(whole, {})[each] = cgroup
         self._members = members
 

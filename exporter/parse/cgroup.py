@@ -210,23 +210,15 @@ def parse_cgroup(text: str, job_source: str | None = None) -> CgroupMembership:
         task=found.get("task"),
     )
     if slurm is not None and not member.is_of_user:
-        title = None if slurm.isdecimal() else _TITLE.fullmatch(job_source or "")
-        return replace(member, job_manager=JobManager.SLURM, job_id=title[1] if title else slurm, job_name=slurm)
+        job = _job_id(JobManager.SLURM, slurm, job_source or "")
+        return replace(member, job_manager=JobManager.SLURM, job_id=job, job_name=slurm)
     if (member.container or member.pod_uid or member.task) is not None:
         return member
-    job, shepherd = (
-        _job_in(paths, of_user=_OF_USER.match(by_systemd) is not None),
-        _SHEPHERD.fullmatch(job_source or ""),
-    )
-    if job is not None:
-        return _with_job(member, job, job_source or "")
-    if shepherd is not None and member.is_of_node:
-        return replace(member, job_manager=JobManager.GRID_ENGINE, job_id=shepherd[1], job_name=shepherd[1])
-    return member
+    return _with_job(member, paths, job_source or "", of_user=_OF_USER.match(by_systemd) is not None)
 
 
-def _job_in(paths: Mapping[str, str], *, of_user: bool) -> re.Match[str] | None:
-    """Return the job of a batch system other than Slurm, in v2 or in the hierarchies of v1 that the batch system uses.
+def _with_job(member: CgroupMembership, paths: Mapping[str, str], source: str, *, of_user: bool) -> CgroupMembership:
+    """Return the process with its job of a batch system other than Slurm, which a path or root's shepherd names.
 
     In v1, systemd's hierarchy can be a user's below a unit, and one controller can be by an administrator's choice.
     `of_user` is whether systemd started the process for a user.
@@ -234,27 +226,29 @@ def _job_in(paths: Mapping[str, str], *, of_user: bool) -> re.Match[str] | None:
     lines = [(controllers, f"{controllers}:{path}") for controllers, path in paths.items()]
     found = [(each, match) for each, line in lines for pattern in _JOBS if (match := pattern.match(line)) is not None]
     for controllers, match in found:
-        name = match.lastgroup or ""
-        same = {each for each, other in found if each and other.groupdict().get(name) == match[name]}
+        manager = JobManager(match.lastgroup or "")
+        name, slot = match[manager], match[manager] if manager is JobManager.HTCONDOR else None
+        same = {each for each, other in found if each and other.groupdict().get(manager) == name}
         in_several = same != {"name=systemd"} and len(same) >= min(2, len(paths.keys() - {""}))
-        if not controllers or (not of_user and (in_several or name not in _IN_SEVERAL)):
-            return match
-    return None
+        by_root = not controllers or (not of_user and (in_several or manager not in _IN_SEVERAL))
+        if by_root and (manager is not JobManager.FLUX or source == match["user"]):
+            job = _job_id(manager, name, source)
+            return replace(member, job_manager=manager, job_id=job, job_slot=slot, job_name=name)
+    shepherd = _SHEPHERD.fullmatch(source) if member.is_of_node else None
+    if shepherd is None:
+        return member
+    return replace(member, job_manager=JobManager.GRID_ENGINE, job_id=shepherd[1], job_name=shepherd[1])
 
 
-def _with_job(member: CgroupMembership, match: re.Match[str], source: str) -> CgroupMembership:
-    """Return the process with the job of a path; unchanged if that is in the unit of a user who does not run Flux."""
-    manager = JobManager(match.lastgroup or "")
-    job = name = match[manager]
+def _job_id(manager: JobManager, name: str, source: str) -> str | None:
+    """Return the job that a path names, as the commands of the batch system have it."""
     if manager is JobManager.HTCONDOR:
         starter = _STARTER.fullmatch(source)
-        job = starter[1] if starter is not None and starter[2] == name else None
-    elif manager is JobManager.PBS and (array := _PBS_INDEX.fullmatch(name)) is not None:
-        job = array[1] if array[2] == "1" else f"{array[1]}[{int(array[2]) - 1}]"
-    elif manager is JobManager.FLUX and source != match["user"]:
-        return member
-    slot = name if manager is JobManager.HTCONDOR else None
-    return replace(member, job_manager=manager, job_id=job, job_slot=slot, job_name=name)
+        return starter[1] if starter is not None and starter[2] == name else None
+    if manager is JobManager.PBS and (array := _PBS_INDEX.fullmatch(name)) is not None:
+        return array[1] if array[2] == "1" else f"{array[1]}[{int(array[2]) - 1}]"
+    title = _TITLE.fullmatch(source) if manager is JobManager.SLURM and not name.isdecimal() else None
+    return name if title is None else title[1]
 
 
 def _names_in(path: str, *, with_jobs_in_pods: bool) -> Mapping[str, str]:
