@@ -322,8 +322,6 @@ caught. If a container restarts, the sandbox remains."""
 GRACE_SECONDS = 30.0
 """The same if a process ended beside the daemon. Others save their work, and the driver releases their GPUs."""
 
-_SIGKILL = 9  # No process can catch it.
-
 
 def processes_of(daemon: Daemon) -> Collection[int]:
     """Return the processes that show the end of the job or pod of a daemon that runs, or that has just ended."""
@@ -372,7 +370,7 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
     lost = [None if client is None else death_of(node, client.pid, client.start_ticks) for client in clients]
     beside = [each for each in (*first, *lost) if each is not None and abs(each.at - ended_at) <= BESIDE_SECONDS]
     together, idle = any(map(is_from_outside, beside)), not daemon.runtime.foreground and not lost
-    patience = SANDBOX_SECONDS if sandboxes or signal not in (None, _SIGKILL) else BESIDE_SECONDS
+    patience = SANDBOX_SECONDS if sandboxes or signal not in (None, 9) else BESIDE_SECONDS  # SIGKILL is 9.
     if not sandboxes:  # What waits for a daemon in the foreground may end others because of its end.
         patience = BESIDE_SECONDS if daemon.runtime.foreground else GRACE_SECONDS if together else patience
 
