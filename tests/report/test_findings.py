@@ -337,7 +337,7 @@ def daemon_of_a_job(*after: Observation, expected: bool = False) -> Node:
     return reduced(*seen, start=node(expected=expected)).node
 
 
-QUIT = (*control_log("Cmd:quit", at=AT + 50), exited(CONTROL, at=AT + 51))
+QUIT: tuple[Observation, ...] = (*control_log("Cmd:quit", at=AT + 50), exited(CONTROL, at=AT + 51))
 KILLED = tuple(replace(exited(pid, at=AT + 51), wait_status=9) for pid in (CONTROL, 700, CLIENT))
 
 
@@ -375,7 +375,7 @@ def test_an_expected_daemon_that_was_stopped_is_a_problem() -> None:
 def test_no_process_bypasses_a_daemon_of_a_job_after_its_quit() -> None:
     """Nothing else declares that the GPU is shared by MPS."""
     readings = (gpu_reading(beside=[800], server=None, at=AT + 60 + 30 * step) for step in range(4))
-    beside = (process(800), *readings)
+    beside: tuple[Observation, ...] = (process(800), *readings)
     assert not document_of(daemon_of_a_job(*QUIT, look("process", at=AT + 55), *beside)).findings
 
 
