@@ -90,7 +90,7 @@ class View:
         """Return the daemons that are shown."""
         return (daemon for daemon in self.node.daemons.values() if daemon.is_reported(self.node.at))
 
-    def present_daemons(self) -> Iterable[Daemon]:
+    def present(self) -> Iterable[Daemon]:
         """Return the daemons that run or should run, and those that were lost."""
         return (daemon for daemon in self.daemons() if not daemon.is_over)
 

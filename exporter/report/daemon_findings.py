@@ -209,7 +209,7 @@ def _ended_clients(node: Node, daemon: Daemon) -> dict[str, Any]:
 
 def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
     """Yield the problems of all daemons. A daemon's own state gives one problem, the most specific one."""
-    for daemon in View(node).present_daemons():
+    for daemon in View(node).present():
         watch = node.watches.get(daemon.name, WatchdogState())
         if watch.quarantine is not None:
             yield Finding(

@@ -104,9 +104,7 @@ def status_document(data: StatusInput) -> StatusDocument:
             host=printable(data.host),
             simulated=node.simulated,
             watchdog=None if policy is None else policy.mode,
-            daemons=tuple(
-                _daemon(node, at, each, policy, found, domains, memory) for each in View(node).present_daemons()
-            ),
+            daemons=tuple(_daemon(node, at, each, policy, found, domains, memory) for each in View(node).present()),
             gpus=gpu_statuses(node, found, sharing),
             failure_domains=domains,
             incidents=tuple(incident_status(each, at, address_of(node, each.daemon, policy)) for each in incidents),
@@ -271,7 +269,7 @@ def _collector(name: str, source: CollectorState) -> CollectorStatus:
 
 def summary_line(node: Node, policy: Policy | None = None) -> str:
     """Return one line for the service manager. It is made every second, so without the whole document."""
-    daemons = list(View(node).present_daemons())
+    daemons = list(View(node).present())
     acting = [None if policy is None else policy.mode_of(each) for each in daemons if each.declared.expected]
     found = [each.text for each in findings(node, node.at, policy)]
     more = len(found) - MOST_IN_LINE
