@@ -21,8 +21,8 @@ from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import AddressWant, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.settings import CLIENT_LIMITS
-from exporter.parse.cgroup import parse_pod_directory
-from exporter.parse.proc import children_page_faults, is_exiting
+from exporter.parse.cgroup import parse_cgroup, parse_pod_directory
+from exporter.parse.proc import children_page_faults, is_exiting, real_user
 
 _INFO = struct.Struct("=QQ11Ii")
 """The first version of struct pidfd_info (include/uapi/linux/pidfd.h): first `mask`, last `exit_code`."""
@@ -85,6 +85,51 @@ class Pods:
         )
 
 
+class UnitUsers:
+    """Whose processes are in the units of clients, in the cgroups below them too, from a search of /proc.
+
+    A client's own cgroup file system would be more exact, but a container does not have it.
+    """
+
+    def __init__(self, proc: Proc, clock: Clock) -> None:
+        self._proc = proc
+        self._clock = clock
+        self._users: dict[str, set[int] | None] | None = None
+        """By unit, None if it has other workloads; no units at all if not every process could be read."""
+        self._searched_at = float("-inf")
+
+    def of(self, reading: ProcessReading, before: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
+        """Return `unit_users` of a process. A unit that was shared `before` stays so: its workload must not alternate.
+
+        What is `SEARCH_SECONDS` old is searched again. A new unit is searched at once, because only root makes units.
+        """
+        unit = parse_cgroup(reading.cgroup or "", reading.slurmstepd).own_unit
+        if unit is None:
+            return None
+        age = self._clock.monotonic() - self._searched_at
+        if age >= SEARCH_SECONDS or (self._users is not None and unit not in self._users):
+            self._searched_at, self._users = self._clock.monotonic(), None
+            with contextlib.suppress(OSError):
+                self._users = self._search()
+        users = (self._users or {}).get(unit)
+        if before is not None and len(before) > 1:
+            return tuple(sorted({*before, *(users or ())}))
+        return None if users is None or reading.uid is None else tuple(sorted({*users, reading.uid}))
+
+    def _search(self) -> dict[str, set[int] | None]:
+        """Return the users of all units. Raises OSError, also if other users' processes are hidden (hidepid=2)."""
+        users = dict[str, set[int]]()
+        mixed = set[str | None]()
+        for pid in {1, *self._proc.pids()}:
+            member = parse_cgroup(self._proc.certain_text(pid, "cgroup"))
+            # A unit with the first process of this PID namespace may have processes outside it.
+            if member.own_unit is None or pid == 1:
+                mixed.add(member.unit)
+            elif (uid := real_user(self._proc.certain_text(pid, "status"))) is not None:
+                users.setdefault(member.own_unit, set()).add(uid)
+        return {unit: None if unit in mixed else users[unit] for unit in users}
+
+
 STATES_SECONDS = 0.4  # least time between two readings of the states of processes
 
 _STUCK = "D"
@@ -145,6 +190,7 @@ class Processes:
         """`wait` limits one collection, in seconds."""
         self._proc = Proc(proc, clock)
         self._workloads = workloads or WorkloadProcesses(self._proc, clock)
+        self._units = UnitUsers(self._proc, clock)
         self._clock = clock
         self._wait = wait
         self._max_pidfds = max_pidfds
@@ -158,7 +204,7 @@ class Processes:
         self._retry_at: dict[int, float] = {}
         """When each process that was not found is searched again."""
         self._young: dict[int, tuple[float, ProcessReading]] = {}
-        """When each young process, or one in a job of an unknown number, is read again, and its last reading."""
+        """When each process that is young, in a unit, or in a job of unknown number is read again; its last reading."""
         self._recheck_due = 0.0
         self._unknown: frozenset[int] = frozenset()
         """Processes of which it is unknown whether they run."""
@@ -261,7 +307,7 @@ class Processes:
                 self._known[pid], self._parents[pid] = reading.start_ticks, reading.parent
                 if reading.at - reading.started < EXEC_SECONDS:
                     self._young[pid] = (now + EXEC_SECONDS, reading)
-                elif self._workloads.may_know_more(reading):
+                elif self._may_change(reading):
                     self._young[pid] = (now + SEARCH_SECONDS, reading)
                 yield reading
 
@@ -269,24 +315,32 @@ class Processes:
         """Read some processes again, and report those that run another program, or have other known values."""
         for pid in [pid for pid, (due, _) in self._young.items() if due <= now]:
             _, before = self._young.pop(pid)
-            after = self._read(pid)
+            if before.at - before.started < EXEC_SECONDS or self._workloads.may_know_more(before):
+                after = self._read(pid, before.unit_users)
+            else:
+                after = replace(before, at=self._clock.now(), unit_users=self._units.of(before, before.unit_users))
             if after is None:  # It cannot be read now.
                 self._young[pid] = (now + SEARCH_SECONDS, before)
             elif after.start_ticks == before.start_ticks:
                 after = replace(after, started=before.started, parent=before.parent)
-                if self._workloads.may_know_more(after):
+                if self._may_change(after):
                     self._young[pid] = (now + SEARCH_SECONDS, after)
                 if after != replace(before, at=after.at):
                     yield after
 
-    def _read(self, pid: int) -> ProcessReading | None:
+    def _may_change(self, reading: ProcessReading) -> bool:
+        in_unit = parse_cgroup(reading.cgroup or "", reading.slurmstepd).own_unit is not None
+        return in_unit or self._workloads.may_know_more(reading)
+
+    def _read(self, pid: int, users: tuple[int, ...] | None = None) -> ProcessReading | None:
         reading = None
         with contextlib.suppress(OSError):
             reading = self._proc.facts(pid)
         if reading is None:
             return None
         environment = self._proc.variables(pid, CLIENT_LIMITS, intact=True)
-        return replace(reading, environment=environment, slurmstepd=self._workloads.slurmstepd(reading.cgroup))
+        reading = replace(reading, environment=environment, slurmstepd=self._workloads.slurmstepd(reading.cgroup))
+        return replace(reading, unit_users=self._units.of(reading, users))
 
     def _ending_parents(self, pids: Iterable[int]) -> Iterator[int]:
         """Wait for parents that are ending too.

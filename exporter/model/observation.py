@@ -338,6 +338,9 @@ class ProcessReading:
 
     `slurmstepd` is the title of root's slurmstepd of its job, as it has the job's number. It is empty if it is unknown
     or not needed, and None if the process is in no job, or if the Slurm in its pod is not trusted.
+
+    `unit_users` are the real UIDs of all processes in its unit, those that were seen there before included. It is None
+    if that is unknown, or not needed: if the unit is shared by its name, or has jobs or containers of its own.
     """
 
     at: float
@@ -352,6 +355,7 @@ class ProcessReading:
     slurmstepd: str | None = None
     environment: Mapping[str, str] | None = None
     parent: ProcessIdentity | None = None
+    unit_users: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

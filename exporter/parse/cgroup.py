@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from exporter.parse.printable import is_shared_unit
+
 CGROUP_CACHE_SIZE = 1024
 """How many texts stay parsed: more than a node has clients, because each client is read again and again."""
 
@@ -129,6 +131,12 @@ class CgroupMembership:
     def job_or_pod(self) -> str | None:
         """What ends as a whole: a Slurm job or a pod. Their names never look alike."""
         return self.job or self.pod_uid
+
+    @property
+    def own_unit(self) -> str | None:
+        """The unit, unless the process belongs to less than that: a job, pod, task, container, or one of many users."""
+        less = self.job or self.pod_uid or self.task or self.container
+        return None if less or self.unit is None or is_shared_unit(self.unit) else self.unit
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)

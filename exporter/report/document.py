@@ -17,11 +17,15 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualStep:
-    """One thing to do, with its commands. `ends` is how many clients these end; None if that is unknown."""
+    """One thing to do, with its commands. `ends` is how many clients these end; None if that is unknown.
+
+    `ends_without_mps` is how many other processes that use a GPU they end.
+    """
 
     text: str
     commands: tuple[str, ...] = ()
     ends: int | None = None
+    ends_without_mps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

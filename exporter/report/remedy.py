@@ -7,19 +7,20 @@ from shlex import join, quote
 from typing import Any
 
 from exporter.model.daemon import Daemon, DaemonState, NamedBy
-from exporter.model.identity import ProcessIdentity, WorkloadKind, identity_of
+from exporter.model.identity import ProcessIdentity, Workload, WorkloadKind, identity_of
 from exporter.model.incident import ClientDetails
-from exporter.model.node import Node
-from exporter.model.observation import GpuUuid
+from exporter.model.node import CollectorName, Node
+from exporter.model.observation import DaemonProcess, GpuUuid, ProcessReading
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
+from exporter.parse.cgroup import parse_step
 from exporter.parse.kernel_log import RESET, XIDS
 from exporter.parse.printable import is_service_name, printable
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_arguments
 from exporter.report.document import ManualStep
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
-from exporter.state.processes import pod_of, pod_of_daemon, pod_uid_of_daemon, process_id, workload_of
+from exporter.state.processes import cgroup_of, pod_of, pod_of_daemon, pod_uid_of_daemon, process_id, workload_of
 from exporter.view import gpu_name
 from exporter.watchdog.context import Policy
 from exporter.watchdog.restart import start_environment
@@ -129,43 +130,73 @@ def command_to_end(node: Node, pid: int) -> str | None:
 
 
 def step_to_rerun(node: Node, pids: Iterable[int], text: str) -> ManualStep:
-    """Return how to restart the units, pods and jobs of processes, and how many MPS clients that ends.
+    """Return how to restart the units, pods and jobs of processes, and how many processes that use GPUs that ends.
 
-    A process in a plain shell or an unnamed container has no such command.
+    A process in a plain shell or an unnamed container has no such command. Neither has one in a unit, pod or job of
+    other users or workloads too, or in a unit of which that is unknown now: the command would end their work.
     """
-    found = {command for pid in pids if (command := _command_to_rerun(node, pid)) is not None}
+    found = dict(filter(None, (_command_to_rerun(node, pid) for pid in pids)))
     commands = tuple(sorted(found)[:MOST_RERUN])
-    clients = [pid for daemon in node.daemons.values() for pid in daemon.clients]
-    ends = sum(_command_to_rerun(node, pid) in commands for pid in clients) if commands else None
-    return ManualStep(text=text, commands=commands, ends=ends)
+    if not commands:
+        return ManualStep(text=text)
+    ended = set[int]().union(*map(found.__getitem__, commands))
+    clients = {pid for daemon in node.daemons.values() for pid in daemon.clients}
+    return ManualStep(
+        text=f"{text} A restart ends all of their processes.",
+        commands=commands,
+        ends=len(ended & clients) if clients <= node.processes.keys() else None,
+        ends_without_mps=len(ended - clients),
+    )
 
 
-def _command_to_rerun(node: Node, pid: int) -> str | None:
+def _command_to_rerun(node: Node, pid: int) -> tuple[str, set[int]] | None:
+    """Return the command, and the processes that use GPUs and that it ends."""
     process = node.processes.get(pid)
-    workload, pod = workload_of(process), pod_of(node, process)
-    if pod is not None:
-        return _line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name)))
-    if workload is not None and workload.kind is WorkloadKind.SLURM_JOB and workload.name.isdecimal():
-        return f"scontrol requeue {workload.name}"
-    if workload is not None and workload.kind is WorkloadKind.UNIT and is_service_name(workload.name):
-        return f"systemctl restart {quote(workload.name)}"
-    return None
+    workload, pod, source = workload_of(process), pod_of(node, process), node.sources.get(CollectorName.PROCESS)
+    match None if process is None else workload:
+        case Workload(kind=WorkloadKind.POD) if pod is not None and parse_step(process.cgroup or "") is None:
+            command, place = join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name)), "pod_uid"
+        case Workload(kind=WorkloadKind.SLURM_JOB, name=name) if name.isdecimal():
+            command, place = f"scontrol requeue {name}", "job"
+        case Workload(kind=WorkloadKind.UNIT, name=name) if (
+            is_service_name(name) and process.unit_users and not (source and source.problems)
+        ):
+            command, place = f"systemctl restart {quote(name)}", "unit"
+        case _:
+            return None
+    ended = _processes_in(node, place, getattr(cgroup_of(process), place))
+    owners = {(workload_of(each), each.uid) for each in map(node.processes.get, ended) if each is not None}
+    return (command, ended) if len(owners) == 1 and _line(command) else None
 
 
-def client_count(daemon: Daemon) -> int | None:
-    """Return how many clients the end of a daemon ends; None if that is unknown."""
-    return len(daemon.clients) if daemon.clients_known else None
+def _processes_in(node: Node, place: str, name: str | None) -> set[int]:
+    """Return the processes that use GPUs in a unit, pod or job of this name, and the clients of the daemons in it."""
+
+    def is_there(process: ProcessReading | DaemonProcess | None) -> bool:
+        return name is not None and getattr(cgroup_of(process), place) == name
+
+    daemons, gpus = node.daemons.values(), node.gpus.values()
+    pids = set[int]().union(*(daemon.clients for daemon in daemons), *(gpu.bypassing_processes for gpu in gpus))
+    inside = (daemon.clients for daemon in daemons if not daemon.ended and is_there(daemon.runtime.process))
+    return {pid for pid in pids if is_there(node.processes.get(pid))}.union(*inside)
 
 
-def clients_beside(node: Node, daemon: Daemon) -> int | None:
-    """Return how many clients end with a daemon's pod, its own included; None if that is unknown.
+def clients_beside(node: Node, daemon: Daemon, policy: Policy | None = None) -> int | None:
+    """Return how many clients end with a daemon's unit or pod, its own included; None if that is unknown.
 
     The device plugin has a daemon for each resource in one pod.
     """
-    pod = _pod_uid(node, daemon)
-    daemons = (other for other in node.daemons.values() if other is daemon or pod == _pod_uid(node, other))
-    counts = [client_count(other) for other in (daemons if pod else (daemon,)) if not other.ended]
-    return None if None in counts else sum(filter(None, counts))
+    pod, unit = _pod_uid(node, daemon), (policy or Policy()).daemon_policy_of(daemon).unit
+    daemons = [
+        other
+        for other in node.daemons.values()
+        if other is daemon or (pod and pod == _pod_uid(node, other)) or (unit and unit == other.runtime.unit)
+    ]
+    inside = _processes_in(node, "pod_uid", pod) | _processes_in(node, "unit", unit)
+    others = inside.difference(*(other.clients for other in daemons))
+    running = [other for other in daemons if not other.ended]
+    is_known = all(other.clients_known for other in running)
+    return sum(len(other.clients) for other in running) + len(others) if is_known else None
 
 
 def _pod_uid(node: Node, daemon: Daemon) -> str | None:
@@ -241,7 +272,7 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
     """
     policy = policy or Policy()
     watch, daemon_policy = node.watches.get(daemon.name, WatchdogState()), policy.daemon_policy_of(daemon)
-    unit = daemon_policy.unit or (None if daemon_policy.command else daemon.declared.unit)
+    unit = daemon_policy.unit
     if unit is not None:
         if not is_service_name(unit):
             return ()
@@ -370,7 +401,8 @@ def recovery_steps(
             text = "Stop MPS and every other process on that GPU."
             stop = ManualStep(text=text)
             if daemon is not None:
-                stop = replace(stop, commands=commands_to_stop(node, daemon, policy), ends=client_count(daemon))
+                stop = replace(stop, commands=commands_to_stop(node, daemon, policy))
+                stop = replace(stop, ends=clients_beside(node, daemon, policy))
             steps.append(stop)
         reset = (f"nvidia-smi --gpu-reset -i {gpu}",) if _UUID.fullmatch(gpu) else ()
         steps += [
