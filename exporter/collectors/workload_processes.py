@@ -84,7 +84,7 @@ class WorkloadProcesses:
         with self._lock:
             trusted = self._trusted(cgroup or "")
             step = parse_step(cgroup or "")
-            if step is None or parse_cgroup(cgroup or "", trusted).slurm_job_sluid is None:
+            if step is None or (parse_cgroup(cgroup or "", trusted).job_name or "0").isdecimal():
                 return trusted
             known = self._titles.get(step.job_directory)
             age = self._clock.monotonic() - self._searched_at
@@ -98,8 +98,8 @@ class WorkloadProcesses:
         """Return whether a later reading may have the number of the process's job."""
         member = parse_cgroup(reading.cgroup or "", reading.slurmstepd)
         in_pod = reading.slurmstepd is None and bool(self._trusted_namespaces) and member.pod_uid is not None
-        may_be_job = member.job is not None or (in_pod and parse_step(reading.cgroup or "") is not None)
-        return member.slurm_job_id is None and may_be_job
+        may_be_job = member.job_name is not None or (in_pod and parse_step(reading.cgroup or "") is not None)
+        return not (member.job_id or "").isdecimal() and may_be_job
 
     def _trusted(self, cgroup: str) -> str | None:
         """Return an empty title if the Slurm in the pod of this cgroup is trusted; else None."""
@@ -164,7 +164,7 @@ class WorkloadProcesses:
         if parent in members and self._proc.name(parent) != _STEP_DAEMON:
             return None
         role = WorkloadRole.TASK
-        if own.job is None:
+        if own.job_name is None:
             same = parse_cgroup(members[pid]).container == own.container
             role = WorkloadRole.SANDBOX if name == _SANDBOX else WorkloadRole.CONTAINER if same else role
         return WorkloadProcess(pid=pid, start_ticks=start_ticks, role=role)

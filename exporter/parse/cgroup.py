@@ -1,4 +1,4 @@
-"""Units, containers, pods, tasks and Slurm jobs of processes, from /proc/PID/cgroup (cgroups(7); v1, hybrid and v2).
+"""Units, containers, pods, tasks and jobs of processes, from /proc/PID/cgroup (cgroups(7); v1, hybrid and v2).
 
 A cgroup path is trusted from the root on, and only as far as root or a service of root chose its names. These are
 slices, and then the first unit (as in systemd's cg_path_get_unit), or a directory of a container runtime, of the
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from exporter.model.identity import JobManager
 from exporter.parse.printable import is_shared_unit
 
 CGROUP_CACHE_SIZE = 1024
@@ -46,11 +47,11 @@ _NODE = r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}"
 _ALLOCATION = rf"{_UUID}[.-][A-Za-z0-9_.-]{{1,128}}"
 """A Nomad allocation and its task."""
 
-_JOB_ID = r"job_(?P<slurm_job_id>[1-9][0-9]{0,9})"
-_JOB_SLUID = r"(?P<slurm_job_sluid>s[0-9A-HJKMNP-TV-Z]{13})"
+_JOB_ID = r"[1-9][0-9]{0,9}"
+_JOB_SLUID = r"s[0-9A-HJKMNP-TV-Z]{13}"
 """An `s` and 13 digits of Crockford's base 32 (Slurm's src/common/sluid.c)."""
 
-_JOB = rf"(?:{_NODE}_)?slurmstepd\.scope/(?:{_JOB_ID}|{_JOB_SLUID})"
+_JOB = rf"(?:{_NODE}_)?slurmstepd\.scope/(?:job_(?=[1-9])|(?=s))(?P<slurm>{_JOB_ID}|{_JOB_SLUID})"
 """Slurm's cgroup/v2. From 26.05 on, SLUIDs name job directories, unless CgroupJobIdPaths=yes (cgroup.conf(5))."""
 
 _JOB_IN_POD = re.compile(rf"/(?:[A-Za-z0-9_.-]+\.slice/){{1,8}}{_JOB}(?=/|\Z)")
@@ -95,7 +96,7 @@ _DIRECTORIES = _patterns(
     rf"nomad/(?:shared/|reserved/|reserve/|share/)?(?P<task>{_ALLOCATION})",
     r"lxc(?:/|\.payload/|\.payload\.)(?P<container>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})",
     # Slurm's cgroup/v1, with its node's name if a host has several.
-    rf"slurm(?:_{_NODE})?/uid_[0-9]{{1,10}}/{_JOB_ID}",
+    rf"slurm(?:_{_NODE})?/uid_[0-9]{{1,10}}/job_(?P<slurm>{_JOB_ID})",
 )
 """Only at the root, or below the service of a container runtime."""
 
@@ -119,23 +120,20 @@ class CgroupMembership:
     container: str | None = None
     pod_uid: str | None = None
     task: str | None = None
-    slurm_job_id: str | None = None
-    slurm_job_sluid: str | None = None
-
-    @property
-    def job(self) -> str | None:
-        """The Slurm job, by the name of its directory."""
-        return self.slurm_job_sluid or self.slurm_job_id
+    job_manager: JobManager | None = None
+    job_id: str | None = None
+    job_slot: str | None = None
+    job_name: str | None = None
 
     @property
     def job_or_pod(self) -> str | None:
-        """What ends as a whole: a Slurm job or a pod. Their names never look alike."""
-        return self.job or self.pod_uid
+        """What ends as a whole: a job or slot, a pod, or an allocation of Nomad. Their names never look alike."""
+        return self.job_name or self.pod_uid or self.task
 
     @property
     def own_unit(self) -> str | None:
-        """The unit, unless the process belongs to less than that: a job, pod, task, container, or one of many users."""
-        less = self.job or self.pod_uid or self.task or self.container
+        """The unit, unless the process belongs to less than that: a job, slot, pod, task, container, or a user."""
+        less = self.job_or_pod or self.container
         return None if less or self.unit is None or is_shared_unit(self.unit) else self.unit
 
 
@@ -155,12 +153,13 @@ def parse_cgroup(text: str, slurmstepd: str | None = None) -> CgroupMembership:
         found = {**_names_in(path, with_jobs_in_pods=slurmstepd is not None), **found}
     if "pod_uid" in found:
         found["pod_uid"] = found["pod_uid"].replace("_", "-")
+    manager = next((manager for manager in JobManager if manager in found), None)
+    name = None if manager is None else found.pop(manager)
     title = _TITLE.fullmatch(slurmstepd or "")
-    if title is not None and "slurm_job_sluid" in found:
-        found["slurm_job_id"] = title[1]
+    job = title[1] if title is not None and name is not None and not name.isdecimal() else name
     # If the path in a v1 hierarchy of its name is the root, systemd does not use that hierarchy.
     unit = _unit_of(paths.get("name=systemd", "").strip("/") or paths.get("", ""))
-    return CgroupMembership(unit=unit, **found)
+    return CgroupMembership(unit=unit, job_manager=manager, job_id=job, job_name=name, **found)
 
 
 def _names_in(path: str, *, with_jobs_in_pods: bool) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ from shlex import join, quote
 from typing import Any
 
 from exporter.model.daemon import Daemon, DaemonState, NamedBy
-from exporter.model.identity import ProcessIdentity, Workload, WorkloadKind, identity_of
+from exporter.model.identity import JobManager, ProcessIdentity, Workload, WorkloadKind, identity_of
 from exporter.model.incident import ClientDetails
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DaemonProcess, GpuUuid, ProcessReading
@@ -129,6 +129,19 @@ def command_to_end(node: Node, pid: int) -> str | None:
     return f"kill -TERM {pid}" if pid > 1 and pid in node.processes else None
 
 
+_PBS_JOB = r"[0-9]{1,10}(?:\[[0-9]{1,10}\])?(?:\.[A-Za-z0-9][A-Za-z0-9.-]{0,254})?"
+
+_RERUN: Mapping[JobManager | None, tuple[str, str]] = {
+    JobManager.SLURM: ("scontrol requeue", r"[0-9]{1,10}"),
+    JobManager.PBS: ("qrerun", _PBS_JOB),
+    JobManager.TORQUE: ("qrerun", _PBS_JOB),
+    JobManager.LSF: ("brequeue", r"[0-9]{1,10}(?:\[[0-9]{1,10}\])?"),
+    JobManager.HTCONDOR: ("condor_vacate_job", r"[0-9]{1,10}\.[0-9]{1,10}"),
+    JobManager.GRID_ENGINE: ("qmod -rj", r"[0-9]{1,10}(?:\.[0-9]{1,10})?"),
+}
+"""What reruns a job, and the form of its ID; Flux has no such command."""
+
+
 def step_to_rerun(node: Node, pids: Iterable[int], text: str) -> ManualStep:
     """Return how to restart the units, pods and jobs of processes, and how many processes that use GPUs that ends.
 
@@ -151,22 +164,26 @@ def step_to_rerun(node: Node, pids: Iterable[int], text: str) -> ManualStep:
 
 def _command_to_rerun(node: Node, pid: int) -> tuple[str, set[int]] | None:
     """Return the command, and the processes that use GPUs and that it ends."""
-    process = node.processes.get(pid)
-    workload, pod, source = workload_of(process), pod_of(node, process), node.sources.get(CollectorName.PROCESS)
-    match None if process is None else workload:
+    process, source = node.processes.get(pid), node.sources.get(CollectorName.PROCESS)
+    if process is None:
+        return None
+    member, workload, pod = cgroup_of(process), workload_of(process), pod_of(node, process)
+    match workload:
+        case Workload(kind=WorkloadKind.JOB, name=name) if member.job_manager in _RERUN:
+            program, pattern = _RERUN[member.job_manager]
+            command, place = f"{program} {quote(name)}" if re.fullmatch(pattern, name) else None, "job_id"
         case Workload(kind=WorkloadKind.POD) if pod is not None and parse_step(process.cgroup or "") is None:
-            command, place = join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name)), "pod_uid"
-        case Workload(kind=WorkloadKind.SLURM_JOB, name=name) if name.isdecimal():
-            command, place = f"scontrol requeue {name}", "job"
-        case Workload(kind=WorkloadKind.UNIT, name=name) if (
-            is_service_name(name) and process.unit_users and not (source and source.problems)
-        ):
-            command, place = f"systemctl restart {quote(name)}", "unit"
+            command, place = (
+                _line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))),
+                "pod_uid",
+            )
+        case Workload(kind=WorkloadKind.UNIT, name=name) if process.unit_users and not (source and source.problems):
+            command, place = f"systemctl restart {quote(name)}" if is_service_name(name) else None, "unit"
         case _:
             return None
-    ended = _processes_in(node, place, getattr(cgroup_of(process), place))
-    owners = {(workload_of(each), each.uid) for each in map(node.processes.get, ended) if each is not None}
-    return (command, ended) if len(owners) == 1 and _line(command) else None
+    ended = {pid} | _processes_in(node, place, getattr(member, place))
+    owners = {each and (workload_of(each), each.uid) for each in map(node.processes.get, ended)}
+    return (command, ended) if command is not None and len(owners) == 1 else None
 
 
 def _processes_in(node: Node, place: str, name: str | None) -> set[int]:

@@ -90,7 +90,7 @@ def cgroup_of(process: ProcessReading | DaemonProcess | None) -> CgroupMembershi
 
 
 def workload_of(process: ProcessReading | DaemonProcess | None) -> Workload | None:
-    """Return the workload of a process: its Slurm job, pod, task, container, unit or user; None if all are unknown.
+    """Return the workload of a process: its job, pod, task, container, unit or user; None if all are unknown.
 
     A pod is named by its UID, which is known at once. Its name may be known later, or never. A unit that has processes
     of other users, root included, is no workload: as of a unit that runs the work of many, the user's name says more.
@@ -109,7 +109,7 @@ def _user(process: ProcessReading | DaemonProcess) -> str | None:
 def _workload(cgroup: str, slurmstepd: str | None, user: str | None, alone: bool) -> Workload | None:
     member = parse_cgroup(cgroup, slurmstepd)
     names = (
-        (WorkloadKind.SLURM_JOB, member.slurm_job_id or member.slurm_job_sluid),
+        (WorkloadKind.JOB, member.job_id),
         (WorkloadKind.POD, member.pod_uid),
         (WorkloadKind.TASK, member.task),
         (WorkloadKind.CONTAINER, member.container),
@@ -210,7 +210,8 @@ def _identified(node: Node, process: ProcessReading) -> Node:
         container=member.container,
         user=_user(process),
         unit=member.unit,
-        slurm_job_id=member.slurm_job_id,
+        job_manager=member.job_manager,
+        job_id=member.job_id,
         labels=None if pod is None else pod.labels,
     )
     return _with_identity(node, workload, found)

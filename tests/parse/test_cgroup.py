@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.model.identity import JobManager
 from exporter.parse.cgroup import CgroupMembership, parse_cgroup, parse_step
 
 ID, OTHER_ID = "99f3a16ea25b7724cb56a4f0c0df1113ad9474fbf5545bead97fd5c7f61c13f4", "fd9d0ea0" * 8
@@ -232,19 +233,24 @@ PODS = {
     ),
 }
 
-JOB = CgroupMembership(unit="slurmstepd.scope", slurm_job_id="42")
+
+def slurm_job(job: str, unit: str | None = "slurmstepd.scope", name: str | None = None) -> CgroupMembership:
+    return CgroupMembership(unit=unit, job_manager=JobManager.SLURM, job_id=job, job_name=name or job)
+
+
+JOB = slurm_job("42")
 
 SLURM = {
     "v2": (v2("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"), JOB),
     "v2, batch": (v2("/system.slice/slurmstepd.scope/job_42/step_batch/user/task_special"), JOB),
     "v2, with the node's name": (
         v2("/system.slice/gpu-node1.example.org_slurmstepd.scope/job_42/step_0/user/task_0"),
-        CgroupMembership(unit="gpu-node1.example.org_slurmstepd.scope", slurm_job_id="42"),
+        slurm_job("42", "gpu-node1.example.org_slurmstepd.scope"),
     ),
     "v2, another slice": (v2("/jobs.slice/slurmstepd.scope/job_42/step_extern/user/task_0"), JOB),
     "v2, by SLUID": (
         v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0"),
-        CgroupMembership(unit="slurmstepd.scope", slurm_job_sluid=SLUID),
+        slurm_job(SLUID),
     ),
     "v2, Slurm's own": (v2("/system.slice/slurmstepd.scope/system"), CgroupMembership(unit="slurmstepd.scope")),
     "v1": (
@@ -252,11 +258,11 @@ SLURM = {
             "9:memory:/slurm/uid_1000/job_42/step_0/task_0\n8:pids:/system.slice/slurmd.service\n"
             "7:devices:/slurm/uid_1000/job_42/step_0\n1:name=systemd:/system.slice/slurmd.service\n"
         ),
-        CgroupMembership(unit="slurmd.service", slurm_job_id="42"),
+        slurm_job("42", "slurmd.service"),
     ),
     "v1, with the node's name": (
         "7:freezer:/slurm_node1/uid_1000/job_42/step_batch\n1:name=systemd:/system.slice/slurmd.service\n",
-        CgroupMembership(unit="slurmd.service", slurm_job_id="42"),
+        slurm_job("42", "slurmd.service"),
     ),
     "a container in a job": (
         v2(f"/system.slice/slurmstepd.scope/job_42/step_0/user/docker-{ID}.scope"),
@@ -371,8 +377,7 @@ BY_SLUID = v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0")
     "step", ["batch", "extern", "interactive", "TBD", "0", "17", "0+1", "0 stepmgr", "extern stepmgr"]
 )
 def test_a_job_that_is_named_by_its_sluid_has_the_number_of_its_slurmstepd(step: str) -> None:
-    expected = CgroupMembership(unit="slurmstepd.scope", slurm_job_id="4711", slurm_job_sluid=SLUID)
-    assert parse_cgroup(BY_SLUID, f"slurmstepd: [4711.{step}]") == expected
+    assert parse_cgroup(BY_SLUID, f"slurmstepd: [4711.{step}]") == slurm_job("4711", name=SLUID)
 
 
 @pytest.mark.parametrize(
@@ -395,14 +400,14 @@ def test_a_job_that_is_named_by_its_sluid_has_the_number_of_its_slurmstepd(step:
     ],
 )
 def test_another_title_has_no_number(title: str | None) -> None:
-    assert parse_cgroup(BY_SLUID, title) == CgroupMembership(unit="slurmstepd.scope", slurm_job_sluid=SLUID)
+    assert parse_cgroup(BY_SLUID, title) == slurm_job(SLUID)
 
 
 def test_a_title_changes_nothing_else(subtests: pytest.Subtests) -> None:
     for corpus, forms in CORPORA.items():
         for name, (text, expected) in forms.items():
             with subtests.test(corpus=corpus, name=name):
-                if not expected.slurm_job_sluid and name != "Slurm in a pod":
+                if expected.job_id != SLUID and name != "Slurm in a pod":
                     assert parse_cgroup(text, "slurmstepd: [4711.batch]") == expected
 
 
@@ -410,29 +415,29 @@ IN_POD = f"/kubepods.slice/kubepods-pod{UID_}.slice/crio-{ID}.scope"
 
 
 @pytest.mark.parametrize(
-    ("path", "title", "job", "sluid"),
+    ("path", "title", "job", "name"),
     [
-        (f"{IN_POD}/system.slice/n1_slurmstepd.scope/job_42/step_0/user/task_0", "", "42", None),
+        (f"{IN_POD}/system.slice/n1_slurmstepd.scope/job_42/step_0/user/task_0", "", "42", "42"),
         (f"{IN_POD}/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0", "slurmstepd: [42.0]", "42", SLUID),
-        (f"{IN_POD}/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0", "", None, SLUID),
-        (f"/kubepods/pod{UID}/{ID}/jobs.slice/slurmstepd.scope/job_42/step_0", "", "42", None),
-        (f"/kubepods/pod{UID}/system.slice/slurmstepd.scope/job_42/step_0", "", "42", None),
+        (f"{IN_POD}/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0", "", SLUID, SLUID),
+        (f"/kubepods/pod{UID}/{ID}/jobs.slice/slurmstepd.scope/job_42/step_0", "", "42", "42"),
+        (f"/kubepods/pod{UID}/system.slice/slurmstepd.scope/job_42/step_0", "", "42", "42"),
         (f"{IN_POD}/slurmstepd.scope/job_42", "", None, None),
         (f"{IN_POD}/x/system.slice/slurmstepd.scope/job_42", "", None, None),
         (f"{IN_POD}/system.slice/x.scope/slurmstepd.scope/job_42", "", None, None),
         (f"{IN_POD}/system.slice/slurmstepd.scope/job_42", None, None, None),
     ],
 )
-def test_names_the_jobs_of_a_trusted_pod(path: str, title: str | None, job: str | None, sluid: str | None) -> None:
+def test_names_the_jobs_of_a_trusted_pod(path: str, title: str | None, job: str | None, name: str | None) -> None:
     """With a title, even an empty one. Only where a slurmd in the container has its jobs."""
     found = parse_cgroup(v2(path), title)
-    assert (found.pod_uid, found.slurm_job_id, found.slurm_job_sluid) == (UID, job, sluid)
+    assert (found.pod_uid, found.job_id, found.job_name) == (UID, job, name)
 
 
 def test_names_the_jobs_beside_the_containers_of_a_pod() -> None:
     """Slinky's and Soperator's slurmd is privileged, so it sees the cgroups of the node, and has its jobs there."""
     found = parse_cgroup(v2(f"{IN_POD.rpartition('/')[0]}/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"))
-    assert (found.pod_uid, found.slurm_job_id, found.container) == (UID, "42", None)
+    assert (found.pod_uid, found.job_id, found.container) == (UID, "42", None)
 
 
 STEPS = {
@@ -464,7 +469,7 @@ GENUINE = {
     f"{name}, {line}": (line, parse_cgroup(line))
     for name, (text, expected) in (SYSTEMD | CONTAINERS | PODS | SLURM).items()
     for line in text.removesuffix("\n").split("\n")
-    if (expected.container or expected.slurm_job_id or expected.slurm_job_sluid or expected.unit or expected.task)
+    if (expected.container or expected.job_id or expected.unit or expected.task)
     and not line.endswith((" (deleted)", "slurmstepd.scope/system", ":/", "containerd.service", "/system.slice", "/.."))
 }
 """Each line of a process's file whose last name is that of a cgroup which a workload can own."""
