@@ -86,48 +86,38 @@ class Pods:
 
 
 class UnitUsers:
-    """Whose processes are in the units of clients, in the cgroups below them too, from a search of /proc.
-
-    A client's own cgroup file system would be more exact, but a container does not have it.
-    """
+    """Whose processes are in the units of clients, or below them. /proc shows it also to a container."""
 
     def __init__(self, proc: Proc, clock: Clock) -> None:
         self._proc = proc
         self._clock = clock
-        self._users: dict[str, set[int] | None] | None = None
-        """By unit, None if it has other workloads; no units at all if not every process could be read."""
+        self._users: Mapping[str | None, set[int | None]] | None = None  # By unit, with None for what is unknown.
         self._searched_at = float("-inf")
 
     def of(self, reading: ProcessReading, before: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
-        """Return `unit_users` of a process. A unit that was shared `before` stays so: its workload must not alternate.
-
-        What is `SEARCH_SECONDS` old is searched again. A new unit is searched at once, because only root makes units.
-        """
-        unit = parse_cgroup(reading.cgroup or "", reading.slurmstepd).own_unit
+        """Return `unit_users`. If the unit was shared `before`, it stays so: its workload must not alternate."""
+        unit, age = parse_cgroup(reading.cgroup or "").own_unit, self._clock.monotonic() - self._searched_at
         if unit is None:
             return None
-        age = self._clock.monotonic() - self._searched_at
+        # Only root makes units, so that new ones are few.
         if age >= SEARCH_SECONDS or (self._users is not None and unit not in self._users):
             self._searched_at, self._users = self._clock.monotonic(), None
             with contextlib.suppress(OSError):
                 self._users = self._search()
-        users = (self._users or {}).get(unit)
-        if before is not None and len(before) > 1:
-            return tuple(sorted({*before, *(users or ())}))
-        return None if users is None or reading.uid is None else tuple(sorted({*users, reading.uid}))
+        users = {reading.uid, *(self._users or {}).get(unit, (None,)), *(before or ())}
+        is_known = None not in users or len(before or ()) > 1
+        return tuple(sorted(uid for uid in users if uid is not None)) if is_known else None
 
-    def _search(self) -> dict[str, set[int] | None]:
-        """Return the users of all units. Raises OSError, also if other users' processes are hidden (hidepid=2)."""
-        users = dict[str, set[int]]()
-        mixed = set[str | None]()
+    def _search(self) -> Mapping[str | None, set[int | None]]:
+        """Raises OSError, also if the processes of other users are hidden (hidepid=2): then the first process is."""
+        users: dict[str | None, set[int | None]] = {}
         for pid in {1, *self._proc.pids()}:
             member = parse_cgroup(self._proc.certain_text(pid, "cgroup"))
             # A unit with the first process of this PID namespace may have processes outside it.
-            if member.own_unit is None or pid == 1:
-                mixed.add(member.unit)
-            elif (uid := real_user(self._proc.certain_text(pid, "status"))) is not None:
-                users.setdefault(member.own_unit, set()).add(uid)
-        return {unit: None if unit in mixed else users[unit] for unit in users}
+            is_whole = member.own_unit is not None and pid != 1
+            user = real_user(self._proc.certain_text(pid, "status")) if is_whole else None
+            users.setdefault(member.unit, set()).add(user)
+        return users
 
 
 STATES_SECONDS = 0.4  # least time between two readings of the states of processes
@@ -329,8 +319,7 @@ class Processes:
                     yield after
 
     def _may_change(self, reading: ProcessReading) -> bool:
-        in_unit = parse_cgroup(reading.cgroup or "", reading.slurmstepd).own_unit is not None
-        return in_unit or self._workloads.may_know_more(reading)
+        return parse_cgroup(reading.cgroup or "").own_unit is not None or self._workloads.may_know_more(reading)
 
     def _read(self, pid: int, users: tuple[int, ...] | None = None) -> ProcessReading | None:
         reading = None

@@ -17,10 +17,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualStep:
-    """One thing to do, with its commands. `ends` is how many clients these end; None if that is unknown.
-
-    `ends_without_mps` is how many other processes that use a GPU they end.
-    """
+    """One thing to do, with its commands, and how many clients and other processes on GPUs these end; None: unknown."""
 
     text: str
     commands: tuple[str, ...] = ()

@@ -173,13 +173,15 @@ def _status(alike: Sequence[Finding]) -> FindingStatus:
 def _together(steps: Sequence[ManualStep]) -> ManualStep:
     """Return the same step for several daemons."""
     commands = tuple(dict.fromkeys(command for step in steps for command in step.commands))
-    commands = commands if len(steps) == 1 else commands[:MOST_GROUPED]
-    # The same commands end the same clients. If only some are the same, or are not shown, the number is unknown.
+    # The same commands, such as of two daemons in a pod, end the same clients.
     different = {step.commands: step for step in steps}.values()
     ends = [step.ends for step in different if step.ends is not None]
-    is_known = len(ends) == len(different) and sum(len(step.commands) for step in different) == len(commands)
-    beside = sum(step.ends_without_mps for step in different)
-    return replace(steps[0], commands=commands, ends=sum(ends) if is_known else None, ends_without_mps=beside)
+    return replace(
+        steps[0],
+        commands=commands if len(steps) == 1 else commands[:MOST_GROUPED],
+        ends=sum(ends) if len(ends) == len(different) else None,
+        ends_without_mps=sum(step.ends_without_mps for step in different),
+    )
 
 
 def state_text(daemon: Daemon) -> str:

@@ -10,7 +10,7 @@ from exporter.model.daemon import Daemon, DaemonState, NamedBy
 from exporter.model.identity import JobManager, ProcessIdentity, Workload, WorkloadKind, identity_of
 from exporter.model.incident import ClientDetails
 from exporter.model.node import CollectorName, Node
-from exporter.model.observation import DaemonProcess, GpuUuid, ProcessReading
+from exporter.model.observation import DaemonProcess, GpuUuid, PodFound, ProcessReading
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.cgroup import parse_step
@@ -129,17 +129,18 @@ def command_to_end(node: Node, pid: int) -> str | None:
     return f"kill -TERM {pid}" if pid > 1 and pid in node.processes else None
 
 
-_PBS_JOB = r"[0-9]{1,10}(?:\[[0-9]{1,10}\])?(?:\.[A-Za-z0-9][A-Za-z0-9.-]{0,254})?"
-
-_RERUN: Mapping[JobManager | None, tuple[str, str]] = {
-    JobManager.SLURM: ("scontrol requeue", r"[0-9]{1,10}"),
-    JobManager.PBS: ("qrerun", _PBS_JOB),
-    JobManager.TORQUE: ("qrerun", _PBS_JOB),
-    JobManager.LSF: ("brequeue", r"[0-9]{1,10}(?:\[[0-9]{1,10}\])?"),
-    JobManager.HTCONDOR: ("condor_vacate_job", r"[0-9]{1,10}\.[0-9]{1,10}"),
-    JobManager.GRID_ENGINE: ("qmod -rj", r"[0-9]{1,10}(?:\.[0-9]{1,10})?"),
+_RERUN = {
+    JobManager.SLURM: "scontrol requeue",
+    JobManager.PBS: "qrerun",
+    JobManager.TORQUE: "qrerun",
+    JobManager.HTCONDOR: "condor_vacate_job",
+    JobManager.LSF: "brequeue",
+    JobManager.GRID_ENGINE: "qmod -rj",
 }
-"""What reruns a job, and the form of its ID; Flux has no such command."""
+"""What reruns a job. Flux has no such command."""
+
+_JOB = re.compile(r"[0-9]{1,10}(?:\[[0-9]{1,10}\])?(?:\.[A-Za-z0-9][A-Za-z0-9.-]{0,254})?")
+"""A job's ID for a command, such as `42`, `1234[7].server`, `123.0`, or `1.2`."""
 
 
 def step_to_rerun(node: Node, pids: Iterable[int], text: str) -> ManualStep:
@@ -169,21 +170,21 @@ def _command_to_rerun(node: Node, pid: int) -> tuple[str, set[int]] | None:
         return None
     member, workload, pod = cgroup_of(process), workload_of(process), pod_of(node, process)
     match workload:
-        case Workload(kind=WorkloadKind.JOB, name=name) if member.job_manager in _RERUN:
-            program, pattern = _RERUN[member.job_manager]
-            command, place = f"{program} {quote(name)}" if re.fullmatch(pattern, name) else None, "job_id"
         case Workload(kind=WorkloadKind.POD) if pod is not None and parse_step(process.cgroup or "") is None:
-            command, place = (
-                _line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))),
-                "pod_uid",
-            )
-        case Workload(kind=WorkloadKind.UNIT, name=name) if process.unit_users and not (source and source.problems):
-            command, place = f"systemctl restart {quote(name)}" if is_service_name(name) else None, "unit"
+            place, command = "pod_uid", _command_to_delete(pod)
+        case Workload(kind=WorkloadKind.JOB, name=name) if member.job_manager in _RERUN and _JOB.fullmatch(name):
+            place, command = "job_id", f"{_RERUN[member.job_manager]} {quote(name)}"
+        case Workload(kind=WorkloadKind.UNIT, name=name) if process.unit_users and is_service_name(name):
+            place, command = "unit", None if source and source.problems else f"systemctl restart {quote(name)}"
         case _:
             return None
     ended = {pid} | _processes_in(node, place, getattr(member, place))
     owners = {each and (workload_of(each), each.uid) for each in map(node.processes.get, ended)}
     return (command, ended) if command is not None and len(owners) == 1 else None
+
+
+def _command_to_delete(pod: PodFound) -> str | None:
+    return _line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name)))
 
 
 def _processes_in(node: Node, place: str, name: str | None) -> set[int]:
@@ -209,9 +210,9 @@ def clients_beside(node: Node, daemon: Daemon, policy: Policy | None = None) -> 
         for other in node.daemons.values()
         if other is daemon or (pod and pod == _pod_uid(node, other)) or (unit and unit == other.runtime.unit)
     ]
+    running = [other for other in daemons if not other.ended]
     inside = _processes_in(node, "pod_uid", pod) | _processes_in(node, "unit", unit)
     others = inside.difference(*(other.clients for other in daemons))
-    running = [other for other in daemons if not other.ended]
     is_known = all(other.clients_known for other in running)
     return sum(len(other.clients) for other in running) + len(others) if is_known else None
 
@@ -300,7 +301,7 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
         return (*reset, f"systemctl restart {quote(unit)}")
     pod = None if daemon_policy.command else pod_of_daemon(node, daemon)
     if pod is not None:
-        return known(_line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))))
+        return known(_command_to_delete(pod))
     in_pod = daemon.declared.by in _BY_KUBERNETES or _pod_uid(node, daemon) is not None
     if _in_container(daemon) or (in_pod and not daemon_policy.command):
         return ()

@@ -140,9 +140,9 @@ def ends_text(step: ManualStep) -> str:
     """Return what the commands of a step end, as a sentence after its text."""
     if step.ends is None or not step.commands:
         return ""
-    clients = (counted(step.ends, "client"),) if step.ends else ()
-    others = (counted(step.ends_without_mps, "process without MPS", "processes without MPS"),)
-    return f" This ends {' and '.join((*clients, *(others if step.ends_without_mps else ()))) or 'no client'}."
+    beside = counted(step.ends_without_mps, "process without MPS", "processes without MPS")
+    parts = {counted(step.ends, "client"): step.ends, beside: step.ends_without_mps}
+    return f" This ends {' and '.join(filter(parts.get, parts)) or 'no client'}."
 
 
 def finding_lines(finding: FindingStatus) -> Iterable[Line]:
