@@ -85,39 +85,18 @@ class Pods:
         )
 
 
-class UnitUsers:
-    """Whose processes are in the units of clients, or below them. /proc shows it also to a container."""
+def users_of_units(proc: Proc) -> dict[str | None, set[int | None]]:
+    """Return the real UIDs of the processes in each unit, or below it, with None for what is unknown. Raises OSError.
 
-    def __init__(self, proc: Proc, clock: Clock) -> None:
-        self._proc = proc
-        self._clock = clock
-        self._users: Mapping[str | None, set[int | None]] | None = None  # By unit, with None for what is unknown.
-        self._searched_at = float("-inf")
-
-    def of(self, reading: ProcessReading, before: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
-        """Return `unit_users`. If the unit was shared `before`, it stays so: its workload must not alternate."""
-        unit, age = parse_cgroup(reading.cgroup or "").own_unit, self._clock.monotonic() - self._searched_at
-        if unit is None:
-            return None
-        # Only root makes units, so that new ones are few.
-        if age >= SEARCH_SECONDS or (self._users is not None and unit not in self._users):
-            self._searched_at, self._users = self._clock.monotonic(), None
-            with contextlib.suppress(OSError):
-                self._users = self._search()
-        users = {reading.uid, *(self._users or {}).get(unit, (None,)), *(before or ())}
-        is_known = None not in users or len(before or ()) > 1
-        return tuple(sorted(uid for uid in users if uid is not None)) if is_known else None
-
-    def _search(self) -> Mapping[str | None, set[int | None]]:
-        """Raises OSError, also if the processes of other users are hidden (hidepid=2): then the first process is."""
-        users: dict[str | None, set[int | None]] = {}
-        for pid in {1, *self._proc.pids()}:
-            member = parse_cgroup(self._proc.certain_text(pid, "cgroup"))
-            # A unit with the first process of this PID namespace may have processes outside it.
-            is_whole = member.own_unit is not None and pid != 1
-            user = real_user(self._proc.certain_text(pid, "status")) if is_whole else None
-            users.setdefault(member.unit, set()).add(user)
-        return users
+    That is also raised if the processes of other users are hidden (hidepid=2): then the first process is.
+    """
+    users: dict[str | None, set[int | None]] = {}
+    for pid in {1, *proc.pids()}:
+        member = parse_cgroup(proc.certain_text(pid, "cgroup"))
+        # A unit with the first process of this PID namespace may have processes outside it.
+        is_known = member.own_unit is not None and pid != 1
+        users.setdefault(member.unit, set()).add(real_user(proc.certain_text(pid, "status")) if is_known else None)
+    return users
 
 
 STATES_SECONDS = 0.4  # least time between two readings of the states of processes
@@ -180,7 +159,8 @@ class Processes:
         """`wait` limits one collection, in seconds."""
         self._proc = Proc(proc, clock)
         self._workloads = workloads or WorkloadProcesses(self._proc, clock)
-        self._units = UnitUsers(self._proc, clock)
+        self._users: dict[str | None, set[int | None]] = {}  # By unit; none at all if they could not be read.
+        self._users_due = float("-inf")
         self._clock = clock
         self._wait = wait
         self._max_pidfds = max_pidfds
@@ -308,7 +288,7 @@ class Processes:
             if before.at - before.started < EXEC_SECONDS or self._workloads.may_know_more(before):
                 after = self._read(pid, before.unit_users)
             else:
-                after = replace(before, at=self._clock.now(), unit_users=self._units.of(before, before.unit_users))
+                after = replace(before, at=self._clock.now(), unit_users=self._unit_users(before, before.unit_users))
             if after is None:  # It cannot be read now.
                 self._young[pid] = (now + SEARCH_SECONDS, before)
             elif after.start_ticks == before.start_ticks:
@@ -329,7 +309,21 @@ class Processes:
             return None
         environment = self._proc.variables(pid, CLIENT_LIMITS, intact=True)
         reading = replace(reading, environment=environment, slurmstepd=self._workloads.slurmstepd(reading.cgroup))
-        return replace(reading, unit_users=self._units.of(reading, users))
+        return replace(reading, unit_users=self._unit_users(reading, users))
+
+    def _unit_users(self, reading: ProcessReading, before: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """Return `unit_users`. If the unit was shared `before`, it stays so: its workload must not alternate."""
+        unit, now = parse_cgroup(reading.cgroup or "").own_unit, self._clock.monotonic()
+        if unit is None:
+            return None
+        # Only root makes units, so that new ones are few.
+        if now >= self._users_due or (self._users and unit not in self._users):
+            self._users_due, self._users = now + SEARCH_SECONDS, {}
+            with contextlib.suppress(OSError):
+                self._users = users_of_units(self._proc)
+        users = {reading.uid, *self._users.get(unit, (None,)), *(before or ())}
+        is_known = None not in users or len(before or ()) > 1
+        return tuple(sorted(uid for uid in users if uid is not None)) if is_known else None
 
     def _ending_parents(self, pids: Iterable[int]) -> Iterator[int]:
         """Wait for parents that are ending too.

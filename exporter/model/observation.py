@@ -339,8 +339,8 @@ class ProcessReading:
     `slurmstepd` is the title of root's slurmstepd of its job, as it has the job's number. It is empty if it is unknown
     or not needed, and None if the process is in no job, or if the Slurm in its pod is not trusted.
 
-    `unit_users` are the real UIDs of all processes in its unit, those that were seen there before included. It is None
-    if that is unknown, or not needed: if the unit is shared by its name, or has jobs or containers of its own.
+    `unit_users` are the real UIDs of all processes that were seen in its unit; None if unknown, or not needed because
+    it is in a job or container, or the unit is shared by its name. A unit with jobs or containers is unknown too.
     """
 
     at: float

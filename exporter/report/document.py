@@ -17,12 +17,11 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualStep:
-    """One thing to do, with its commands, and how many clients and other processes on GPUs these end; None: unknown."""
+    """One thing to do, with its commands. `ends` is how many clients these end; None if that is unknown."""
 
     text: str
     commands: tuple[str, ...] = ()
     ends: int | None = None
-    ends_without_mps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,14 +173,11 @@ def _status(alike: Sequence[Finding]) -> FindingStatus:
 def _together(steps: Sequence[ManualStep]) -> ManualStep:
     """Return the same step for several daemons."""
     commands = tuple(dict.fromkeys(command for step in steps for command in step.commands))
-    # The same commands, such as of two daemons in a pod, end the same clients.
-    different = {step.commands: step for step in steps}.values()
-    ends = [step.ends for step in different if step.ends is not None]
+    ends = {step.commands: step.ends for step in steps}.values()  # The same commands end the same clients.
     return replace(
         steps[0],
         commands=commands if len(steps) == 1 else commands[:MOST_GROUPED],
-        ends=sum(ends) if len(ends) == len(different) else None,
-        ends_without_mps=sum(step.ends_without_mps for step in different),
+        ends=None if None in ends else sum(filter(None, ends)),
     )
 
 

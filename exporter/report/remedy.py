@@ -155,11 +155,11 @@ def step_to_rerun(node: Node, pids: Iterable[int], text: str) -> ManualStep:
         return ManualStep(text=text)
     ended = set[int]().union(*map(found.__getitem__, commands))
     clients = {pid for daemon in node.daemons.values() for pid in daemon.clients}
+    beside = f", {others} of them on GPUs without MPS" if (others := len(ended - clients)) else ""
     return ManualStep(
-        text=f"{text} A restart ends all of their processes.",
+        text=f"{text} All of their processes end{beside}.",
         commands=commands,
         ends=len(ended & clients) if clients <= node.processes.keys() else None,
-        ends_without_mps=len(ended - clients),
     )
 
 
@@ -178,25 +178,30 @@ def _command_to_rerun(node: Node, pid: int) -> tuple[str, set[int]] | None:
             place, command = "unit", None if source and source.problems else f"systemctl restart {quote(name)}"
         case _:
             return None
-    ended = {pid} | _processes_in(node, place, getattr(member, place))
-    owners = {each and (workload_of(each), each.uid) for each in map(node.processes.get, ended)}
-    return (command, ended) if command is not None and len(owners) == 1 else None
+    ended = _ended_with(node, {place: getattr(member, place)})
+    owners = {each and (workload_of(each), each.uid) for each in map(node.processes.get, {pid} | (ended or set()))}
+    return (command, {pid} | ended) if command is not None and ended is not None and len(owners) == 1 else None
 
 
 def _command_to_delete(pod: PodFound) -> str | None:
     return _line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name)))
 
 
-def _processes_in(node: Node, place: str, name: str | None) -> set[int]:
-    """Return the processes that use GPUs in a unit, pod or job of this name, and the clients of the daemons in it."""
+def _ended_with(node: Node, places: Mapping[str, str | None], daemon: Daemon | None = None) -> set[int] | None:
+    """Return the processes on GPUs in a unit, pod or job, and the clients of the daemons in it and of this `daemon`.
+
+    None if the clients of such a daemon are unknown.
+    """
 
     def is_there(process: ProcessReading | DaemonProcess | None) -> bool:
-        return name is not None and getattr(cgroup_of(process), place) == name
+        return any(name and getattr(cgroup_of(process), place) == name for place, name in places.items())
 
     daemons, gpus = node.daemons.values(), node.gpus.values()
-    pids = set[int]().union(*(daemon.clients for daemon in daemons), *(gpu.bypassing_processes for gpu in gpus))
-    inside = (daemon.clients for daemon in daemons if not daemon.ended and is_there(daemon.runtime.process))
-    return {pid for pid in pids if is_there(node.processes.get(pid))}.union(*inside)
+    inside = [each for each in daemons if not each.ended and (each is daemon or is_there(each.runtime.last_process))]
+    if not all(each.clients_known for each in inside):
+        return None
+    pids = set[int]().union(*(gpu.bypassing_processes for gpu in gpus), *(each.clients for each in daemons))
+    return {pid for pid in pids if is_there(node.processes.get(pid))}.union(*(each.clients for each in inside))
 
 
 def clients_beside(node: Node, daemon: Daemon, policy: Policy | None = None) -> int | None:
@@ -204,17 +209,9 @@ def clients_beside(node: Node, daemon: Daemon, policy: Policy | None = None) -> 
 
     The device plugin has a daemon for each resource in one pod.
     """
-    pod, unit = _pod_uid(node, daemon), (policy or Policy()).daemon_policy_of(daemon).unit
-    daemons = [
-        other
-        for other in node.daemons.values()
-        if other is daemon or (pod and pod == _pod_uid(node, other)) or (unit and unit == other.runtime.unit)
-    ]
-    running = [other for other in daemons if not other.ended]
-    inside = _processes_in(node, "pod_uid", pod) | _processes_in(node, "unit", unit)
-    others = inside.difference(*(other.clients for other in daemons))
-    is_known = all(other.clients_known for other in running)
-    return sum(len(other.clients) for other in running) + len(others) if is_known else None
+    unit = (policy or Policy()).daemon_policy_of(daemon).unit
+    ended = _ended_with(node, {"pod_uid": _pod_uid(node, daemon), "unit": unit}, daemon)
+    return None if ended is None else len(ended)
 
 
 def _pod_uid(node: Node, daemon: Daemon) -> str | None:

@@ -140,9 +140,7 @@ def ends_text(step: ManualStep) -> str:
     """Return what the commands of a step end, as a sentence after its text."""
     if step.ends is None or not step.commands:
         return ""
-    beside = counted(step.ends_without_mps, "process without MPS", "processes without MPS")
-    parts = {counted(step.ends, "client"): step.ends, beside: step.ends_without_mps}
-    return f" This ends {' and '.join(filter(parts.get, parts)) or 'no client'}."
+    return f" This ends {counted(step.ends, 'client') if step.ends else 'no client'}."
 
 
 def finding_lines(finding: FindingStatus) -> Iterable[Line]:
