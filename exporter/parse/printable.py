@@ -61,23 +61,19 @@ def is_service_name(name: str) -> bool:
 
 
 SHARED_UNITS = r"""
-    init dbus(?:-broker)? user user-runtime-dir session-.+ machine-.+ systemd-(?:logind|machined|nspawn|udevd)
-    getty serial-getty console-getty ssh sshd.* dropbear mosh.* telnet.* x?inetd rlogin rsh rexec screen.* tmux.*
-    gdm3? lightdm sddm lxdm xdm kdm ly greetd display-manager xrdp.* .*vnc.* x2go.* nx(?:d|server) dcv.* vsm.*
-    teleport.* cockpit.* guac.* tomcat[0-9]* shellinabox ttyd wetty webmin code-server.* openvscode-server rstudio.*
-    jupyter(?:hub|lab|-notebook|-server)? openondemand.* ondemand.* httpd(?:24-httpd)? apache2? nginx uwsgi
-    cron(?:d|ie|-.+)? anacron fcron incrond? systemd-cron.* atd? rc-local cloud-(?:init|final) salt-minion puppet
-    amazon-ssm-agent google-(?:guest-agent|startup-scripts) walinuxagent supervisord? circusd? monit pm2.* runsvdir
-    (?:.+_)?slurm(?:d|ctld|dbd|restd|stepd) pbs torque trqauthd maui moab openpbs pbspro.* pbs[-_].+ torque-.+
-    lsfd? lsf[-_].+ lim sbatchd openlava.* (?:ht)?condor(?:[-_].+)? flux(?:-(?:broker|core|sched).*)? oar(?:-.+)?
-    cobalt hq-worker hyperqueue.* sge.* gridengine.* uge.* univa.* execd ocs.* gcs(?:[0-9-].*)? palsd? prted? orted
-    ray(?:let|-(?:head|worker|node|cluster).*)? dask(?:-(?:worker|scheduler).*)? spark-(?:master|worker).* hadoop.*
-    .*nodemanager airflow.* celery.* prefect.* dagster.* clearml-agent.* determined-agent.* rundeckd? boinc.*
-    dockerd? balena.* containerd.* buildkitd? crio cri-.* kubelet k3s.* k0s.* rke2-.* microk8s.* nomad.* ecs lxd.* lxc.*
-    podman(?:-(?:auto-update|restart|clean-transient))? snap\.(?:docker|lxd|microk8s|k8s)\..+ incus.* libvirtd virtqemud
-    mesos.* dcos.* concourse.* gitlab-runner.* jenkins.* hudson buildkite.* buildbot.* actions[.-]runner.* zuul.*
-    github.*runner.* act[-_]runner.* gitea.* forgejo.* woodpecker.* drone(?:-runner.*)? teamcity.* bamboo.* circleci.*
-    vsts\.agent\..+ azure-pipelines.* go-agent
+    init dbus user user-runtime-dir session-.+ machine-.+ systemd-(?:logind|machined|nspawn) (?:.+-)?getty ssh sshd.*
+    dropbear mosh.* x?inetd screen.* tmux.* gdm3? lightdm sddm lxdm xdm greetd display-manager xrdp.* .*vnc.* x2go.*
+    nxserver dcv.* teleport.* cockpit.* guac.* guacd tomcat[0-9]* ttyd code-server.* rstudio.* openondemand.* ondemand.*
+    jupyter jupyterhub jupyterlab httpd.* apache2? nginx uwsgi cron cron-.+ crond cronie anacron fcron incron at atd
+    rc-local supervisor supervisord circusd monit pm2.* (?:.+_)?(?:slurmd|slurmctld|slurmdbd|slurmrestd|slurmstepd)
+    openpbs pbs pbs[-_].+ pbspro.* torque.* trqauthd maui moab lsf lsfd lsf[-_].+ lim sbatchd openlava.* condor htcondor
+    (?:ht)?condor[-_].+ flux flux-(?:broker|core).* oar-.+ cobalt hyperqueue.* sge.* sgeexecd.* gridengine.* uge.* execd
+    ocs.* gcs(?:[0-9-].*)? palsd ray raylet ray-(?:head|worker|node).* dask dask-(?:worker|scheduler).* hadoop.*
+    spark-(?:master|worker).* .*nodemanager airflow.* celery.* prefect.* clearml-agent.* determined-agent.* buildkitd
+    docker dockerd containerd.* crio cri-.* kubelet k3s.* k0s.* rke2-.* nomad.* podman podman-(?:auto-update|restart)
+    snap\.(?:docker|lxd|microk8s|k8s)\..+ lxc.* lxd.* incus.* libvirtd virtqemud ecs mesos.* gitlab-runner.* jenkins.*
+    buildkite.* buildbot.* actions[.-]runner.* github.*runner.* act[-_]runner.* gitea.* forgejo.* woodpecker.* drone
+    drone-runner.* teamcity.* bamboo.* circleci.* concourse.* zuul.* vsts\.agent\..+ go-agent
 """
 """Patterns of units that run the work of many: logins, batch systems, containers, schedulers and builds. Such a unit is
 no workload, and no command names it. An instance, `NAME@INSTANCE`, is like the unit itself."""

@@ -92,8 +92,8 @@ def cgroup_of(process: ProcessReading | DaemonProcess | None) -> CgroupMembershi
 def workload_of(process: ProcessReading | DaemonProcess | None) -> Workload | None:
     """Return the workload of a process: its job, pod, task, container, unit or user; None if all are unknown.
 
-    A pod is named by its UID, which is known at once. Its name may be known later, or never. A unit that has processes
-    of other users, root included, is no workload: as of a unit that runs the work of many, the user's name says more.
+    A pod is named by its UID, which is known at once. Its name may be known later, or never. A unit with processes of
+    other users, root included, is no workload.
     """
     if process is None:
         return None
