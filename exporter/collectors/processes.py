@@ -308,7 +308,7 @@ class Processes:
         if reading is None:
             return None
         environment = self._proc.variables(pid, CLIENT_LIMITS, intact=True)
-        reading = replace(reading, environment=environment, slurmstepd=self._workloads.slurmstepd(reading.cgroup))
+        reading = replace(reading, environment=environment, job_source=self._workloads.job_source(reading.cgroup, pid))
         return replace(reading, unit_users=self._unit_users(reading, users))
 
     def _unit_users(self, reading: ProcessReading, before: tuple[int, ...] | None) -> tuple[int, ...] | None:

@@ -86,7 +86,7 @@ def _add_death(node: Node, death: Death) -> Node:
 
 def cgroup_of(process: ProcessReading | DaemonProcess | None) -> CgroupMembership:
     """Return what a process belongs to by its cgroup; empty if the process is unknown."""
-    return parse_cgroup("") if process is None else parse_cgroup(process.cgroup or "", process.slurmstepd)
+    return parse_cgroup("") if process is None else parse_cgroup(process.cgroup or "", process.job_source)
 
 
 def workload_of(process: ProcessReading | DaemonProcess | None) -> Workload | None:
@@ -98,7 +98,7 @@ def workload_of(process: ProcessReading | DaemonProcess | None) -> Workload | No
     if process is None:
         return None
     users = process.unit_users if isinstance(process, ProcessReading) else None
-    return _workload(process.cgroup or "", process.slurmstepd, _user(process), not set(users or ()) - {process.uid})
+    return _workload(process.cgroup or "", process.job_source, _user(process), not set(users or ()) - {process.uid})
 
 
 def _user(process: ProcessReading | DaemonProcess) -> str | None:
@@ -106,8 +106,8 @@ def _user(process: ProcessReading | DaemonProcess) -> str | None:
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
-def _workload(cgroup: str, slurmstepd: str | None, user: str | None, alone: bool) -> Workload | None:
-    member = parse_cgroup(cgroup, slurmstepd)
+def _workload(cgroup: str, job_source: str | None, user: str | None, alone: bool) -> Workload | None:
+    member = parse_cgroup(cgroup, job_source)
     names = (
         (WorkloadKind.JOB, member.job_id),
         (WorkloadKind.POD, member.pod_uid),

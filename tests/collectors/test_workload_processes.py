@@ -66,18 +66,18 @@ class Processes:
             pid=DAEMON,
             start_ticks=9000,
             cgroup=f"0::{cgroup}\n",
-            slurmstepd=self.title(cgroup),
+            job_source=self.title(cgroup),
         )
         found = self.collector.of(daemon)
         assert all(each.start_ticks == each.pid * 100 for each in found)
         return [(each.pid, each.role) for each in found]
 
     def title(self, cgroup: str) -> str | None:
-        return self.collector.slurmstepd(f"0::{cgroup}\n")
+        return self.collector.job_source(f"0::{cgroup}\n")
 
     def may_know_more(self, cgroup: str) -> bool:
         process = ProcessReading(at=1.0, pid=7, start_ticks=1, started=1.0, cgroup=f"0::{cgroup}\n")
-        return self.collector.may_know_more(replace(process, slurmstepd=self.title(cgroup)))
+        return self.collector.may_know_more(replace(process, job_source=self.title(cgroup)))
 
 
 @pytest.fixture
