@@ -86,14 +86,12 @@ class Pods:
 
 
 def users_of_units(proc: Proc) -> dict[str | None, set[int | None]]:
-    """Return the real UIDs of the processes in each unit, or below it, with None for what is unknown. Raises OSError.
-
-    That is also raised if the processes of other users are hidden (hidepid=2): then the first process is.
-    """
+    """Return the real UIDs of the processes in each unit, or below it, None for what is unknown. Raises OSError."""
     users: dict[str | None, set[int | None]] = {}
     for pid in {1, *proc.pids()}:
+        # Where the processes of other users are hidden (hidepid=2), the first process cannot be read. A unit with the
+        # first process of this PID namespace may have processes outside it.
         member = parse_cgroup(proc.certain_text(pid, "cgroup"))
-        # A unit with the first process of this PID namespace may have processes outside it.
         is_known = member.own_unit is not None and pid != 1
         users.setdefault(member.unit, set()).add(real_user(proc.certain_text(pid, "status")) if is_known else None)
     return users
@@ -173,8 +171,8 @@ class Processes:
         self._poll = select.poll()
         self._retry_at: dict[int, float] = {}
         """When each process that was not found is searched again."""
-        self._young: dict[int, tuple[float, ProcessReading]] = {}
-        """When each process that is young, in a unit, or in a job of unknown number is read again; its last reading."""
+        self._again: dict[int, tuple[float, ProcessReading]] = {}
+        """When each process is read again, as far as it may have changed, and its last reading."""
         self._recheck_due = 0.0
         self._unknown: frozenset[int] = frozenset()
         """Processes of which it is unknown whether they run."""
@@ -275,31 +273,25 @@ class Processes:
                     yield ProcessExit(at=self._clock.now(), pid=pid, start_ticks=started)
             else:
                 self._known[pid], self._parents[pid] = reading.start_ticks, reading.parent
-                if reading.at - reading.started < EXEC_SECONDS:
-                    self._young[pid] = (now + EXEC_SECONDS, reading)
-                elif self._may_change(reading):
-                    self._young[pid] = (now + SEARCH_SECONDS, reading)
+                is_young = reading.at - reading.started < EXEC_SECONDS
+                self._again[pid] = (now + (EXEC_SECONDS if is_young else SEARCH_SECONDS), reading)
                 yield reading
 
     def _executed(self, now: float) -> Iterator[ProcessReading]:
         """Read some processes again, and report those that run another program, or have other known values."""
-        for pid in [pid for pid, (due, _) in self._young.items() if due <= now]:
-            _, before = self._young.pop(pid)
+        for pid in [pid for pid, (due, _) in self._again.items() if due <= now]:
+            _, before = self._again.pop(pid)
             if before.at - before.started < EXEC_SECONDS or self._workloads.may_know_more(before):
                 after = self._read(pid, before.unit_users)
             else:
                 after = replace(before, at=self._clock.now(), unit_users=self._unit_users(before, before.unit_users))
             if after is None:  # It cannot be read now.
-                self._young[pid] = (now + SEARCH_SECONDS, before)
+                self._again[pid] = (now + SEARCH_SECONDS, before)
             elif after.start_ticks == before.start_ticks:
                 after = replace(after, started=before.started, parent=before.parent)
-                if self._may_change(after):
-                    self._young[pid] = (now + SEARCH_SECONDS, after)
+                self._again[pid] = (now + SEARCH_SECONDS, after)
                 if after != replace(before, at=after.at):
                     yield after
-
-    def _may_change(self, reading: ProcessReading) -> bool:
-        return parse_cgroup(reading.cgroup or "").own_unit is not None or self._workloads.may_know_more(reading)
 
     def _read(self, pid: int, users: tuple[int, ...] | None = None) -> ProcessReading | None:
         reading = None
@@ -349,7 +341,7 @@ class Processes:
     def _forget(self, pid: int) -> None:
         self._known.pop(pid, None)
         self._parents.pop(pid, None)
-        self._young.pop(pid, None)
+        self._again.pop(pid, None)
         descriptor = self._pidfds.pop(pid, None)
         if descriptor is not None:
             self._poll.unregister(descriptor)

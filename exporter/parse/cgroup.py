@@ -193,8 +193,8 @@ class CgroupMembership:
     @property
     def own_unit(self) -> str | None:
         """The unit, unless the process belongs to less than that: a job, slot, pod, task, container, or a user."""
-        less = self.job_or_pod or self.container
-        return None if less or self.unit is None or is_shared_unit(self.unit) else self.unit
+        less = self.is_in_container or self.job_manager is not None
+        return None if less or is_shared_unit(self.unit or "") else self.unit
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)

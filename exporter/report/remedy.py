@@ -10,7 +10,7 @@ from exporter.model.daemon import Daemon, DaemonState, NamedBy
 from exporter.model.identity import JobManager, ProcessIdentity, Workload, WorkloadKind, identity_of
 from exporter.model.incident import ClientDetails
 from exporter.model.node import CollectorName, Node
-from exporter.model.observation import DaemonProcess, GpuUuid, PodFound, ProcessReading
+from exporter.model.observation import DaemonProcess, GpuUuid, ProcessReading
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.cgroup import parse_step
@@ -144,10 +144,9 @@ _JOB = re.compile(r"[0-9]{1,10}(?:\[[0-9]{1,10}\])?(?:\.[A-Za-z0-9][A-Za-z0-9.-]
 
 
 def step_to_rerun(node: Node, pids: Iterable[int], text: str) -> ManualStep:
-    """Return how to restart the units, pods and jobs of processes, and how many processes that use GPUs that ends.
+    """Return how to restart the units, pods and jobs of processes, and how many MPS clients that ends.
 
-    A process in a plain shell or an unnamed container has no such command. Neither has one in a unit, pod or job of
-    other users or workloads too, or in a unit of which that is unknown now: the command would end their work.
+    A process in a plain shell or an unnamed container has no such command, nor one that shares the place with others.
     """
     found = dict(filter(None, (_command_to_rerun(node, pid) for pid in pids)))
     commands = tuple(sorted(found)[:MOST_RERUN])
@@ -171,27 +170,20 @@ def _command_to_rerun(node: Node, pid: int) -> tuple[str, set[int]] | None:
     member, workload, pod = cgroup_of(process), workload_of(process), pod_of(node, process)
     match workload:
         case Workload(kind=WorkloadKind.POD) if pod is not None and parse_step(process.cgroup or "") is None:
-            place, command = "pod_uid", _command_to_delete(pod)
+            place, command = "pod_uid", join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))
         case Workload(kind=WorkloadKind.JOB, name=name) if member.job_manager in _RERUN and _JOB.fullmatch(name):
             place, command = "job_id", f"{_RERUN[member.job_manager]} {quote(name)}"
         case Workload(kind=WorkloadKind.UNIT, name=name) if process.unit_users and is_service_name(name):
-            place, command = "unit", None if source and source.problems else f"systemctl restart {quote(name)}"
+            place, command = "unit", "" if source and source.problems else f"systemctl restart {quote(name)}"
         case _:
             return None
     ended = _ended_with(node, {place: getattr(member, place)})
-    owners = {each and (workload_of(each), each.uid) for each in map(node.processes.get, {pid} | (ended or set()))}
-    return (command, {pid} | ended) if command is not None and ended is not None and len(owners) == 1 else None
-
-
-def _command_to_delete(pod: PodFound) -> str | None:
-    return _line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name)))
+    owners = {each and (workload_of(each), each.uid) for each in map(node.processes.get, (pid, *(ended or ())))}
+    return (command, {pid} | ended) if ended is not None and len(owners) == 1 and command and _line(command) else None
 
 
 def _ended_with(node: Node, places: Mapping[str, str | None], daemon: Daemon | None = None) -> set[int] | None:
-    """Return the processes on GPUs in a unit, pod or job, and the clients of the daemons in it and of this `daemon`.
-
-    None if the clients of such a daemon are unknown.
-    """
+    """Return the processes on GPUs in a place, and the clients of this `daemon` and of those there; None if unknown."""
 
     def is_there(process: ProcessReading | DaemonProcess | None) -> bool:
         return any(name and getattr(cgroup_of(process), place) == name for place, name in places.items())
@@ -298,7 +290,7 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
         return (*reset, f"systemctl restart {quote(unit)}")
     pod = None if daemon_policy.command else pod_of_daemon(node, daemon)
     if pod is not None:
-        return known(_command_to_delete(pod))
+        return known(_line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))))
     in_pod = daemon.declared.by in _BY_KUBERNETES or _pod_uid(node, daemon) is not None
     if _in_container(daemon) or (in_pod and not daemon_policy.command):
         return ()
