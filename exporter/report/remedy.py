@@ -139,7 +139,7 @@ _RERUN = {
 }
 """What reruns a job. Flux has no such command."""
 
-_JOB = re.compile(r"[0-9]{1,10}(?:\[[0-9]{1,10}\])?(?:\.[A-Za-z0-9][A-Za-z0-9.-]{0,254})?")
+_JOB = re.compile(r"[0-9]{1,19}(?:\[[0-9]{1,10}\])?(?:\.[A-Za-z0-9][A-Za-z0-9.-]{0,254})?")
 """A job's ID for a command, such as `42`, `1234[7].server`, `123.0`, or `1.2`."""
 
 
