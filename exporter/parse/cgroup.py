@@ -189,8 +189,7 @@ class CgroupMembership:
     @property
     def own_unit(self) -> str | None:
         """The unit, unless the process belongs to less than that: a job, slot, pod, task, container, or a user."""
-        less = self.is_in_container or self.job_manager is not None
-        return None if less or is_shared_unit(self.unit or "") else self.unit
+        return self.unit if self.is_of_node and not is_shared_unit(self.unit or "") else None
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
