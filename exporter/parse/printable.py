@@ -64,7 +64,7 @@ SHARED_UNITS = r"""
     init dbus user user-runtime-dir session-.+ machine-.+ systemd-(?:logind|machined|nspawn) (?:.+-)?getty ssh sshd.*
     dropbear mosh.* x?inetd screen.* tmux.* gdm3? lightdm sddm lxdm xdm greetd display-manager xrdp.* .*vnc.* x2go.*
     nxserver dcv.* teleport.* cockpit.* guac.* guacd tomcat[0-9]* ttyd code-server.* rstudio.* openondemand.* ondemand.*
-    jupyter jupyterhub jupyterlab httpd.* apache2? nginx uwsgi cron cron-.+ crond cronie anacron fcron incron at atd
+    jupyterhub httpd.* apache2? nginx uwsgi cron cron-.+ crond cronie anacron fcron incron at atd
     rc-local supervisor supervisord circusd monit pm2.* (?:.+_)?(?:slurmd|slurmctld|slurmdbd|slurmrestd|slurmstepd)
     openpbs pbs pbs[-_].+ pbspro.* torque.* trqauthd maui moab lsf lsfd lsf[-_].+ lim sbatchd openlava.* condor htcondor
     (?:ht)?condor[-_].+ flux flux-(?:broker|core).* oar-.+ cobalt hyperqueue.* sge.* sgeexecd.* gridengine.* uge.* execd

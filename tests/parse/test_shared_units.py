@@ -36,8 +36,8 @@ OTHERS = r"""
 OF_ONE_SERVICE = """
     vllm.service vllm@0.service triton.service nvidia-cuda-mps.service nvidia-cuda-mps@0.service train.service
     run-u12.service run-r1a2b.scope ray-tracer.service flux-dev.service podman-vllm.service docker-vllm.service
-    drone-vision.service spark-llm.service jupyter-alice-singleuser.service condorcet.service attention.service
-    voice-agent.service cronos.service usermodel.service pbsmith.service
+    drone-vision.service spark-llm.service jupyter.service jupyter-alice-singleuser.service condorcet.service
+    attention.service voice-agent.service cronos.service usermodel.service pbsmith.service
 """
 
 

@@ -13,6 +13,8 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import plain
 from exporter.page.page import Page
 from exporter.report.document import ManualStep
+from exporter.report.finding import Finding, finding_statuses
+from exporter.report.problems import DaemonProblem
 from exporter.report.remedy import clients_beside, commands_to_restart, commands_to_start, step_to_rerun
 from exporter.state.processes import workload_of
 from exporter.watchdog.context import DaemonPolicy, Policy
@@ -218,6 +220,13 @@ def test_a_daemon_that_a_shared_unit_declares_is_not_restarted_through_it() -> N
             daemon = node.daemons[DAEMON]
             commands = (*commands_to_start(node, daemon, policy), *commands_to_restart(node, daemon, policy))
             assert not [each for each in commands if unit in each]
+
+
+def test_the_same_command_for_two_daemons_ends_its_clients_once() -> None:
+    step = ManualStep(text="Restart.", commands=("kubectl delete pod --namespace team mps-0",), ends=3)
+    found = [Finding(DaemonProblem.DAEMON_UNRESPONSIVE, at=AT, daemon=name, steps=(step,)) for name in ("/a", "/b")]
+    (status,) = finding_statuses(found)
+    assert status.steps == (step,)
 
 
 def test_counts_the_clients_of_all_daemons_of_a_unit() -> None:
