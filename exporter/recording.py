@@ -32,6 +32,7 @@ from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.model.values import build, plain
+from exporter.parse.printable import SHARED_UNITS
 
 WORDS = """
     accept accepting access action active again agent all allocating allowed already anonymous applications are
@@ -89,7 +90,7 @@ class Mask:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._words = frozenset(WORDS.split())
+        self._words = frozenset((*WORDS.split(), *re.findall("[a-z]+", SHARED_UNITS)))
         self._letters: Callable[[str, str], Mapping[str, str]] = lru_cache(maxsize=1 << 16)(self._permutation)
 
     def text(self, text: str) -> str:

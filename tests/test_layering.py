@@ -67,7 +67,7 @@ PACKAGES: Mapping[str, str] = {
     "libcuda_probes": "clock collectors model parse",
     "actions": "clock collectors model parse",
     "config": "collectors errors model parse",
-    "recording": "config errors model",
+    "recording": "config errors model parse",
     "log": "config parse report",
     "status_client": "errors model parse report",
     "remote_client": "collectors errors parse report status_client",

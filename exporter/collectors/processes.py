@@ -21,8 +21,8 @@ from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import AddressWant, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.settings import CLIENT_LIMITS
-from exporter.parse.cgroup import parse_pod_directory
-from exporter.parse.proc import children_page_faults, is_exiting
+from exporter.parse.cgroup import parse_cgroup, parse_pod_directory
+from exporter.parse.proc import children_page_faults, is_exiting, real_user
 
 _INFO = struct.Struct("=QQ11Ii")
 """The first version of struct pidfd_info (include/uapi/linux/pidfd.h): first `mask`, last `exit_code`."""
@@ -85,6 +85,18 @@ class Pods:
         )
 
 
+def users_of_units(proc: Proc) -> dict[str | None, set[int | None]]:
+    """Return the real UIDs of the processes in each unit, or below it, None for what is unknown. Raises OSError."""
+    users: dict[str | None, set[int | None]] = {}
+    for pid in {1, *proc.pids()}:
+        # Where the processes of other users are hidden (hidepid=2), the first process cannot be read. A unit with the
+        # first process of this PID namespace may have processes outside it.
+        member = parse_cgroup(proc.certain_text(pid, "cgroup"))
+        is_known = member.own_unit is not None and pid != 1
+        users.setdefault(member.unit, set()).add(real_user(proc.certain_text(pid, "status")) if is_known else None)
+    return users
+
+
 STATES_SECONDS = 0.4  # least time between two readings of the states of processes
 
 _STUCK = "D"
@@ -145,6 +157,8 @@ class Processes:
         """`wait` limits one collection, in seconds."""
         self._proc = Proc(proc, clock)
         self._workloads = workloads or WorkloadProcesses(self._proc, clock)
+        self._users: dict[str | None, set[int | None]] = {}  # By unit; none at all if they could not be read.
+        self._users_due = float("-inf")
         self._clock = clock
         self._wait = wait
         self._max_pidfds = max_pidfds
@@ -157,8 +171,8 @@ class Processes:
         self._poll = select.poll()
         self._retry_at: dict[int, float] = {}
         """When each process that was not found is searched again."""
-        self._young: dict[int, tuple[float, ProcessReading]] = {}
-        """When each young process, or one in a job of an unknown number, is read again, and its last reading."""
+        self._again: dict[int, tuple[float, ProcessReading]] = {}
+        """When each process is read again, as far as it may have changed, and its last reading."""
         self._recheck_due = 0.0
         self._unknown: frozenset[int] = frozenset()
         """Processes of which it is unknown whether they run."""
@@ -259,34 +273,49 @@ class Processes:
                     yield ProcessExit(at=self._clock.now(), pid=pid, start_ticks=started)
             else:
                 self._known[pid], self._parents[pid] = reading.start_ticks, reading.parent
-                if reading.at - reading.started < EXEC_SECONDS:
-                    self._young[pid] = (now + EXEC_SECONDS, reading)
-                elif self._workloads.may_know_more(reading):
-                    self._young[pid] = (now + SEARCH_SECONDS, reading)
+                is_young = reading.at - reading.started < EXEC_SECONDS
+                self._again[pid] = (now + (EXEC_SECONDS if is_young else SEARCH_SECONDS), reading)
                 yield reading
 
     def _executed(self, now: float) -> Iterator[ProcessReading]:
         """Read some processes again, and report those that run another program, or have other known values."""
-        for pid in [pid for pid, (due, _) in self._young.items() if due <= now]:
-            _, before = self._young.pop(pid)
-            after = self._read(pid)
+        for pid in [pid for pid, (due, _) in self._again.items() if due <= now]:
+            _, before = self._again.pop(pid)
+            if before.at - before.started < EXEC_SECONDS or self._workloads.may_know_more(before):
+                after = self._read(pid, before.unit_users)
+            else:
+                after = replace(before, at=self._clock.now(), unit_users=self._unit_users(before, before.unit_users))
             if after is None:  # It cannot be read now.
-                self._young[pid] = (now + SEARCH_SECONDS, before)
+                self._again[pid] = (now + SEARCH_SECONDS, before)
             elif after.start_ticks == before.start_ticks:
                 after = replace(after, started=before.started, parent=before.parent)
-                if self._workloads.may_know_more(after):
-                    self._young[pid] = (now + SEARCH_SECONDS, after)
+                self._again[pid] = (now + SEARCH_SECONDS, after)
                 if after != replace(before, at=after.at):
                     yield after
 
-    def _read(self, pid: int) -> ProcessReading | None:
+    def _read(self, pid: int, users: tuple[int, ...] | None = None) -> ProcessReading | None:
         reading = None
         with contextlib.suppress(OSError):
             reading = self._proc.facts(pid)
         if reading is None:
             return None
         environment = self._proc.variables(pid, CLIENT_LIMITS, intact=True)
-        return replace(reading, environment=environment, job_source=self._workloads.job_source(reading.cgroup, pid))
+        reading = replace(reading, environment=environment, job_source=self._workloads.job_source(reading.cgroup, pid))
+        return replace(reading, unit_users=self._unit_users(reading, users))
+
+    def _unit_users(self, reading: ProcessReading, before: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """Return `unit_users`. If the unit was shared `before`, it stays so: its workload must not alternate."""
+        unit, now = parse_cgroup(reading.cgroup or "").own_unit, self._clock.monotonic()
+        if unit is None:
+            return None
+        # Only root makes units, so that new ones are few.
+        if now >= self._users_due or (self._users and unit not in self._users):
+            self._users_due, self._users = now + SEARCH_SECONDS, {}
+            with contextlib.suppress(OSError):
+                self._users = users_of_units(self._proc)
+        users = {reading.uid, *self._users.get(unit, (None,)), *(before or ())}
+        is_known = None not in users or len(before or ()) > 1
+        return tuple(sorted(uid for uid in users if uid is not None)) if is_known else None
 
     def _ending_parents(self, pids: Iterable[int]) -> Iterator[int]:
         """Wait for parents that are ending too.
@@ -312,7 +341,7 @@ class Processes:
     def _forget(self, pid: int) -> None:
         self._known.pop(pid, None)
         self._parents.pop(pid, None)
-        self._young.pop(pid, None)
+        self._again.pop(pid, None)
         descriptor = self._pidfds.pop(pid, None)
         if descriptor is not None:
             self._poll.unregister(descriptor)

@@ -145,7 +145,7 @@ NAME = typed(
 )
 NAMESPACE = typed(str, "a namespace of Kubernetes", re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?").fullmatch)
 PAGE = typed(str, "a path such as /metrics, where the exporter has no other page", _is_free_page)
-UNIT = typed(str, "a service such as nvidia-cuda-mps.service", is_service_name)
+UNIT = typed(str, "a service that runs nothing else, such as nvidia-cuda-mps.service", is_service_name)
 
 POD_LABEL = typed(
     str,

@@ -136,6 +136,7 @@ class SimulatedProcess:
             command=self.workload.command,
             cgroup=f"{self.workload.cgroup}\n",
             environment=self.workload.environment,
+            unit_users=(self.workload.uid,),
         )
 
     def exit(self, at: float, wait_status: int | None = None) -> kinds.ProcessExit:

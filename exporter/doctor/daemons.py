@@ -331,7 +331,7 @@ def _install_drop_in(facts: Facts, name: str) -> tuple[str, ...]:
     """Return what restricts the fifo after each start, if a system service runs the daemon."""
     daemon = facts.node.daemons.get(name)
     unit = None if daemon is None else daemon.runtime.unit or daemon.declared.unit
-    if unit is None or not is_service_name(unit) or unit.startswith("user@"):
+    if unit is None or not is_service_name(unit):
         return ()
     source = f"{UNITS}/nvidia-cuda-mps.service.d/restrict-log.conf"
     return f"install -Dm 644 -t {quoted(f'/etc/systemd/system/{unit}.d')} {source}", "systemctl daemon-reload"

@@ -130,7 +130,7 @@ def read_process(reading: ProcessReading, proc: Proc) -> ProcessFacts:
         uid=reading.uid,
         user=reading.user,
         command=reading.command,
-        unit=owner.unit,
+        unit=owner.own_unit,
         container=owner.container or owner.pod_uid,
         variables=variables,
         pipe=None if variables is None else _identity(pipe, root),

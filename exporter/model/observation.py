@@ -339,6 +339,9 @@ class ProcessReading:
     `job_source` is what names its job if its cgroup does not suffice: the title of root's slurmstepd, the arguments of
     root's condor_starter with zero bytes between them, the working directory of root's sge_shepherd, or the UID of
     Flux's broker. It is empty if it is unknown, and None without a job, or if the Slurm in its pod is not trusted.
+
+    `unit_users` are the real UIDs of all processes that were seen in its unit; None if unknown, or not needed because
+    it is in a job or container, or the unit is shared by its name. A unit with jobs or containers is unknown too.
     """
 
     at: float
@@ -353,6 +356,7 @@ class ProcessReading:
     job_source: str | None = None
     environment: Mapping[str, str] | None = None
     parent: ProcessIdentity | None = None
+    unit_users: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

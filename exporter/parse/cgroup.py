@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from exporter.model.identity import JobManager
+from exporter.parse.printable import is_shared_unit
 
 CGROUP_CACHE_SIZE = 1024
 """How many texts stay parsed: more than a node has clients, because each client is read again and again."""
@@ -184,6 +185,11 @@ class CgroupMembership:
         """Whether it is in no job, container, pod or task: it may be of root's batch system, or what that started."""
         inside = self.job_manager or self.container or self.pod_uid or self.task
         return inside is None and not self.is_of_user
+
+    @property
+    def own_unit(self) -> str | None:
+        """The unit, unless the process belongs to less than that: a job, slot, pod, task, container, or a user."""
+        return self.unit if self.is_of_node and not is_shared_unit(self.unit or "") else None
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)

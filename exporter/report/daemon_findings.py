@@ -30,7 +30,6 @@ from exporter.report.reasons import reason_text, texts_of
 from exporter.report.remedy import (
     DOCTOR,
     address_of,
-    client_count,
     clients_beside,
     command_to_end_server,
     command_to_kill,
@@ -233,7 +232,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
             step = ManualStep(
                 text=NodeProblem.LOG_BLOCKED.definition.remedy,
                 commands=commands_to_restart(node, daemon, policy),
-                ends=client_count(daemon),
+                ends=clients_beside(node, daemon, policy),
             )
             yield Finding(
                 NodeProblem.LOG_BLOCKED, at=at, since=since, daemon=daemon.name, affected="no client", steps=(step,)
@@ -392,7 +391,7 @@ def _steps(
         case DaemonProblem.DAEMON_ENDED:
             return (ManualStep(text=start), cause)
         case _ if daemon.ended and daemon.declared.expected and watch.quarantine is None:
-            commands, ends = commands_to_start(node, daemon, policy), clients_beside(node, daemon)
+            commands, ends = commands_to_start(node, daemon, policy), clients_beside(node, daemon, policy)
             if problem is DaemonProblem.DAEMON_DOWN:
                 start = (
                     "Start the daemon." if commands else "Have what ran the daemon start it. Delete its pod, if any."
@@ -408,7 +407,7 @@ def _steps(
         case DaemonProblem.DAEMON_UNRESPONSIVE:
             if watch.phase in _RESTARTING:
                 return (_WAIT, cause)
-            commands, ends = commands_to_restart(node, daemon, policy), clients_beside(node, daemon)
+            commands, ends = commands_to_restart(node, daemon, policy), clients_beside(node, daemon, policy)
             text = "If the watchdog does not restart the daemon, restart it" if acts else "Restart the daemon"
             text = f"{text}{', which ends its clients' if ends is None else ''}."
             first = tuple[ManualStep, ...]()

@@ -173,11 +173,11 @@ def _status(alike: Sequence[Finding]) -> FindingStatus:
 def _together(steps: Sequence[ManualStep]) -> ManualStep:
     """Return the same step for several daemons."""
     commands = tuple(dict.fromkeys(command for step in steps for command in step.commands))
-    ends = [step.ends for step in steps if step.ends is not None]
+    ends = {step.commands: step.ends for step in steps}.values()  # The same commands end the same clients.
     return replace(
         steps[0],
         commands=commands if len(steps) == 1 else commands[:MOST_GROUPED],
-        ends=sum(ends) if len(ends) == len(steps) else None,
+        ends=None if None in ends else sum(filter(None, ends)),
     )
 
 

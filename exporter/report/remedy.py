@@ -7,12 +7,13 @@ from shlex import join, quote
 from typing import Any
 
 from exporter.model.daemon import Daemon, DaemonState, NamedBy
-from exporter.model.identity import JobManager, ProcessIdentity, WorkloadKind, identity_of
+from exporter.model.identity import JobManager, ProcessIdentity, Workload, WorkloadKind, identity_of
 from exporter.model.incident import ClientDetails
-from exporter.model.node import Node
-from exporter.model.observation import GpuUuid
+from exporter.model.node import CollectorName, Node
+from exporter.model.observation import DaemonProcess, GpuUuid, ProcessReading
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
+from exporter.parse.cgroup import parse_step
 from exporter.parse.kernel_log import RESET, XIDS
 from exporter.parse.printable import is_service_name, printable
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_arguments
@@ -128,44 +129,81 @@ def command_to_end(node: Node, pid: int) -> str | None:
     return f"kill -TERM {pid}" if pid > 1 and pid in node.processes else None
 
 
+_RERUN = {
+    JobManager.SLURM: "scontrol requeue",
+    JobManager.PBS: "qrerun",
+    JobManager.TORQUE: "qrerun",
+    JobManager.HTCONDOR: "condor_vacate_job",
+    JobManager.LSF: "brequeue",
+    JobManager.GRID_ENGINE: "qmod -rj",
+}
+"""What reruns a job. Flux has no such command."""
+
+_JOB = re.compile(r"[0-9]{1,19}(?:\[[0-9]{1,10}\])?(?:\.[A-Za-z0-9][A-Za-z0-9.-]{0,254})?")
+"""A job's ID for a command, such as `42`, `1234[7].server`, `123.0`, or `1.2`."""
+
+
 def step_to_rerun(node: Node, pids: Iterable[int], text: str) -> ManualStep:
     """Return how to restart the units, pods and jobs of processes, and how many MPS clients that ends.
 
-    A process in a plain shell or an unnamed container has no such command.
+    A process in a plain shell or an unnamed container has no such command, nor one that shares the place with others.
     """
-    found = {command for pid in pids if (command := _command_to_rerun(node, pid)) is not None}
+    found = dict(filter(None, (_command_to_rerun(node, pid) for pid in pids)))
     commands = tuple(sorted(found)[:MOST_RERUN])
-    clients = [pid for daemon in node.daemons.values() for pid in daemon.clients]
-    ends = sum(_command_to_rerun(node, pid) in commands for pid in clients) if commands else None
-    return ManualStep(text=text, commands=commands, ends=ends)
+    if not commands:
+        return ManualStep(text=text)
+    ended = set[int]().union(*map(found.__getitem__, commands))
+    clients = {pid for daemon in node.daemons.values() for pid in daemon.clients}
+    beside = f", {others} of them on GPUs without MPS" if (others := len(ended - clients)) else ""
+    return ManualStep(
+        text=f"{text} All of their processes end{beside}.",
+        commands=commands,
+        ends=len(ended & clients) if clients <= node.processes.keys() else None,
+    )
 
 
-def _command_to_rerun(node: Node, pid: int) -> str | None:
-    process = node.processes.get(pid)
-    workload, pod = workload_of(process), pod_of(node, process)
-    if pod is not None:
-        return _line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name)))
-    if cgroup_of(process).job_manager is JobManager.SLURM and workload is not None and workload.name.isdecimal():
-        return f"scontrol requeue {workload.name}"
-    if workload is not None and workload.kind is WorkloadKind.UNIT and is_service_name(workload.name):
-        return f"systemctl restart {quote(workload.name)}"
-    return None
+def _command_to_rerun(node: Node, pid: int) -> tuple[str, set[int]] | None:
+    """Return the command, and the processes that use GPUs and that it ends."""
+    process, source = node.processes.get(pid), node.sources.get(CollectorName.PROCESS)
+    if process is None:
+        return None
+    member, workload, pod = cgroup_of(process), workload_of(process), pod_of(node, process)
+    match workload:
+        case Workload(kind=WorkloadKind.POD) if pod is not None and parse_step(process.cgroup or "") is None:
+            place, command = "pod_uid", join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))
+        case Workload(kind=WorkloadKind.JOB, name=name) if member.job_manager in _RERUN and _JOB.fullmatch(name):
+            place, command = "job_id", f"{_RERUN[member.job_manager]} {quote(name)}"
+        case Workload(kind=WorkloadKind.UNIT, name=name) if process.unit_users and is_service_name(name):
+            place, command = "unit", "" if source and source.problems else f"systemctl restart {quote(name)}"
+        case _:
+            return None
+    ended = _ended_with(node, {place: getattr(member, place)})
+    owners = {each and (workload_of(each), each.uid) for each in map(node.processes.get, (pid, *(ended or ())))}
+    return (command, {pid} | ended) if ended is not None and len(owners) == 1 and command and _line(command) else None
 
 
-def client_count(daemon: Daemon) -> int | None:
-    """Return how many clients the end of a daemon ends; None if that is unknown."""
-    return len(daemon.clients) if daemon.clients_known else None
+def _ended_with(node: Node, places: Mapping[str, str | None], daemon: Daemon | None = None) -> set[int] | None:
+    """Return the processes on GPUs in a place, and the clients of this `daemon` and of those there; None if unknown."""
+
+    def is_there(process: ProcessReading | DaemonProcess | None) -> bool:
+        return any(name and getattr(cgroup_of(process), place) == name for place, name in places.items())
+
+    daemons, gpus = node.daemons.values(), node.gpus.values()
+    inside = [each for each in daemons if not each.ended and (each is daemon or is_there(each.runtime.last_process))]
+    if not all(each.clients_known for each in inside):
+        return None
+    pids = set[int]().union(*(gpu.bypassing_processes for gpu in gpus), *(each.clients for each in daemons))
+    return {pid for pid in pids if is_there(node.processes.get(pid))}.union(*(each.clients for each in inside))
 
 
-def clients_beside(node: Node, daemon: Daemon) -> int | None:
-    """Return how many clients end with a daemon's pod, its own included; None if that is unknown.
+def clients_beside(node: Node, daemon: Daemon, policy: Policy | None = None) -> int | None:
+    """Return how many clients end with a daemon's unit or pod, its own included; None if that is unknown.
 
     The device plugin has a daemon for each resource in one pod.
     """
-    pod = _pod_uid(node, daemon)
-    daemons = (other for other in node.daemons.values() if other is daemon or pod == _pod_uid(node, other))
-    counts = [client_count(other) for other in (daemons if pod else (daemon,)) if not other.ended]
-    return None if None in counts else sum(filter(None, counts))
+    unit = (policy or Policy()).daemon_policy_of(daemon).unit
+    ended = _ended_with(node, {"pod_uid": _pod_uid(node, daemon), "unit": unit}, daemon)
+    return None if ended is None else len(ended)
 
 
 def _pod_uid(node: Node, daemon: Daemon) -> str | None:
@@ -241,7 +279,7 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
     """
     policy = policy or Policy()
     watch, daemon_policy = node.watches.get(daemon.name, WatchdogState()), policy.daemon_policy_of(daemon)
-    unit = daemon_policy.unit or (None if daemon_policy.command else daemon.declared.unit)
+    unit = daemon_policy.unit
     if unit is not None:
         if not is_service_name(unit):
             return ()
@@ -370,7 +408,8 @@ def recovery_steps(
             text = "Stop MPS and every other process on that GPU."
             stop = ManualStep(text=text)
             if daemon is not None:
-                stop = replace(stop, commands=commands_to_stop(node, daemon, policy), ends=client_count(daemon))
+                stop = replace(stop, commands=commands_to_stop(node, daemon, policy))
+                stop = replace(stop, ends=clients_beside(node, daemon, policy))
             steps.append(stop)
         reset = (f"nvidia-smi --gpu-reset -i {gpu}",) if _UUID.fullmatch(gpu) else ()
         steps += [

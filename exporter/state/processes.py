@@ -1,6 +1,5 @@
 """Processes: recent exits, and the workloads that clients belong to."""
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -40,9 +39,6 @@ After a longer time, most series of a node of Kubernetes would be those of ended
 
 MAX_WORKLOADS = 1024  # How many workloads have counts. Of more, those that had a client most recently.
 MAX_SUSPECTS = 16  # By how many suspects the clients of a workload are counted. Of more, the most recent ones.
-
-_SHARED_UNIT = re.compile(r"session-.+\.scope|user@.+\.service|init\.scope|(?:.+_)?slurmstepd\.scope")
-"""Units with any processes of a user, or of Slurm: the user's name says more."""
 
 
 def process_exited(node: Node, ended: ProcessExit) -> Node:
@@ -112,11 +108,13 @@ def cgroup_of(process: ProcessReading | DaemonProcess | None) -> CgroupMembershi
 def workload_of(process: ProcessReading | DaemonProcess | None) -> Workload | None:
     """Return the workload of a process: its job, pod, task, container, unit or user; None if all are unknown.
 
-    A pod is named by its UID, which is known at once. Its name may be known later, or never.
+    A pod is named by its UID, which is known at once. Its name may be known later, or never. A unit with processes of
+    other users, root included, is no workload.
     """
     if process is None:
         return None
-    return _workload(process.cgroup or "", process.job_source, _user(process))
+    users = process.unit_users if isinstance(process, ProcessReading) else None
+    return _workload(process.cgroup or "", process.job_source, _user(process), not set(users or ()) - {process.uid})
 
 
 def _user(process: ProcessReading | DaemonProcess) -> str | None:
@@ -124,14 +122,14 @@ def _user(process: ProcessReading | DaemonProcess) -> str | None:
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
-def _workload(cgroup: str, job_source: str | None, user: str | None) -> Workload | None:
+def _workload(cgroup: str, job_source: str | None, user: str | None, alone: bool) -> Workload | None:
     member = parse_cgroup(cgroup, job_source)
     names = (
         (WorkloadKind.JOB, member.job_id),
         (WorkloadKind.POD, member.pod_uid),
         (WorkloadKind.TASK, member.task),
         (WorkloadKind.CONTAINER, member.container),
-        (WorkloadKind.UNIT, None if member.job_slot or _SHARED_UNIT.fullmatch(member.unit or "") else member.unit),
+        (WorkloadKind.UNIT, member.own_unit if alone else None),
         (WorkloadKind.USER, user),
     )
     return next((Workload(kind=kind, name=name) for kind, name in names if name), None)

@@ -38,7 +38,11 @@ INVALID = (
     ("daemons.pipe_directory", "expected an absolute path", ("'a'", "1")),
     ("daemons.pipe_directory", "the path of a socket there has over 107 bytes", (f"'/{'x' * 90}'",)),
     ("daemons.name", "expected a string of 1 to 128 printable", ("''", '"a\\nb"', f"'{'n' * (MAX_NAME + 1)}'", "'-a'")),
-    ("daemons.unit", "expected a service such as nvidia-cuda-mps.service", ("'mps'", "'-mps.service'")),
+    (
+        "daemons.unit",
+        "expected a service that runs nothing else, such as nvidia-cuda-mps.service",
+        ("'mps'", "'-mps.service'", "'slurmd.service'"),
+    ),
     ("daemons.user", "there is no such user", ("'no-such-user'", "-1")),
     ("daemons.user", "expected a string", ("true", ENDLESS)),
     ("daemons.active_thread_percentage", "expected a number above 0", ("0", "100.1", "nan", "true", "'40'", ENDLESS)),

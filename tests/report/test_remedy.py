@@ -261,7 +261,8 @@ def test_counts_the_clients_of_all_daemons_of_a_pod() -> None:
     """The device plugin has a daemon for each resource in one pod."""
     present = in_pod(three_clients())
     daemon = only(present)
-    beside = replace(daemon, name="/run/nvidia/mps/beside/pipe")
+    clients = {pid + 1000: replace(client, pid=pid + 1000) for pid, client in daemon.clients.items()}
+    beside = replace(daemon, name="/run/nvidia/mps/beside/pipe", clients=clients)
     elsewhere = replace(only(three_clients()), name="/run/nvidia/mps/elsewhere/pipe")
     present = replace(present, daemons={each.name: each for each in (daemon, beside, elsewhere)})
 
