@@ -24,6 +24,7 @@ from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTOR
 from exporter.parse.printable import is_service_name
 from exporter.policy import policy_of
 from exporter.report.daemon_findings import crash_loop
+from exporter.report.directory_findings import without_daemon
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
 from exporter.report.problem import NodeProblem, Severity
@@ -56,7 +57,6 @@ _SUFFIXES = (".", "-")
 _INSTALL_LOGROTATE = f"install -Dm 644 {UNITS}/nvidia-cuda-mps.logrotate /etc/logrotate.d/nvidia-cuda-mps"
 
 _OWN_CHECKS = (
-    DaemonProblem.PID_FILE_WRONG,
     NodeProblem.PROCESS_BYPASSING,
     NodeProblem.LOG_NOT_FOLLOWED,
     NodeProblem.NVML_UNUSABLE,
@@ -152,7 +152,8 @@ def no_daemon(facts: Facts) -> Iterator[Finding]:
     Start a daemon. Enable its unit or name it in the configuration: then an alert reports its absence.
     """
     known = facts.node.daemons.values()
-    if not facts.daemons and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
+    without = facts.daemons or any(without_daemon(facts.node, facts.node.at))
+    if not without and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
         yield no_daemon.finding(commands=("systemctl enable --now nvidia-cuda-mps", _START))
 
 
@@ -281,20 +282,6 @@ def directory_writable(facts: Facts) -> Iterator[Finding]:
                 "reaches the daemon. The exporter ignores the file if it already knows the daemon.",
                 commands=(_as_owner(facts, name, f"chmod go-w {quoted(directory.pid_file)}"),),
                 rated=Severity.INFO,
-            )
-
-
-@check(DaemonProblem.PID_FILE_WRONG, Area.DIRECTORIES, Area.DAEMONS)
-def pid_file_wrong(facts: Facts) -> Iterator[Finding]:
-    """A pid file names another process than the running daemon."""
-    for name, directory in facts.directories.items():
-        running = facts.daemons_of(name)
-        if len(running) == 1 and not directory.problem and directory.pid != running[0].own_pid:
-            yield Finding(
-                DaemonProblem.PID_FILE_WRONG,
-                daemon=name,
-                facts=(shown(directory.pid_file),),
-                commands=(f"echo {running[0].own_pid} > {quoted(directory.pid_file)}",),
             )
 
 

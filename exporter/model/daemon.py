@@ -8,6 +8,7 @@ from typing import Concatenate, ParamSpec
 from exporter.model.observation import (
     DaemonName,
     DaemonProcess,
+    DirectoryReading,
     GpuUuid,
     LoggedCommands,
     ProcessReading,
@@ -200,6 +201,7 @@ class DaemonRuntime:
     """UID that owns the pipe directory or the daemon there, if that user must not run this daemon."""
     same_as: DaemonName | None = None
     """Another daemon with the same pipe directory; nothing more is collected for this one."""
+    directory: DirectoryReading | None = None  # What the pipe directory shows of another daemon, or of a removal.
 
     @property
     def journal(self) -> str | None:
@@ -277,6 +279,7 @@ class LogState:
     claims: Mapping[str, Claim] = field(default_factory=dict)  # What the log states and no other source has confirmed.
     contradicted_at: float | None = None  # When another source last refuted a claim.
     last_command: str | None = None  # The command in the last line of the log, if that line has one.
+    others_at: float | None = None  # When another daemon than the running one last wrote to the log.
     echoing: bool = False  # Whether the daemon is writing a reply into its log.
 
     @property
@@ -414,7 +417,26 @@ class Daemon:
     @property
     def pid_file_spoilt(self) -> bool:
         """Whether the daemon runs, but its pid file names another process, so that no command finds the daemon."""
-        return self.state is None and self.runtime.process is not None and self.lifecycle.not_found_at is not None
+        if self.runtime.process is None or self.answers or self.unreachable:
+            return False
+        not_found = self.state is None and self.lifecycle.not_found_at is not None
+        return not_found or (self.runtime.directory is not None and self.runtime.directory.listening is True)
+
+    @property
+    def directory_taken(self) -> bool:
+        """Whether another daemon has the pipe directory, perhaps one of another node."""
+        directory, last = self.runtime.directory, self.runtime.last_process
+        if directory is None or not directory.exists or (last is not None and last.pid == directory.pid):
+            return False
+        may_be = self.runtime.process is not None or directory.is_on_network
+        return directory.other is not None or (may_be and directory.listening is False)
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether the daemon runs, but neither commands nor new clients reach it through its pipe directory."""
+        directory = self.runtime.directory
+        removed = directory is not None and not directory.exists
+        return self.runtime.process is not None and (removed or self.directory_taken)
 
 
 def _changer(group: str, _kind: Callable[Fields, object]) -> Callable[Concatenate[Daemon, Fields], Daemon]:

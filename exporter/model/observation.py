@@ -1,5 +1,6 @@
 """Observations: raw results of collectors. A recording has one in each line. `at` is in seconds since the epoch."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -402,6 +403,33 @@ class AddressRanges:
     complete: bool = True
 
 
+_NETWORK = re.compile(
+    r"(?:fuse\.)?(?:nfs.*|lustre|gpfs|mmfs|beegfs.*|ceph.*|gluster.*|pvfs2|orangefs|9p|virtiofs|smb.*|cifs|afs|wekafs|"
+    r"panfs|gfs2|ocfs2|juicefs|sshfs|lizardfs|moosefs|mfs)(?:-fuse)?"
+)
+"""Types of file systems (mountinfo) that several nodes can mount."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryReading:
+    """A pipe directory that may no longer be the daemon's.
+
+    `exists` is whether it has a control socket, and `listening` whether a process of this machine listens on that; None
+    if unknown. `pid` is in the pid file, and `other` the PID here of another daemon with this directory.
+    """
+
+    exists: bool
+    pid: int | None = None
+    listening: bool | None = None
+    other: int | None = None
+    file_system: str | None = None  # its type
+
+    @property
+    def is_on_network(self) -> bool:
+        """Whether other nodes may have the directory, too."""
+        return _NETWORK.fullmatch(self.file_system or "") is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonProcess:
     """The process that a pid file names; `pid` is None if no control daemon runs there. `protocol` is 2 or 3 (R615)."""
@@ -434,6 +462,8 @@ class DaemonProcess:
     same_as: DaemonName | None = None  # Another daemon with the same pipe directory, by device and inode.
     foreign_owner: int | None = None
     """UID that owns the directory or the process there, if that user must not run this daemon."""
+    directory: DirectoryReading | None = None
+    """Its pipe directory, if that lacks the socket or has another PID than the daemon's; None also if it is unread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

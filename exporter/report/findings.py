@@ -10,6 +10,7 @@ from exporter.parse.kernel_log import REBOOT, RESET
 from exporter.parse.printable import printable
 from exporter.report.client_findings import bypassing, drifted_limits, filled_memory, full_servers, starved_clients
 from exporter.report.daemon_findings import daemon_findings, faults, recovered
+from exporter.report.directory_findings import without_daemon
 from exporter.report.finding import Finding
 from exporter.report.problem import NodeProblem
 from exporter.report.problems import DaemonProblem, Situation
@@ -51,6 +52,7 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
         *faults(node, at, policy),
         *daemon_findings(node, at, policy),
         *recovered(node, at),
+        *without_daemon(node, at),
         *_lost_gpus(node, at),
         *_resets_needed(node, at),
         *full_servers(node, at),

@@ -166,6 +166,14 @@ class DaemonProblem(Problem):
         meaning="The control program reads the PID file, so no command reaches the control daemon.",
         remedy="Write the PID of the daemon into the PID file.",
     )
+    DAEMON_UNREACHABLE = Definition(
+        label="unreachable",
+        summary="MPS daemon {daemon} on {node} runs, but its pipe directory [{how}|was removed or is another daemon's]",
+        meaning="New clients here do not reach the control daemon, and it cannot be queried. Its clients continue.",
+        remedy="Change no file in the directory: it may serve another node. When the clients have ended, end the "
+        "daemon. Then start it with a pipe directory that only this node has, and that nothing removes.",
+        runbook="CudaMpsDaemonUnresponsive",
+    )
     FOREIGN_DIRECTORY = Definition(
         severity=Severity.CRITICAL,
         label="directory of another user",

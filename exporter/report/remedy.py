@@ -93,7 +93,7 @@ class Address:
 def address_of(node: Node, name: str, policy: Policy | None = None) -> Address | None:
     """Return how a command reaches the daemon; None if it is not known, or in a container and without a process."""
     daemon = node.daemons.get(name)
-    if daemon is None:
+    if daemon is None or daemon.unreachable:
         return None
     program = PROGRAM if policy is None else policy.program
     address = Address(
@@ -239,6 +239,8 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
     pod's controller creates another one. Empty if Kubernetes declares it or ran it in a pod without a known name, if
     another container ran it, or if no line can be written. A daemon that never ran may lack its directories.
     """
+    if daemon.directory_taken:
+        return ()
     policy = policy or Policy()
     watch, daemon_policy = node.watches.get(daemon.name, WatchdogState()), policy.daemon_policy_of(daemon)
     unit = daemon_policy.unit or (None if daemon_policy.command else daemon.declared.unit)
@@ -264,7 +266,7 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
     sudo = "" if process is None or process.uid in (None, 0) else f"sudo -u '#{process.uid}' "
     if sudo:
         line = f"{sudo}env {line}"
-    if not daemon.lifecycle.ever_ran:
+    if not daemon.lifecycle.ever_ran or daemon.unreachable:
         directories = [each for each in (daemon.pipe_directory, daemon.log_directory) if each]
         line = f"{sudo}mkdir -p {join(directories)} && {line}"
     return known(_line(line))
@@ -287,8 +289,9 @@ def commands_to_stop(node: Node, daemon: Daemon, policy: Policy | None) -> tuple
     if unit is not None:
         return (f"systemctl stop {quote(unit)}",) if is_service_name(unit) else ()
     process = daemon.runtime.process
-    if daemon.state is DaemonState.UNRESPONSIVE and process is not None:
-        return (f"kill -KILL {process.pid}",) if is_living(node, identity_of(process)) else ()
+    if process is not None and (daemon.state is DaemonState.UNRESPONSIVE or daemon.unreachable):
+        signal = "TERM" if daemon.unreachable else "KILL"
+        return (f"kill -{signal} {process.pid}",) if is_living(node, identity_of(process)) else ()
     quit_now = "-q" if daemon.runtime.protocol == PROTOCOL else "quit -t 3"
     return known(control_command(quit_now, address_of(node, daemon.name, policy)))
 
@@ -299,6 +302,15 @@ def commands_to_restart(node: Node, daemon: Daemon, policy: Policy | None) -> tu
     if not start or start[-1].startswith(("systemctl restart ", "kubectl delete ")):
         return start
     return (*commands_to_stop(node, daemon, policy), *start)
+
+
+def commands_to_write_pid(daemon: Daemon) -> tuple[str, ...]:
+    """Return what corrects the pid file, as the daemon's own user: as root, it would follow a link of that user."""
+    process, directory = daemon.runtime.process, daemon.runtime.directory
+    if process is None or directory is None or directory.listening is not True or _in_container(daemon):
+        return ()
+    sudo = "" if process.uid in (None, 0) else f"sudo -u '#{process.uid}' "
+    return known(_line(f"echo {process.pid} | {sudo}tee {quote(f'{daemon.pipe_directory}/{PROGRAM}.pid')}"))
 
 
 def commands_to_resume(daemon: str) -> tuple[str, ...]:

@@ -58,6 +58,9 @@ TOGETHER_SECONDS = 0.2
 """Blocks that follow each other within this time are of one fault: on two GPUs, 1 to 37 ms (measured, R580)."""
 
 
+SHARED_SECONDS = 600.0  # For how long a log has lines of other servers after another daemon wrote to it.
+
+
 def line_read(step: Step, line: LogLine) -> None:
     """Apply a line of one of the daemon's logs."""
     entry = parse_log_line(line.line)
@@ -66,12 +69,27 @@ def line_read(step: Step, line: LogLine) -> None:
     if entry is None or entry.by_daemon is _OTHERS_FILE.get(line.file):
         return
     entry = translate_entry(entry, line.pids)
+    if _is_of_another_daemon(step, line.at, entry):
+        return
     if entry.by_daemon:
         command = entry.message.text if isinstance(entry.message, log_message.CommandReceived) else None
         step.daemon = with_log(step.daemon, last_command=None if command is None else command[:LONGEST_COMMAND])
         _daemon_line_read(step, line.at, entry)
     elif not step.daemon.log.echoing or line.file in _OTHERS_FILE:
         _server_line_read(step, line.at, entry, line.pids)
+
+
+def _is_of_another_daemon(step: Step, at: float, entry: LogEntry) -> bool:
+    """Return whether the writer is another daemon with the same log, or one of its servers: perhaps of another node."""
+    daemon, process = step.daemon, step.daemon.runtime.process
+    if process is None or daemon.runtime.in_foreign_namespace or entry.pid == process.pid:
+        return False
+    # The process that becomes a server writes that it starts (R580).
+    if not entry.by_daemon or getattr(entry.message, "server", None) == entry.pid:
+        others_at = daemon.log.others_at
+        return entry.pid not in daemon.servers and others_at is not None and at - others_at <= SHARED_SECONDS
+    step.daemon = with_log(daemon, others_at=at)
+    return True
 
 
 def count_lines(daemon: Daemon, file: str, *, recognized: bool, lines: int = 1) -> Daemon:
