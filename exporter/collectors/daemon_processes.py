@@ -337,19 +337,18 @@ class PidFile:
 
     def _directory(self, location: DaemonLocation, files: PipeFiles | None, pid: int | None) -> DirectoryReading | None:
         """Return what the directory shows of a daemon; None if its PID file names this process. Connects seldom."""
-        exists = files is not None and pipe_dir.CONTROL_SOCKET in files.owners
-        if files is None or not exists:
+        if files is None or pipe_dir.CONTROL_SOCKET not in files.owners:
             return DirectoryReading(exists=False)
-        if files.pid is not None and files.pid == next(reversed(self._proc.namespaced_pids(pid or 0)), pid):
+        if pid is not None and files.pid == next(reversed(self._proc.namespaced_pids(pid)), pid):
             return None
         key = files, pid, self._repeat_due
         if key != self._directory_read[0]:
-            daemons = [daemon for daemon in self._daemons.all() if daemon.pid != pid] if pid else []
+            others = (daemon for daemon in self._daemons.all() if daemon.pid != pid)
             reading = DirectoryReading(
                 exists=True,
                 pid=files.pid,
                 listening=pipe_dir.probe(location.pipe, lambda: None, deadline=0.0)[0],
-                other=next((each.pid for each in daemons if self._daemons.pipe_of(each) == files.identity), None),
+                other=next((each.pid for each in others if self._daemons.pipe_of(each) == files.identity), None),
                 file_system=location.pipe.file_system(),
             )
             self._directory_read = key, reading

@@ -188,14 +188,12 @@ class Directory:
 
     def file_system(self) -> str | None:
         """Return the type of its file system, as `nfs4`; None if that cannot be read."""
-        try:
-            with self.opened() as descriptor:
-                text = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
-            own = Path("/proc/self/mountinfo")
-            mounts = own.read_text() if self.root is None else self.root.proc.text(self.root.pid, "mountinfo", 1 << 20)
-        except OSError:
-            return None
-        return mount_type(mounts or "", text)
+        with contextlib.suppress(OSError), self.opened() as descriptor:
+            mounts = Path("/proc/self/mountinfo").read_text()
+            if self.root is not None:
+                mounts = self.root.proc.text(self.root.pid, "mountinfo", 1 << 20) or ""
+            return mount_type(mounts, Path(f"/proc/self/fdinfo/{descriptor}").read_text())
+        return None
 
     def owner(self, name: str) -> int | None:
         """Return the UID of the owner of a file in it; None if there is none. A link is not followed."""
@@ -375,7 +373,7 @@ def pipe_access(location: DaemonLocation, runtime_directory: Path | None = None)
         yield access
 
 
-# -- The control socket -------------------------------------------------------------------------------------------------
+# -- The control socket ------------------------------------------------------------------------------------------------
 
 ANSWER_SECONDS = 2.0  # time for a daemon to answer a connection
 MAX_ANSWER_BYTES = 64

@@ -23,8 +23,8 @@ from exporter.model.node import CollectorName
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.printable import is_service_name
 from exporter.policy import policy_of
+from exporter.report.client_findings import mps_without_daemon
 from exporter.report.daemon_findings import crash_loop
-from exporter.report.directory_findings import without_daemon
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
 from exporter.report.problem import NodeProblem, Severity
@@ -152,8 +152,8 @@ def no_daemon(facts: Facts) -> Iterator[Finding]:
     Start a daemon. Enable its unit or name it in the configuration: then an alert reports its absence.
     """
     known = facts.node.daemons.values()
-    without = facts.daemons or any(without_daemon(facts.node, facts.node.at))
-    if not without and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
+    runs = facts.daemons or any(mps_without_daemon(facts.node, facts.node.at))
+    if not runs and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
         yield no_daemon.finding(commands=("systemctl enable --now nvidia-cuda-mps", _START))
 
 

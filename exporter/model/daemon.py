@@ -417,7 +417,7 @@ class Daemon:
     @property
     def pid_file_spoilt(self) -> bool:
         """Whether the daemon runs, but its pid file names another process, so that no command finds the daemon."""
-        if self.runtime.process is None or self.answers or self.unreachable:
+        if self.runtime.process is None or self.answers or self.has_lost_directory:
             return False
         not_found = self.state is None and self.lifecycle.not_found_at is not None
         return not_found or (self.runtime.directory is not None and self.runtime.directory.listening is True)
@@ -432,11 +432,9 @@ class Daemon:
         return directory.other is not None or (may_be and directory.listening is False)
 
     @property
-    def unreachable(self) -> bool:
-        """Whether the daemon runs, but neither commands nor new clients reach it through its pipe directory."""
-        directory = self.runtime.directory
-        removed = directory is not None and not directory.exists
-        return self.runtime.process is not None and (removed or self.directory_taken)
+    def has_lost_directory(self) -> bool:
+        """Whether neither commands nor new clients reach the daemon: its pipe directory is removed or taken."""
+        return self.directory_taken or (self.runtime.directory is not None and not self.runtime.directory.exists)
 
 
 def _changer(group: str, _kind: Callable[Fields, object]) -> Callable[Concatenate[Daemon, Fields], Daemon]:

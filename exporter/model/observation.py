@@ -403,31 +403,26 @@ class AddressRanges:
     complete: bool = True
 
 
-_NETWORK = re.compile(
-    r"(?:fuse\.)?(?:nfs.*|lustre|gpfs|mmfs|beegfs.*|ceph.*|gluster.*|pvfs2|orangefs|9p|virtiofs|smb.*|cifs|afs|wekafs|"
-    r"panfs|gfs2|ocfs2|juicefs|sshfs|lizardfs|moosefs|mfs)(?:-fuse)?"
-)
-"""Types of file systems (mountinfo) that several nodes can mount."""
+_ON_NETWORK = re.compile(
+    r"(fuse\.)?(9p|afs|beegfs|ceph|cifs|gfs2|gluster|gpfs|juicefs|lustre|mmfs|moosefs|nfs|ocfs2|orangefs|panfs|pvfs2|smb"
+    r"|sshfs|virtiofs|wekafs).*"
+)  # types of file systems that several nodes can mount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryReading:
-    """A pipe directory that may no longer be the daemon's.
+    """A pipe directory that may no longer be the daemon's. What cannot be read is None."""
 
-    `exists` is whether it has a control socket, and `listening` whether a process of this machine listens on that; None
-    if unknown. `pid` is in the pid file, and `other` the PID here of another daemon with this directory.
-    """
-
-    exists: bool
-    pid: int | None = None
-    listening: bool | None = None
-    other: int | None = None
-    file_system: str | None = None  # its type
+    exists: bool  # Whether it has a control socket.
+    pid: int | None = None  # The PID in the pid file.
+    listening: bool | None = None  # Whether a process of this machine listens on the control socket.
+    other: int | None = None  # The PID here of another daemon with this directory.
+    file_system: str | None = None  # Its type, as in /proc/PID/mountinfo.
 
     @property
     def is_on_network(self) -> bool:
-        """Whether other nodes may have the directory, too."""
-        return _NETWORK.fullmatch(self.file_system or "") is not None
+        """Whether several nodes may have the directory."""
+        return _ON_NETWORK.fullmatch(self.file_system or "") is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from exporter.model.values import replace
 from exporter.model.watchdog import HARMLESS, Condition, WatchdogPhase, WatchdogState
 from exporter.parse.control_reply import list_servers
 from exporter.parse.printable import printable
-from exporter.report.directory_findings import OWN_DIRECTORY, facts_of_other_daemon, unreachable
 from exporter.report.document import ManualStep
 from exporter.report.finding import MOST_GROUPED, Finding
 from exporter.report.incident_status import verdict
@@ -250,8 +249,8 @@ def _state_finding(
     if daemon.runtime.foreign_owner is not None:
         values = {"uid": str(daemon.runtime.foreign_owner), "directory": printable(daemon.pipe_directory)}
         return Finding(DaemonProblem.FOREIGN_DIRECTORY, at=at, daemon=name, values=values)
-    if daemon.unreachable:
-        return unreachable(node, at, daemon, policy)
+    if daemon.has_lost_directory:
+        return None
     if daemon.state is not DaemonState.UP:
         return _not_up(node, at, daemon, watch, policy)
     if watch.quarantine is not None:
@@ -310,7 +309,6 @@ def _problem(
             gpus = (each.reading for each in node.gpus.values())
             modes = {each.compute_mode for each in gpus if each.compute_mode and serves_gpu(node, daemon, each)}
             facts = (f"compute mode of its GPUs: {', '.join(sorted(modes)).upper()}",) if modes else ()
-            facts += facts_of_other_daemon(daemon)
             if daemon.lifecycle.last_loss_at is not None:
                 notes, affected = (f"{_ended_text(daemon)} with it", *notes), _ended_clients(node, daemon)
         case DaemonProblem.DAEMON_UNRESPONSIVE:
@@ -396,9 +394,7 @@ def _steps(
             return (ManualStep(text=start), cause)
         case _ if daemon.ended and daemon.declared.expected and watch.quarantine is None:
             commands, ends = commands_to_start(node, daemon, policy), clients_beside(node, daemon)
-            if daemon.directory_taken:
-                start = OWN_DIRECTORY
-            elif problem is DaemonProblem.DAEMON_DOWN:
+            if problem is DaemonProblem.DAEMON_DOWN:
                 start = (
                     "Start the daemon." if commands else "Have what ran the daemon start it. Delete its pod, if any."
                 )

@@ -127,9 +127,9 @@ class NodeProblem(Problem):
     )
     MPS_WITHOUT_DAEMON = Definition(
         label="no known daemon",
-        summary="MPS is used on GPU {gpu} of {node}, but no known control daemon has [{processes}|its clients]",
-        meaning="NVML lists MPS clients, or a server of MPS runs, but the exporter does not know their control daemon. "
-        "It reports nothing else about them.",
+        summary="Processes use MPS on GPU {gpu} of {node}, but no control daemon is known",
+        meaning="NVML lists MPS clients, or a server runs, but the exporter does not find their control daemon. It "
+        "reports nothing else about them.",
         remedy="Find the control daemon, and name its directories in [[daemons]] of the configuration. It may run in a "
         "container that the exporter cannot examine.",
         runbook="CudaMpsExporterCannotCollect",

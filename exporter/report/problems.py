@@ -166,12 +166,11 @@ class DaemonProblem(Problem):
         meaning="The control program reads the PID file, so no command reaches the control daemon.",
         remedy="Write the PID of the daemon into the PID file.",
     )
-    DAEMON_UNREACHABLE = Definition(
-        label="unreachable",
-        summary="MPS daemon {daemon} on {node} runs, but its pipe directory [{how}|was removed or is another daemon's]",
-        meaning="New clients here do not reach the control daemon, and it cannot be queried. Its clients continue.",
-        remedy="Change no file in the directory: it may serve another node. When the clients have ended, end the "
-        "daemon. Then start it with a pipe directory that only this node has, and that nothing removes.",
+    DIRECTORY_LOST = Definition(
+        label="lost its directory",
+        summary="The pipe directory of MPS daemon {daemon} on {node} [{how}|was removed, or is another daemon's]",
+        meaning="New clients here fail, or bypass MPS, and the control daemon cannot be queried. Its clients continue.",
+        remedy="Change no file there. When its clients have ended, restart the daemon in a directory of this node.",
         runbook="CudaMpsDaemonUnresponsive",
     )
     FOREIGN_DIRECTORY = Definition(

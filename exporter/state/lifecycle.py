@@ -170,7 +170,7 @@ def process_read(step: Step, reading: DaemonProcess) -> None:
             step.daemon = with_unknown_state(step.daemon, at)
         elif step.daemon.state is None or step.daemon.ended:
             enter_state(step, at, DaemonState.STARTING)
-    if step.daemon.unreachable and step.daemon.state is not None:
+    if step.daemon.has_lost_directory and step.daemon.state is not None:
         step.daemon = with_unknown_state(step.daemon, at)
     if reading.servers is not None:
         # The child processes of the daemon. Of their clients, only NVML shows PIDs at first.
@@ -416,7 +416,7 @@ A daemon answers within 0.1 s of its start (measured, R580). A hang is detected 
 def resolve_hang(step: Step, node: Node, at: float) -> None:
     """Change the daemon to unresponsive, to held by another process, or to up if only the control program hangs."""
     daemon = step.daemon
-    if daemon.ended or daemon.unreachable or not _unanswered(daemon, at):
+    if daemon.ended or daemon.has_lost_directory or not _unanswered(daemon, at):
         return
     known = probes(daemon)
     others = False if known is None else known.others

@@ -43,8 +43,7 @@ REMEMBERED_SECONDS = 10.0
 MAX_REMEMBERED = 256
 """How long, and how many, disconnects of one daemon are remembered: more clients than four servers have."""
 
-TERMINATION_SECONDS = 10.0
-"""A client that disconnects within this time after an operator terminated it was terminated (measured: 6 ms)."""
+TERMINATION_SECONDS = 10.0  # A client that disconnects so soon after an operator's command was terminated (6 ms).
 
 SAME_SECONDS = 60.0  # A log line that is read again within this time, with the same timestamp, is the same line.
 
@@ -54,11 +53,7 @@ LONGEST_SECONDS = 10.0
 NAMED_BEFORE_SECONDS = 1.0
 """How long before a block its log may name the client. A client that was named earlier is of another fault."""
 
-TOGETHER_SECONDS = 0.2
-"""Blocks that follow each other within this time are of one fault: on two GPUs, 1 to 37 ms (measured, R580)."""
-
-
-SHARED_SECONDS = 600.0  # For how long a log has lines of other servers after another daemon wrote to it.
+TOGETHER_SECONDS = 0.2  # Blocks that follow each other so soon are of one fault: on two GPUs, 1 to 37 ms (R580).
 
 
 def line_read(step: Step, line: LogLine) -> None:
@@ -69,7 +64,7 @@ def line_read(step: Step, line: LogLine) -> None:
     if entry is None or entry.by_daemon is _OTHERS_FILE.get(line.file):
         return
     entry = translate_entry(entry, line.pids)
-    if _is_of_another_daemon(step, line.at, entry):
+    if claims.is_of_another_daemon(step, line.at, entry):
         return
     if entry.by_daemon:
         command = entry.message.text if isinstance(entry.message, log_message.CommandReceived) else None
@@ -77,19 +72,6 @@ def line_read(step: Step, line: LogLine) -> None:
         _daemon_line_read(step, line.at, entry)
     elif not step.daemon.log.echoing or line.file in _OTHERS_FILE:
         _server_line_read(step, line.at, entry, line.pids)
-
-
-def _is_of_another_daemon(step: Step, at: float, entry: LogEntry) -> bool:
-    """Return whether the writer is another daemon with the same log, or one of its servers: perhaps of another node."""
-    daemon, process = step.daemon, step.daemon.runtime.process
-    if process is None or daemon.runtime.in_foreign_namespace or entry.pid == process.pid:
-        return False
-    # The process that becomes a server writes that it starts (R580).
-    if not entry.by_daemon or getattr(entry.message, "server", None) == entry.pid:
-        others_at = daemon.log.others_at
-        return entry.pid not in daemon.servers and others_at is not None and at - others_at <= SHARED_SECONDS
-    step.daemon = with_log(daemon, others_at=at)
-    return True
 
 
 def count_lines(daemon: Daemon, file: str, *, recognized: bool, lines: int = 1) -> Daemon:
