@@ -57,6 +57,7 @@ _SUFFIXES = (".", "-")
 _INSTALL_LOGROTATE = f"install -Dm 644 {UNITS}/nvidia-cuda-mps.logrotate /etc/logrotate.d/nvidia-cuda-mps"
 
 _OWN_CHECKS = (
+    DaemonProblem.PID_FILE_WRONG,
     NodeProblem.PROCESS_BYPASSING,
     NodeProblem.LOG_NOT_FOLLOWED,
     NodeProblem.NVML_UNUSABLE,
@@ -282,6 +283,23 @@ def directory_writable(facts: Facts) -> Iterator[Finding]:
                 "reaches the daemon. The exporter ignores the file if it already knows the daemon.",
                 commands=(_as_owner(facts, name, f"chmod go-w {quoted(directory.pid_file)}"),),
                 rated=Severity.INFO,
+            )
+
+
+@check(DaemonProblem.PID_FILE_WRONG, Area.DIRECTORIES, Area.DAEMONS)
+def pid_file_wrong(facts: Facts) -> Iterator[Finding]:
+    """A pid file names another process than the running daemon."""
+    for name, directory in facts.directories.items():
+        running, daemon = facts.daemons_of(name), facts.node.daemons.get(name)
+        lost = daemon is not None and daemon.has_lost_directory
+        if len(running) == 1 and not lost and not directory.problem and directory.pid != running[0].own_pid:
+            yield Finding(
+                DaemonProblem.PID_FILE_WRONG,
+                daemon=name,
+                facts=(shown(directory.pid_file),),
+                commands=(
+                    f"echo {running[0].own_pid} | {_as_owner(facts, name, f'tee {quoted(directory.pid_file)}')}",
+                ),
             )
 
 

@@ -417,10 +417,10 @@ class Daemon:
     @property
     def pid_file_spoilt(self) -> bool:
         """Whether the daemon runs, but its pid file names another process, so that no command finds the daemon."""
-        if self.runtime.process is None or self.answers or self.has_lost_directory:
-            return False
-        not_found = self.state is None and self.lifecycle.not_found_at is not None
-        return not_found or (self.runtime.directory is not None and self.runtime.directory.listening is True)
+        directory = self.runtime.directory
+        is_reached = directory is None or (directory.listening is True and not self.has_lost_directory)
+        not_found = self.lifecycle.not_found_at is not None
+        return self.state is None and self.runtime.process is not None and not_found and is_reached
 
     @property
     def directory_taken(self) -> bool:

@@ -284,9 +284,7 @@ def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[F
             values={"how": "is another daemon's" if taken else "was removed"},
             rated=Severity.CRITICAL if daemon.declared.expected else None,
             affected="new clients",
-            facts=(nobody if directory.other is None else f"PID {directory.other} here is that daemon",)
-            if taken
-            else (),
+            facts=(fact,) if taken else (),
             steps=(
                 ManualStep(text="Change no file there: that may harm another node. Wait until the clients have ended."),
                 *((ManualStep(text=end, commands=commands, ends=client_count(daemon)),) if commands else ()),

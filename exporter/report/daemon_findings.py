@@ -38,7 +38,6 @@ from exporter.report.remedy import (
     commands_to_resume,
     commands_to_signal,
     commands_to_start,
-    commands_to_write_pid,
     control_command,
     gpu_text,
     is_living,
@@ -315,7 +314,7 @@ def _problem(
             facts = (_process_state(node, daemon),)
             affected = {"affected": "new CUDA processes, which hang; connected clients continue until a restart"}
         case DaemonProblem.PID_FILE_WRONG:
-            values, commands = {"pid": str(daemon.pid)}, commands_to_write_pid(daemon)
+            values, facts = {"pid": str(daemon.pid)}, (f"write {daemon.pid} into it",)
         case DaemonProblem.DAEMON_UNSUPPORTED:
             protocol = printable(str(daemon.runtime.protocol))
             situation, facts = Situation.UNSUPPORTED, (f"MPS protocol {protocol} is unknown",)

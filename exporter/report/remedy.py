@@ -304,15 +304,6 @@ def commands_to_restart(node: Node, daemon: Daemon, policy: Policy | None) -> tu
     return (*commands_to_stop(node, daemon, policy), *start)
 
 
-def commands_to_write_pid(daemon: Daemon) -> tuple[str, ...]:
-    """Return what corrects the pid file, as the daemon's own user: as root, it would follow a link of that user."""
-    process, directory = daemon.runtime.process, daemon.runtime.directory
-    if process is None or directory is None or directory.listening is not True or _in_container(daemon):
-        return ()
-    sudo = "" if process.uid in (None, 0) else f"sudo -u '#{process.uid}' "
-    return known(_line(f"echo {process.pid} | {sudo}tee {quote(f'{daemon.pipe_directory}/{PROGRAM}.pid')}"))
-
-
 def commands_to_resume(daemon: str) -> tuple[str, ...]:
     """Return what lets the watchdog restart a daemon again; empty if its name cannot be written in one line."""
     return known(_line(f"cuda-mps-exporter resume {quote(daemon)}"))
