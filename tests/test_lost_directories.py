@@ -18,7 +18,7 @@ from exporter.model.daemon import DaemonState, LossReason
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DaemonProcess, DirectoryReading, ProcessReading
 from exporter.model.reason import Reason, ReasonCode
-from exporter.parse.proc import MpsProgram, mount_type, mps_program
+from exporter.parse.proc import MpsProgram, is_on_network, mount_type, mps_program
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
 from exporter.report.problem import Severity
@@ -99,7 +99,6 @@ def test_reads_that_no_process_of_this_machine_listens(mps: MpsStandIn) -> None:
 
     assert found.directory is not None
     assert (found.pid, found.directory.pid, found.directory.listening) == (pid, OTHER_NODES_PID, False)
-    assert not found.directory.is_on_network
     assert found.servers, f"the daemon's own servers are known without its list: {server}"
 
 
@@ -268,7 +267,7 @@ def test_a_program_is_known_by_the_name_of_its_file(
     ],
 )
 def test_knows_which_file_systems_nodes_share(kind: str, network: bool) -> None:
-    assert replace(TAKEN, file_system=kind).is_on_network is network
+    assert is_on_network(kind) is network
 
 
 def test_reads_the_type_of_the_mount_that_has_a_file() -> None:

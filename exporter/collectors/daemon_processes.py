@@ -29,7 +29,7 @@ from exporter.model.settings import (
     VISIBLE_DEVICES,
 )
 from exporter.parse.cgroup import parse_cgroup
-from exporter.parse.proc import MpsProgram, is_mps_name, listening_unix_sockets, mps_program
+from exporter.parse.proc import MpsProgram, is_mps_name, is_on_network, listening_unix_sockets, mps_program
 
 # -- Control daemons among the running processes -----------------------------------------------------------------------
 
@@ -332,7 +332,8 @@ class PidFile:
             return replace(missing, foreign_owner=foreign_owner)
         pid_file_left, quit_traces = exit_traces(location.pipe, files)
         directory = self._directory(location, files, None) if pid_file_left else None
-        directory = directory if directory is not None and directory.is_on_network else None
+        if directory is not None and not is_on_network(directory.file_system):
+            directory = None  # On a local disk, the daemon that ended left the pid file.
         return replace(missing, pid_file_left=pid_file_left, quit_traces=quit_traces, directory=directory)
 
     def _directory(self, location: DaemonLocation, files: PipeFiles | None, pid: int | None) -> DirectoryReading | None:

@@ -428,8 +428,7 @@ class Daemon:
         directory, last = self.runtime.directory, self.runtime.last_process
         if directory is None or not directory.exists or (last is not None and last.pid == directory.pid):
             return False
-        may_be = self.runtime.process is not None or directory.is_on_network
-        return directory.other is not None or (may_be and directory.listening is False)
+        return directory.other is not None or directory.listening is False
 
     @property
     def has_lost_directory(self) -> bool:

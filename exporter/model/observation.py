@@ -1,6 +1,5 @@
 """Observations: raw results of collectors. A recording has one in each line. `at` is in seconds since the epoch."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -403,12 +402,6 @@ class AddressRanges:
     complete: bool = True
 
 
-_ON_NETWORK = re.compile(
-    r"(fuse\.)?(9p|afs|beegfs|ceph|cifs|gfs2|gluster|gpfs|juicefs|lustre|mmfs|moosefs|nfs|ocfs2|orangefs|panfs|pvfs2|smb"
-    r"|sshfs|virtiofs|wekafs).*"
-)  # types of file systems that several nodes can mount
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryReading:
     """A pipe directory that may no longer be the daemon's. What cannot be read is None."""
@@ -418,11 +411,6 @@ class DirectoryReading:
     listening: bool | None = None  # Whether a process of this machine listens on the control socket.
     other: int | None = None  # The PID here of another daemon with this directory.
     file_system: str | None = None  # Its type, as in /proc/PID/mountinfo.
-
-    @property
-    def is_on_network(self) -> bool:
-        """Whether several nodes may have the directory."""
-        return _ON_NETWORK.fullmatch(self.file_system or "") is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

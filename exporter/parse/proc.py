@@ -240,6 +240,17 @@ def group_ids(text: str) -> frozenset[int]:
 # -- /proc/net -----------------------------------------------------------------------------------------------------
 
 
+_ON_NETWORK = re.compile(
+    r"(fuse\.)?(9p|afs|beegfs|ceph|cifs|gfs2|gluster|gpfs|juicefs|lustre|mmfs|moosefs|nfs|ocfs2|orangefs|panfs|pvfs2|smb"
+    r"|sshfs|virtiofs|wekafs)"
+)
+
+
+def is_on_network(file_system: str | None) -> bool:
+    """Return whether several nodes can mount a file system of this type."""
+    return _ON_NETWORK.match(file_system or "") is not None
+
+
 def mount_type(mounts: str, descriptor: str) -> str | None:
     """Return the type of the file system in /proc/PID/mountinfo that has a file of /proc/self/fdinfo."""
     number = _status(descriptor, "mnt_id", r"\t([0-9]{1,10})")

@@ -8,7 +8,7 @@ from exporter.model.node import CollectorName, Node
 from exporter.model.server import RefusalReason
 from exporter.model.settings import PIPE_DIRECTORY, Mode
 from exporter.parse.printable import printable
-from exporter.parse.proc import MpsProgram, mps_program
+from exporter.parse.proc import MpsProgram, is_on_network, mps_program
 from exporter.report.daemon_findings import FULL_RATIO
 from exporter.report.document import ManualStep
 from exporter.report.finding import MOST_COMMANDS, Finding
@@ -269,7 +269,7 @@ def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[F
         if directory is None or not daemon.has_lost_directory:
             continue
         where = "the other daemon has ended, or nodes share the directory, and it runs on another node"
-        if directory.is_on_network:
+        if is_on_network(directory.file_system):
             where = f"nodes share the directory ({directory.file_system}), and the daemon of another node has it"
         fact = f"{where}; the PID file has PID {directory.pid}, and no process here listens on the socket"
         if directory.other is not None:
