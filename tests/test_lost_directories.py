@@ -467,8 +467,17 @@ def test_reports_no_use_of_mps_before_its_daemon_can_be_known() -> None:
     hidden = reduced(DISCOVERY, reading, start=Node()).node
     assert "mps_without_daemon" not in unknown(hidden)
     assert "mps_without_daemon" in unknown(hidden, AT + 60)
-    assert "mps_without_daemon" not in unknown(reduced(DISCOVERY, gpu_reading([CLIENT]), start=idle()).node, AT + 60)
+    beside = reduced(DISCOVERY, gpu_reading([CLIENT], at=AT + 9), process(CLIENT), start=idle()).node
+    assert "mps_without_daemon" not in unknown(beside, AT + 300)
     assert "mps_without_daemon" not in unknown(lost(REMOVED), AT + 60)
+
+
+def test_reports_a_client_of_an_unknown_daemon_beside_a_known_one() -> None:
+    present = reduced(DISCOVERY, gpu_reading([CLIENT, 4000]), process(4000), start=idle()).node
+    served = reduced(*at_work(CLIENT, 4000), gpu_reading([CLIENT, 4000]), process(4000), start=present).node
+
+    assert "mps_without_daemon" in unknown(present, AT + 700)
+    assert "mps_without_daemon" not in unknown(served, AT + 700)
 
 
 def test_a_process_outside_mps_needs_no_daemon() -> None:

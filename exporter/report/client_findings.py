@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 from functools import cache
+from math import inf
 from operator import add
 
+from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
 from exporter.model.server import RefusalReason
 from exporter.model.settings import PIPE_DIRECTORY, Mode
@@ -34,6 +36,7 @@ from exporter.report.watchdog_text import OBSERVES
 from exporter.state import limits
 from exporter.state.devices import serving_daemon, serving_daemons, usable_gpus, uses_gpu
 from exporter.state.gpus import used_bytes
+from exporter.state.known_daemons import named_pids
 from exporter.state.processes import workload_of
 from exporter.usage.capacity import gpu_sharing
 from exporter.usage.contention import starved
@@ -244,22 +247,34 @@ def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fin
 SETTLED_SECONDS = 10.0
 """After this time, the daemon of a client or server is known, and NVML lists no clients of a daemon that ended."""
 
+LISTED_SECONDS = 600.0  # After this time, a daemon has listed a client of its own (`PollIntervals.lists`, twice).
+
 
 def mps_without_daemon(node: Node, at: float) -> Iterable[Finding]:
     """Yield the GPUs with MPS clients in NVML, or with a server, for which no daemon is known that may have them."""
     for uuid, reading in usable_gpus(node).items() if CollectorName.DISCOVERY in node.sources else ():
-        daemons = (each.lifecycle.state_since if each.ended else at for each in serving_daemons(node, reading))
-        if reading.problem is not None or any(since is not None and at - since < SETTLED_SECONDS for since in daemons):
+        daemons = tuple(serving_daemons(node, reading))
+        if reading.problem is not None or not all(_has_settled(each, at) for each in daemons):
             continue
         since = dict(node.gpus[uuid].mps_since)
         for process in (node.processes.get(each.pid) for each in reading.compute_processes or ()):
-            if process and (process.pid in since or mps_program(process.executable, None) is MpsProgram.SERVER):
-                since[process.pid] = process.started
-        pids = [pid for pid, began in sorted(since.items()) if at - began >= SETTLED_SECONDS]
+            is_server = process is not None and mps_program(process.executable, None) is MpsProgram.SERVER
+            if process and (is_server or since.get(process.pid, inf) - (node.began_at or at) < SETTLED_SECONDS):
+                since[process.pid] = process.started  # It may be older than the first reading.
+        known = set().union(*(named_pids(each) for each in node.daemons.values()))
+        wait = SETTLED_SECONDS if all(each.ended for each in daemons) else LISTED_SECONDS
+        pids = [pid for pid, began in sorted(since.items()) if at - began >= wait and pid not in known]
         if pids:
             values = {"gpu": printable(gpu_name(node, uuid))}
             processes = tuple(described(node, pid) for pid in pids)
             yield Finding(NodeProblem.MPS_WITHOUT_DAEMON, at=at, values=values, facts=processes)
+
+
+def _has_settled(daemon: Daemon, at: float) -> bool:
+    """Return whether all clients of a daemon are known, or it has ended so long ago that NVML lists none."""
+    since = daemon.lifecycle.state_since
+    known = daemon.answers and daemon.clients_known and not daemon.runtime.in_foreign_namespace
+    return (daemon.ended or known) and (since is None or at - since >= SETTLED_SECONDS)
 
 
 def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
@@ -286,7 +301,7 @@ def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[F
             affected="new clients",
             facts=(fact,) if taken else (),
             steps=(
-                ManualStep(text="Change no file there: that may harm another node. Wait until the clients have ended."),
+                ManualStep(text=f"{'Change no file there. ' if taken else ''}Wait until its clients have ended."),
                 *((ManualStep(text=end, commands=commands, ends=client_count(daemon)),) if commands else ()),
                 *((ManualStep(text="Start the daemon with a directory that only this node has."),) if taken else ()),
             ),
