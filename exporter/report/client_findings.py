@@ -285,7 +285,8 @@ def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[F
             continue
         where = "the other daemon has ended, or nodes share the directory, and it runs on another node"
         if is_on_network(directory.file_system):
-            where = f"nodes share the directory ({directory.file_system}), and the daemon of another node has it"
+            kind = printable(directory.file_system or "")
+            where = f"nodes share the directory ({kind}), and the daemon of another node has it"
         fact = f"{where}; the PID file has PID {directory.pid}, and no process here listens on the socket"
         if directory.other is not None:
             fact = f"the other daemon is PID {directory.other} on this machine"
