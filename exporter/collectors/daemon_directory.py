@@ -14,14 +14,13 @@ import errno
 import os
 import select
 import socket
-import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from exporter.clock import Clock
 from exporter.collectors.daemon_processes import Identities, PidFile
-from exporter.collectors.pipe_dir import CONTROL_SOCKET, PRIVILEGED_SOCKET, DaemonLocation, Directory
+from exporter.collectors.pipe_dir import CONTROL_SOCKET, PRIVILEGED_SOCKET, DaemonLocation, probe
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.workload_processes import WorkloadProcesses
@@ -118,15 +117,6 @@ def _sockets(proc: Proc, daemon: ProcessIdentity) -> Iterator[socket.socket]:
 
 # -- Connections and changes -------------------------------------------------------------------------------------------
 
-ANSWER_SECONDS = 2.0  # time for a daemon to answer a connection
-MAX_ANSWER_BYTES = 64
-
-RECHECKS = 2
-RECHECK_SECONDS = 0.2
-"""How often, and how much later, it is checked again that no other process is connected to a daemon.
-
-A daemon accepts connections in their order. If no other is open and it does not accept this one either, it hangs."""
-
 PERIOD = 1.0
 MISSING_PERIOD = 0.2
 """How often the pid file is read, and while the daemon is missing: its return has many consequences."""
@@ -136,55 +126,6 @@ HOLDERS_SECONDS = 2.0
 """Least time between two readings."""
 
 REPORT_INTERVAL = 5.0  # how often the collector reports that nothing is new
-
-
-def probe(
-    pipe: Directory, others: Callable[[], bool | None], deadline: float = ANSWER_SECONDS
-) -> tuple[bool | None, bool | None, bool | None]:
-    """Connect to the socket of a pipe directory. Return whether a process listens, whether it answers, and `others`.
-
-    None means unknown. Nothing is sent, and the end of the stream follows at once: a daemon waits for the first bytes
-    of a connection and serves no other one until then (measured, R580). A link instead of the socket is not followed.
-    `others` returns whether another process is connected. It is called if there is no answer.
-    """
-    try:
-        with pipe.opened() as directory:
-            descriptor = os.open(CONTROL_SOCKET, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        try:
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                return None, None, False
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as connection:
-                return _connect(connection, f"/proc/self/fd/{descriptor}", others, deadline)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return None, None, False
-
-
-def _connect(
-    connection: socket.socket, path: str, others: Callable[[], bool | None], deadline: float
-) -> tuple[bool | None, bool | None, bool | None]:
-    try:
-        connection.connect(path)
-        connection.shutdown(socket.SHUT_WR)
-        poll = select.poll()
-        poll.register(connection, select.POLLIN)
-        answered = bool(poll.poll(deadline * 1000))
-        for _ in range(RECHECKS):
-            known = False if answered else others()
-            if known is not False:
-                return True, False, known
-            answered = answered or bool(poll.poll(RECHECK_SECONDS * 1000))
-        if not answered:
-            return True, False, others()
-        connection.recv(MAX_ANSWER_BYTES)
-    except BlockingIOError:
-        # The queue of waiting connections is full (128 with R580). Any user can fill it again and again with
-        # connections that end at once. No accepted connection shows that user (measured, R580).
-        return True, False, others() or None
-    except ConnectionRefusedError:
-        return False, None, False
-    return True, True, False
 
 
 class DaemonDirectory:

@@ -18,7 +18,7 @@ from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.workload_processes import MOST_PROCESSES, WorkloadProcesses
 from exporter.model.daemon import MULTI_USER, STATIC_PARTITIONING
 from exporter.model.identity import identity_of
-from exporter.model.observation import DaemonProcess, ProcessReading
+from exporter.model.observation import DaemonProcess, DirectoryReading, ProcessReading
 from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.settings import (
     DEFAULT_PIPE_DIRECTORY,
@@ -29,7 +29,7 @@ from exporter.model.settings import (
     VISIBLE_DEVICES,
 )
 from exporter.parse.cgroup import parse_cgroup
-from exporter.parse.proc import MPS_PROGRAM_PREFIX, MpsProgram, mps_program
+from exporter.parse.proc import MpsProgram, is_mps_name, is_on_network, listening_unix_sockets, mps_program
 
 # -- Control daemons among the running processes -----------------------------------------------------------------------
 
@@ -119,23 +119,45 @@ class ControlDaemons:
         self._proc = proc
         self._known: dict[int, tuple[int, ControlDaemon | None]] = {}
         """By PID, each process with a name of MPS: its start time, and the control program if it runs that."""
+        self._others: dict[int, str] = {}  # The names of the other processes by PID.
 
     def all(self) -> list[ControlDaemon]:
         """Return the readable daemons, oldest first. Of other processes, read only names. Raises OSError."""
-        named = [pid for pid in self._proc.pids() if self._proc.name(pid) == MPS_PROGRAM_PREFIX]
+        pids = self._proc.pids()
+        named = [pid for pid in pids if self._is_named(pid)]
         self._known = {pid: self._known[pid] for pid in named if pid in self._known}
+        self._others = {pid: self._others[pid] for pid in pids if pid in self._others}
         daemons = [program for pid in named if (program := self._cached(pid)) is not None and program.is_service]
+        # A script that waits for the daemon has the daemon's name and options, too.
+        parents = {identity_of(daemon.facts.parent) for daemon in daemons}
+        daemons = [daemon for daemon in daemons if identity_of(daemon.facts) not in parents]
         return sorted(daemons, key=lambda daemon: (daemon.facts.started, daemon.pid))
+
+    def _is_named(self, pid: int) -> bool:
+        """Return whether a process has the name of a program of MPS, or runs its file or has its argument 0."""
+        name = self._proc.name(pid)
+        if name is None or self._others.get(pid) == name:
+            return False
+        if is_mps_name(name):
+            return True
+        arguments, program = self._proc.arguments(pid), self._proc.program(pid)
+        if mps_program(program, next(iter(arguments), None)) is not None:
+            return True
+        if arguments or program is None:  # During an exec, only the arguments are missing.
+            self._others[pid] = name
+        return False
 
     def at(self, pid: int) -> ControlDaemon | None:
         """Return the control program with this PID; None if it is another program or no process. Raises OSError."""
-        facts = self._proc.facts(pid)
-        if facts is None or mps_program(facts.executable, facts.command) is not MpsProgram.CONTROL:
+        facts, arguments = self._proc.facts(pid), self._proc.arguments(pid)
+        names = () if facts is None else (facts.executable, facts.command, next(iter(arguments), None))
+        program = next(filter(None, (mps_program(name, None) for name in names)), None)
+        if facts is None or program is not MpsProgram.CONTROL:
             return None
         pids = self._proc.namespaced_pids(pid) or (pid,)
         return ControlDaemon(
             facts=facts,
-            arguments=self._proc.arguments(pid),
+            arguments=arguments,
             environment=self._proc.variables(pid, (VISIBLE_DEVICES, PIPE_DIRECTORY, LOG_DIRECTORY, PROTOCOL_VERSION)),
             stdout=self._proc.stdout(pid),
             own_pid=pids[-1],
@@ -144,9 +166,6 @@ class ControlDaemons:
 
     def is_server(self, pid: int) -> bool:
         """Return whether a process runs the server program. Raises OSError if it cannot be read."""
-        name = self._proc.name(pid)
-        if name is not None and name != MPS_PROGRAM_PREFIX:
-            return False
         facts = self._proc.facts(pid)
         return facts is not None and mps_program(facts.executable, facts.command) is MpsProgram.SERVER
 
@@ -263,6 +282,7 @@ class PidFile:
         self._clock = clock
         self._identities = identities or Identities()
         self._repeat_due = 0.0
+        self._directory_read: tuple[object, DirectoryReading | None] = None, None
 
     def changed(self, location: DaemonLocation) -> tuple[DaemonProcess, ...]:
         """Return the daemon if it changed or ended, a running one every REPEAT_SECONDS; nothing if unreadable."""
@@ -293,6 +313,8 @@ class PidFile:
         """Return the daemon of a location. Raises OSError if it cannot be known."""
         before = self.found
         if before is not None and before.pid is not None and self._runs(before.pid, before.start_ticks):
+            with contextlib.suppress(OSError):
+                before = replace(before, directory=self._directory(location, location.pipe.files(), before.pid))
             return self._with_servers(replace(before, at=self._clock.now()))
         files = location.pipe.files()
         # If a directory has several names, the first one has the daemon.
@@ -300,15 +322,38 @@ class PidFile:
         first = self._identities.first(location.name, None if files is None else files.identity)
         if first != location.name:
             return replace(missing, same_as=first)
-        daemon = None if files is None else self._daemon_of(location, files)
+        daemon = self._daemon_of(location, files)
         if daemon is not None and may_run(location, daemon.facts.uid):
-            return self._with_servers(daemon.observation(location.name))
+            directory = self._directory(location, files, daemon.pid)
+            return self._with_servers(replace(daemon.observation(location.name), directory=directory))
         foreign_owner = _foreign_owner(location, files) if daemon is None else daemon.facts.uid
         if foreign_owner is not None:
             # The pid file of another user's daemon proves nothing about the expected one.
             return replace(missing, foreign_owner=foreign_owner)
         pid_file_left, quit_traces = exit_traces(location.pipe, files)
-        return replace(missing, pid_file_left=pid_file_left, quit_traces=quit_traces)
+        directory = self._directory(location, files, None) if pid_file_left else None
+        if directory is not None and not is_on_network(directory.file_system):
+            directory = None  # On a local disk, the daemon that ended left the pid file.
+        return replace(missing, pid_file_left=pid_file_left, quit_traces=quit_traces, directory=directory)
+
+    def _directory(self, location: DaemonLocation, files: PipeFiles | None, pid: int | None) -> DirectoryReading | None:
+        """Return what the directory shows of a daemon; None if its PID file names this process. Connects seldom."""
+        if files is None or pipe_dir.CONTROL_SOCKET not in files.owners:
+            return DirectoryReading(exists=False)
+        if pid is not None and files.pid == next(reversed(self._proc.namespaced_pids(pid)), pid):
+            return None
+        key = files, pid, self._repeat_due
+        if key != self._directory_read[0]:
+            others = (daemon for daemon in self._daemons.all() if daemon.pid != pid)
+            reading = DirectoryReading(
+                exists=True,
+                pid=files.pid,
+                listening=pipe_dir.probe(location.pipe, lambda: None, deadline=0.0)[0],
+                other=next((each.pid for each in others if self._daemons.pipe_of(each) == files.identity), None),
+                file_system=location.pipe.file_system(),
+            )
+            self._directory_read = key, reading
+        return self._directory_read[1]
 
     def _runs(self, pid: int, start_ticks: int | None) -> bool:
         """Return whether this process runs. Raises OSError if it cannot be known."""
@@ -318,34 +363,43 @@ class PidFile:
         return presence is Presence.RUNNING
 
     def _with_servers(self, daemon: DaemonProcess) -> DaemonProcess:
-        if daemon.pid is None or daemon.protocol in (None, DEFAULT_PROTOCOL):
-            return daemon
+        if daemon.pid is None or (daemon.protocol in (None, DEFAULT_PROTOCOL) and daemon.directory is None):
+            return replace(daemon, servers=None)
         children = self._proc.children(daemon.pid)
         if children is None:
             return replace(daemon, servers=None)
         return replace(daemon, servers=tuple(islice(filter(self._daemons.is_server, children), MAX_SERVERS)))
 
-    def _daemon_of(self, location: DaemonLocation, files: PipeFiles) -> ControlDaemon | None:
+    def _daemon_of(self, location: DaemonLocation, files: PipeFiles | None) -> ControlDaemon | None:
         """Return the daemon that the pid file names, else the one that discovery found and that still runs."""
-        pid = files.pid
+        pid = None if files is None else files.pid
         if pid is not None and location.namespace is not None:
             location.namespace.update([pid])
             pid = location.namespace.outer([pid]).get(pid)
         daemon = None if pid is None else self._daemons.at(pid)
-        named = daemon is not None and daemon.own_pid == files.pid and socket_owner(files, [daemon]) is not None
         # Every user can write the PID of another daemon of the same user into the file.
-        if daemon is not None and named and self._daemons.pipe_of(daemon) in (None, files.identity):
-            return daemon
+        if files is not None and daemon is not None and socket_owner(files, [daemon]) is not None:
+            in_directory = self._daemons.pipe_of(daemon) in (None, files.identity)
+            if daemon.own_pid == files.pid and in_directory:
+                return daemon
         if location.process is None or not self._runs(*location.process):
             return None
         running = self._daemons.at(location.process[0])
+        if files is None or pipe_dir.PRIVILEGED_SOCKET not in files.owners:
+            return running  # The directory or its sockets were removed.
         return None if running is None else socket_owner(files, [running])
 
 
 def _key(daemon: DaemonProcess) -> tuple[object, ...]:
     """Return what makes a daemon's process a different one, and its servers."""
-    exit_traces = daemon.pid_file_left, daemon.quit_traces
+    exit_traces = daemon.pid_file_left, daemon.quit_traces, daemon.directory
     return daemon.pid, daemon.start_ticks, *exit_traces, daemon.foreign_owner, daemon.same_as, daemon.servers
+
+
+def has_bound(proc: Proc, daemon: ControlDaemon, path: str) -> bool:
+    """Return whether a process in a daemon's network namespace listens on the control socket of this directory."""
+    table = listening_unix_sockets(proc.unix_sockets(daemon.pid) or "")
+    return any(os.path.normpath(each) == os.path.normpath(f"{path}/{pipe_dir.CONTROL_SOCKET}") for each in table)
 
 
 def socket_owner(files: PipeFiles, daemons: Iterable[ControlDaemon]) -> ControlDaemon | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.collectors import pipe_dir
-from exporter.collectors.daemon_processes import ControlDaemon, ControlDaemons, socket_owner
+from exporter.collectors.daemon_processes import ControlDaemon, ControlDaemons, has_bound, socket_owner
 from exporter.collectors.pipe_dir import DaemonLocation, Directory, Identity, Root
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import BoundedCalls, Reading
@@ -400,23 +400,26 @@ class Discovery:
         except OSError:
             if pipe_dir.can_open_below_roots():
                 raise
-            files = None
-        if files is None:
             return self._by_pid_file(daemon, known.values(), daemons)
-        identity = files.identity
+        identity = None
+        if files is None or pipe_dir.PRIVILEGED_SOCKET not in files.owners:
+            is_its_own = has_bound(self._proc, daemon, path)  # It was removed, with or without the directory.
+        else:
+            is_its_own, identity = socket_owner(files, [daemon]) is not None, files.identity
         # For a moment, the process that starts a daemon in the background (`-d`) looks like the daemon.
-        confirmed = daemon.identity in self._examined or files.pid == daemon.own_pid
-        if not confirmed or socket_owner(files, [daemon]) is None:
-            return None
+        confirmed = daemon.identity in self._examined or (files is not None and files.pid == daemon.own_pid)
+        if not confirmed or not is_its_own:
+            return self._by_pid_file(daemon, known.values(), daemons) if files is None else None
         # The log directory is not opened here: it may hang, and this thread finds the daemons of all users.
         mounts = self._proc.namespace(root.pid, "mnt")
         same_root = Directory(Path("/"), root).identity() == Directory(Path("/")).identity()
         same_paths = same_root and mounts is not None and mounts == self._proc.namespace(os.getpid(), "mnt")
         log = Directory(Path(logs), None if same_paths else root)
-        if identity in known:
-            location = known[identity]
+        of_path = (location for location in self.named.values() if same_paths and location.pipe.path == pipe.path)
+        location = next(of_path, None) if identity is None else known.get(identity)
+        if location is not None:
             return location if location.name in self.named else replace(location, log=log)
-        if Directory(pipe.path).identity() == identity:
+        if same_paths if identity is None else Directory(pipe.path).identity() == identity:
             return DaemonLocation(name=path, pipe=Directory(pipe.path), log=log)
         # Equal paths are distinguished by what outlives the daemon: its container, or its mount namespace.
         container = _CONTAINER.fullmatch(parse_cgroup(daemon.facts.cgroup or "").container or "")

@@ -1,5 +1,6 @@
 """The logs of one daemon, in a thread of its own. Each is followed through growth, truncation and replacement."""
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -147,7 +148,7 @@ TAIL_BYTES = 1 << 16
 
 def read_tail(location: DaemonLocation) -> Iterator[tuple[str, str]]:
     """Yield the last lines of each log at this location, with the names of the files. Raises OSError."""
-    with location.log.opened() as directory:
+    with contextlib.suppress(FileNotFoundError), location.log.opened() as directory:
         for name in location.logs:
             try:
                 text = end_of_file(directory, name, TAIL_BYTES).decode(errors="replace")

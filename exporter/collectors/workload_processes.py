@@ -14,7 +14,7 @@ from exporter.model.identity import JobManager, WorkloadProcess, WorkloadRole
 from exporter.model.observation import ProcessReading
 from exporter.parse import proc as parse_proc
 from exporter.parse.cgroup import CgroupMembership, parse_cgroup, parse_pod_directory, parse_step
-from exporter.parse.proc import MPS_PROGRAM_PREFIX
+from exporter.parse.proc import is_mps_name
 
 MAX_DIRECTORIES = 4096  # the kubelet runs 110 pods by default, and removes the directories of dead ones
 
@@ -222,7 +222,9 @@ class WorkloadProcesses:
         """Return a process; None if of MPS or a batch system, or if one of its own started it. Raises OSError."""
         name, stat = self._proc.name(pid), self._proc.certain_text(pid, "stat")
         start_ticks = parse_proc.start_ticks(stat)
-        if name in (None, MPS_PROGRAM_PREFIX, *_BATCH) or start_ticks is None or parse_proc.is_zombie(stat):
+        if name is None or name in _BATCH or is_mps_name(name):
+            return None
+        if start_ticks is None or parse_proc.is_zombie(stat):
             return None
         parent = parse_proc.parent_pid(stat) or 0
         if parent in members and self._proc.name(parent) not in _BATCH:

@@ -23,6 +23,7 @@ from exporter.model.node import CollectorName
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.printable import is_service_name
 from exporter.policy import policy_of
+from exporter.report.client_findings import mps_without_daemon
 from exporter.report.daemon_findings import crash_loop
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
@@ -152,7 +153,8 @@ def no_daemon(facts: Facts) -> Iterator[Finding]:
     Start a daemon. Enable its unit or name it in the configuration: then an alert reports its absence.
     """
     known = facts.node.daemons.values()
-    if not facts.daemons and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
+    runs = facts.daemons or any(mps_without_daemon(facts.node, facts.node.at))
+    if not runs and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
         yield no_daemon.finding(commands=("systemctl enable --now nvidia-cuda-mps", _START))
 
 
@@ -288,13 +290,16 @@ def directory_writable(facts: Facts) -> Iterator[Finding]:
 def pid_file_wrong(facts: Facts) -> Iterator[Finding]:
     """A pid file names another process than the running daemon."""
     for name, directory in facts.directories.items():
-        running = facts.daemons_of(name)
-        if len(running) == 1 and not directory.problem and directory.pid != running[0].own_pid:
+        running, daemon = facts.daemons_of(name), facts.node.daemons.get(name)
+        lost = daemon is not None and daemon.has_lost_directory
+        if len(running) == 1 and not lost and not directory.problem and directory.pid != running[0].own_pid:
             yield Finding(
                 DaemonProblem.PID_FILE_WRONG,
                 daemon=name,
                 facts=(shown(directory.pid_file),),
-                commands=(f"echo {running[0].own_pid} > {quoted(directory.pid_file)}",),
+                commands=(
+                    f"echo {running[0].own_pid} | {_as_owner(facts, name, f'tee {quoted(directory.pid_file)}')}",
+                ),
             )
 
 

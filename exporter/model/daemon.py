@@ -8,6 +8,7 @@ from typing import Concatenate, ParamSpec
 from exporter.model.observation import (
     DaemonName,
     DaemonProcess,
+    DirectoryReading,
     GpuUuid,
     LoggedCommands,
     ProcessReading,
@@ -200,6 +201,7 @@ class DaemonRuntime:
     """UID that owns the pipe directory or the daemon there, if that user must not run this daemon."""
     same_as: DaemonName | None = None
     """Another daemon with the same pipe directory; nothing more is collected for this one."""
+    directory: DirectoryReading | None = None  # What the pipe directory shows of another daemon, or of a removal.
 
     @property
     def journal(self) -> str | None:
@@ -277,6 +279,7 @@ class LogState:
     claims: Mapping[str, Claim] = field(default_factory=dict)  # What the log states and no other source has confirmed.
     contradicted_at: float | None = None  # When another source last refuted a claim.
     last_command: str | None = None  # The command in the last line of the log, if that line has one.
+    others_at: float | None = None  # When another daemon than the running one last wrote to the log.
     echoing: bool = False  # Whether the daemon is writing a reply into its log.
 
     @property
@@ -419,7 +422,23 @@ class Daemon:
     @property
     def pid_file_spoilt(self) -> bool:
         """Whether the daemon runs, but its pid file names another process, so that no command finds the daemon."""
-        return self.state is None and self.runtime.process is not None and self.lifecycle.not_found_at is not None
+        directory = self.runtime.directory
+        is_reached = directory is None or (directory.listening is True and not self.has_lost_directory)
+        not_found = self.lifecycle.not_found_at is not None
+        return self.state is None and self.runtime.process is not None and not_found and is_reached
+
+    @property
+    def directory_taken(self) -> bool:
+        """Whether another daemon has the pipe directory, perhaps one of another node."""
+        directory, last = self.runtime.directory, self.runtime.last_process
+        if directory is None or not directory.exists or (last is not None and last.pid == directory.pid):
+            return False
+        return directory.other is not None or directory.listening is False
+
+    @property
+    def has_lost_directory(self) -> bool:
+        """Whether neither commands nor new clients reach the daemon: its pipe directory is removed or taken."""
+        return self.directory_taken or (self.runtime.directory is not None and not self.runtime.directory.exists)
 
 
 def _changer(group: str, _kind: Callable[Fields, object]) -> Callable[Concatenate[Daemon, Fields], Daemon]:

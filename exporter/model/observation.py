@@ -408,6 +408,17 @@ class AddressRanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryReading:
+    """A pipe directory that may no longer be the daemon's. What cannot be read is None."""
+
+    exists: bool  # Whether it has a control socket.
+    pid: int | None = None  # The PID in the pid file.
+    listening: bool | None = None  # Whether a process of this machine listens on the control socket.
+    other: int | None = None  # The PID here of another daemon with this directory.
+    file_system: str | None = None  # Its type, as in /proc/PID/mountinfo.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonProcess:
     """The process that a pid file names; `pid` is None if no control daemon runs there. `protocol` is 2 or 3 (R615)."""
 
@@ -439,6 +450,8 @@ class DaemonProcess:
     same_as: DaemonName | None = None  # Another daemon with the same pipe directory, by device and inode.
     foreign_owner: int | None = None
     """UID that owns the directory or the process there, if that user must not run this daemon."""
+    directory: DirectoryReading | None = None
+    """Its pipe directory, if that lacks the socket or has another PID than the daemon's; None also if it is unread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

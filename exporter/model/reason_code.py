@@ -170,6 +170,7 @@ class ReasonCode(StrEnum):
         "server {server} does not answer its daemon: SIGKILL ends it and its clients; there are several servers,"
         " and only the log names this one",
     )
+    DIRECTORY_TAKEN = auto(), "another daemon, perhaps of another node, has its pipe directory"
     FOREIGN_DIRECTORY = auto(), "its pipe directory belongs to UID {uid}, who must not run this daemon"
     NO_RESTART_METHOD = auto(), "no restart method is configured: set `unit` or `restart_command`"
     DAEMON_IN_CONTAINER = auto(), "it ran in a container, where `restart_command` cannot start it"

@@ -9,8 +9,8 @@ _DELETED = " (deleted)"
 
 # -- Programs, environment and limits ------------------------------------------------------------------------------
 
-MPS_PROGRAM_PREFIX = "nvidia-cuda-mps"
-"""The kernel stores only these 15 characters of both programs' names (measured, R580)."""
+_MPS_NAME = re.compile(r"nvidia-cuda-mp(?:s|$)")
+"""In the names of both programs. The kernel stores 15 bytes: `.nvidia-cuda-mp` of `.nvidia-cuda-mps-control.13`."""
 
 
 class MpsProgram(StrEnum):
@@ -26,10 +26,15 @@ def mps_program(executable: str | None, command: str | None) -> MpsProgram | Non
     The executable's name decides if it is one of NVIDIA's. A process can choose its command, the name with argv[0].
     """
     names = (name.rpartition("/")[2] for name in (executable, command) if name)
-    name = next((name for name in names if name.startswith(MPS_PROGRAM_PREFIX)), None)
+    name = next(filter(is_mps_name, names), None)
     if name is None:
         return None
-    return MpsProgram.SERVER if name.removesuffix(_DELETED).endswith("-server") else MpsProgram.CONTROL
+    return MpsProgram.SERVER if "-server" in name else MpsProgram.CONTROL
+
+
+def is_mps_name(name: str) -> bool:
+    """Return whether a program may be one of MPS, by the name that the kernel stores. A site may have renamed it."""
+    return _MPS_NAME.search(name) is not None
 
 
 def is_environment_intact(environment: bytes) -> bool:
@@ -233,6 +238,25 @@ def group_ids(text: str) -> frozenset[int]:
 
 
 # -- /proc/net -----------------------------------------------------------------------------------------------------
+
+
+_ON_NETWORK = re.compile(
+    r"(fuse\.)?(9p|afs|beegfs|ceph|cifs|gfs2|gluster|gpfs|juicefs|lustre|mmfs|moosefs|nfs|ocfs2|orangefs|panfs|pvfs2|smb"
+    r"|sshfs|virtiofs|wekafs)"
+)
+
+
+def is_on_network(file_system: str | None) -> bool:
+    """Return whether several nodes can mount a file system of this type."""
+    return _ON_NETWORK.match(file_system or "") is not None
+
+
+def mount_type(mounts: str, descriptor: str) -> str | None:
+    """Return the type of the file system in /proc/PID/mountinfo that has a file of /proc/self/fdinfo."""
+    number = _status(descriptor, "mnt_id", r"\t([0-9]{1,10})")
+    found = re.search(rf"^{number or '-'} .* - (\S+) ", mounts, re.MULTILINE)
+    return None if found is None else found[1]
+
 
 _ACCEPTS_CONNECTIONS = "00010000"  # SO_ACCEPTCON
 

@@ -1,26 +1,32 @@
-"""Problems of clients: full servers, memory, limits, slow neighbours, and processes that bypass MPS."""
+"""Problems of clients: full servers, memory, limits, slow neighbours, no way to a daemon, and bypassing processes."""
 
 from collections.abc import Iterable
 from functools import cache
+from math import inf
 from operator import add
 
-from exporter.model.node import Node
+from exporter.model.daemon import Daemon
+from exporter.model.node import CollectorName, Node
 from exporter.model.server import RefusalReason
 from exporter.model.settings import PIPE_DIRECTORY, Mode
 from exporter.parse.printable import printable
+from exporter.parse.proc import MpsProgram, is_on_network, mps_program
 from exporter.report.daemon_findings import FULL_RATIO
 from exporter.report.document import ManualStep
 from exporter.report.finding import MOST_COMMANDS, Finding
 from exporter.report.gpu_status import process_name, slowdown_text
-from exporter.report.problem import NodeProblem
+from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import DaemonProblem
 from exporter.report.process_status import described
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import (
     DOCTOR,
     address_of,
+    client_count,
     command_to_end,
     command_to_set,
+    commands_to_restart,
+    commands_to_stop,
     control_command,
     known,
     step_to_rerun,
@@ -28,8 +34,9 @@ from exporter.report.remedy import (
 from exporter.report.text import counted, duration_text, mebibytes, percent, workload_name
 from exporter.report.watchdog_text import OBSERVES
 from exporter.state import limits
-from exporter.state.devices import serving_daemon, uses_gpu
+from exporter.state.devices import serving_daemon, serving_daemons, usable_gpus, uses_gpu
 from exporter.state.gpus import used_bytes
+from exporter.state.known_daemons import named_pids
 from exporter.state.processes import workload_of
 from exporter.usage.capacity import gpu_sharing
 from exporter.usage.contention import starved
@@ -235,3 +242,68 @@ def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fin
                     ),
                 ),
             )
+
+
+SETTLED_SECONDS = 10.0
+"""After this time, the daemon of a client or server is known, and NVML lists no clients of a daemon that ended."""
+
+LISTED_SECONDS = 600.0  # After this time, a daemon has listed a client of its own (`PollIntervals.lists`, twice).
+
+
+def mps_without_daemon(node: Node, at: float) -> Iterable[Finding]:
+    """Yield the GPUs with MPS clients in NVML, or with a server, for which no daemon is known that may have them."""
+    for uuid, reading in usable_gpus(node).items() if CollectorName.DISCOVERY in node.sources else ():
+        daemons = tuple(serving_daemons(node, reading))
+        if reading.problem is not None or not all(_has_settled(each, at) for each in daemons):
+            continue
+        since = dict(node.gpus[uuid].mps_since)
+        for process in (node.processes.get(each.pid) for each in reading.compute_processes or ()):
+            is_server = process is not None and mps_program(process.executable, None) is MpsProgram.SERVER
+            if process and (is_server or since.get(process.pid, inf) - (node.began_at or at) < SETTLED_SECONDS):
+                since[process.pid] = process.started  # It may be older than the first reading.
+        known = set().union(*(named_pids(each) for each in node.daemons.values()))
+        wait = SETTLED_SECONDS if all(each.ended for each in daemons) else LISTED_SECONDS
+        pids = [pid for pid, began in sorted(since.items()) if at - began >= wait and pid not in known]
+        if pids:
+            values = {"gpu": printable(gpu_name(node, uuid))}
+            processes = tuple(described(node, pid) for pid in pids)
+            yield Finding(NodeProblem.MPS_WITHOUT_DAEMON, at=at, values=values, facts=processes)
+
+
+def _has_settled(daemon: Daemon, at: float) -> bool:
+    """Return whether all clients of a daemon are known, or it has ended so long ago that NVML lists none."""
+    since = daemon.lifecycle.state_since
+    known = daemon.answers and daemon.clients_known and not daemon.runtime.in_foreign_namespace
+    return (daemon.ended or known) and (since is None or at - since >= SETTLED_SECONDS)
+
+
+def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
+    """Yield the daemons that new clients do not reach: the pipe directory was removed, or is another daemon's."""
+    for daemon in View(node).daemons():
+        directory, taken = daemon.runtime.directory, daemon.directory_taken
+        if directory is None or not daemon.has_lost_directory:
+            continue
+        where = "the other daemon has ended, or nodes share the directory, and it runs on another node"
+        if is_on_network(directory.file_system):
+            kind = printable(directory.file_system or "")
+            where = f"nodes share the directory ({kind}), and the daemon of another node has it"
+        fact = f"{where}; the PID file has PID {directory.pid}, and no process here listens on the socket"
+        if directory.other is not None:
+            fact = f"the other daemon is PID {directory.other} on this machine"
+        commands = (commands_to_stop if taken else commands_to_restart)(node, daemon, policy) if daemon.pid else ()
+        end = "End the daemon." if taken else "End the daemon, and start it again if it is needed."
+        yield Finding(
+            DaemonProblem.DIRECTORY_LOST,
+            at=at,
+            since=daemon.lifecycle.state_since,
+            daemon=daemon.name,
+            values={"how": "is another daemon's" if taken else "was removed"},
+            rated=Severity.CRITICAL if daemon.declared.expected else None,
+            affected="new clients",
+            facts=(fact,) if taken else (),
+            steps=(
+                ManualStep(text=f"{'Change no file there. ' if taken else ''}Wait until its clients have ended."),
+                *((ManualStep(text=end, commands=commands, ends=client_count(daemon)),) if commands else ()),
+                *((ManualStep(text="Start the daemon with a directory that only this node has."),) if taken else ()),
+            ),
+        )

@@ -225,7 +225,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
         if policy is not None and block is not None and policy.configured_mode_of(daemon) is Mode.ACT:
             yield Finding(BLOCK_PROBLEMS[block], at=at, daemon=daemon.name)
         finding = _state_finding(node, at, daemon, watch, policy)
-        if finding is not None:
+        if finding is not None and not daemon.has_lost_directory:
             yield finding
         since = daemon.log.own_commands.blocked_since
         if since is not None:

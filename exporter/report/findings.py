@@ -8,7 +8,15 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.parse.kernel_log import REBOOT, RESET
 from exporter.parse.printable import printable
-from exporter.report.client_findings import bypassing, drifted_limits, filled_memory, full_servers, starved_clients
+from exporter.report.client_findings import (
+    bypassing,
+    drifted_limits,
+    filled_memory,
+    full_servers,
+    lost_directories,
+    mps_without_daemon,
+    starved_clients,
+)
 from exporter.report.daemon_findings import daemon_findings, faults, recovered
 from exporter.report.finding import Finding
 from exporter.report.problem import NodeProblem
@@ -51,6 +59,8 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
         *faults(node, at, policy),
         *daemon_findings(node, at, policy),
         *recovered(node, at),
+        *mps_without_daemon(node, at),
+        *lost_directories(node, at, policy),
         *_lost_gpus(node, at),
         *_resets_needed(node, at),
         *full_servers(node, at),

@@ -125,6 +125,15 @@ class NodeProblem(Problem):
         "incidents` shows.",
         alert="CudaMpsWorkloadOftenSuspected",
     )
+    MPS_WITHOUT_DAEMON = Definition(
+        label="no known daemon",
+        summary="Processes use MPS on GPU {gpu} of {node}, but no control daemon is known",
+        meaning="NVML lists MPS clients, or a server runs, but the exporter does not find their control daemon. It "
+        "reports nothing else about them.",
+        remedy="Find the control daemon, and name its directories in [[daemons]] of the configuration. It may run in a "
+        "container that the exporter cannot examine.",
+        runbook="CudaMpsExporterCannotCollect",
+    )
     GPU_RESET_NEEDED = Definition(
         severity=Severity.CRITICAL,
         label="needs a reset or a reboot",

@@ -166,6 +166,13 @@ class DaemonProblem(Problem):
         meaning="The control program reads the PID file, so no command reaches the control daemon.",
         remedy="Write the PID of the daemon into the PID file.",
     )
+    DIRECTORY_LOST = Definition(
+        label="lost its directory",
+        summary="The pipe directory of MPS daemon {daemon} on {node} [{how}|was removed, or is another daemon's]",
+        meaning="New clients here fail, or bypass MPS, and the control daemon cannot be queried. Its clients continue.",
+        remedy="Change no file there. When its clients have ended, restart the daemon in a directory of this node.",
+        runbook="CudaMpsDaemonUnresponsive",
+    )
     FOREIGN_DIRECTORY = Definition(
         severity=Severity.CRITICAL,
         label="directory of another user",

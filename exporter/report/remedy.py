@@ -94,7 +94,7 @@ class Address:
 def address_of(node: Node, name: str, policy: Policy | None = None) -> Address | None:
     """Return how a command reaches the daemon; None if it is not known, or in a container and without a process."""
     daemon = node.daemons.get(name)
-    if daemon is None:
+    if daemon is None or daemon.has_lost_directory:
         return None
     program = PROGRAM if policy is None else policy.program
     address = Address(
@@ -277,6 +277,8 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
     pod's controller creates another one. Empty if Kubernetes declares it or ran it in a pod without a known name, if
     another container ran it, or if no line can be written. A daemon that never ran may lack its directories.
     """
+    if daemon.directory_taken:
+        return ()
     policy = policy or Policy()
     watch, daemon_policy = node.watches.get(daemon.name, WatchdogState()), policy.daemon_policy_of(daemon)
     unit = daemon_policy.unit
@@ -302,7 +304,7 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
     sudo = "" if process is None or process.uid in (None, 0) else f"sudo -u '#{process.uid}' "
     if sudo:
         line = f"{sudo}env {line}"
-    if not daemon.lifecycle.ever_ran:
+    if not daemon.lifecycle.ever_ran or daemon.has_lost_directory:
         directories = [each for each in (daemon.pipe_directory, daemon.log_directory) if each]
         line = f"{sudo}mkdir -p {join(directories)} && {line}"
     return known(_line(line))
@@ -325,8 +327,9 @@ def commands_to_stop(node: Node, daemon: Daemon, policy: Policy | None) -> tuple
     if unit is not None:
         return (f"systemctl stop {quote(unit)}",) if is_service_name(unit) else ()
     process = daemon.runtime.process
-    if daemon.state is DaemonState.UNRESPONSIVE and process is not None:
-        return (f"kill -KILL {process.pid}",) if is_living(node, identity_of(process)) else ()
+    if process is not None and (daemon.state is DaemonState.UNRESPONSIVE or daemon.has_lost_directory):
+        signal = "TERM" if daemon.has_lost_directory else "KILL"
+        return (f"kill -{signal} {process.pid}",) if is_living(node, identity_of(process)) else ()
     quit_now = "-q" if daemon.runtime.protocol == PROTOCOL else "quit -t 3"
     return known(control_command(quit_now, address_of(node, daemon.name, policy)))
 

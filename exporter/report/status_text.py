@@ -279,7 +279,7 @@ def table_lines(document: StatusDocument, width: int | None) -> Sequence[Line]:
                 place = (numbers[gpu.uuid], memory, "-")
                 rows.append(("none", "-", "bypassing", str(each.pid), *_names(each), *place))
     if not rows:
-        return [line_of("No MPS control daemon, and none expected.")]
+        return [line_of("No MPS control daemon is known, and none is expected.")]
     optional = [index for index, column in enumerate(_COLUMNS) if column.name in ("WORKLOAD", "DOMAIN")]
     empty = [_COLUMNS[index].name for index in optional if all(row[index] == "-" for row in rows)]
     return align_table(*drop_columns(_COLUMNS, list(_styled(rows)), empty), width, _DROPPABLE)

@@ -9,6 +9,7 @@ from exporter.model.incident import Incident, IncidentXid
 from exporter.model.node import Node
 from exporter.model.server import DisconnectReason, FaultLogBlock, Server, ServerState
 from exporter.model.values import increment, replace, without
+from exporter.parse.log_line import LogEntry
 from exporter.state import devices, processes, servers, xids
 from exporter.state.servers import FRESH_SECONDS, last_known
 
@@ -47,6 +48,22 @@ SERVER_END_SECONDS = 0.5  # An Xid this close to the end of another server may b
 
 ENDED_BEFORE_SECONDS, ENDED_AFTER_SECONDS = 1.0, 10.0
 """How long before and after a fault's block its affected clients may exit. NVML is read every 10 s, or sooner."""
+
+
+SHARED_SECONDS = 600.0  # After a line of another daemon, lines of unknown servers may be of its servers for so long.
+
+
+def is_of_another_daemon(step: Step, at: float, entry: LogEntry) -> bool:
+    """Return whether another daemon with the same log, perhaps of another node, or a server of it wrote a line."""
+    daemon, process = step.daemon, step.daemon.runtime.process
+    if process is None or daemon.runtime.in_foreign_namespace or entry.pid == process.pid:
+        return False
+    # The process that becomes a server writes that it starts (R580).
+    if not entry.by_daemon or getattr(entry.message, "server", None) == entry.pid:
+        others_at = daemon.log.others_at
+        return entry.pid not in daemon.servers and others_at is not None and at - others_at <= SHARED_SECONDS
+    step.daemon = with_log(daemon, others_at=at)
+    return True
 
 
 def add(daemon: Daemon, at: float, kind: ClaimKind, pid: int) -> Daemon:

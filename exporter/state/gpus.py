@@ -10,6 +10,7 @@ from exporter.model.node import BypassingProcess, Gpu, MonotonicCounter, Node, S
 from exporter.model.observation import GpuProcess, GpuReading, SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
+from exporter.parse.proc import mps_program
 from exporter.state.devices import instances_of, serving_daemon, serving_daemons
 
 LEFT_REMEMBERED_SECONDS = 60.0  # How long it is remembered that a process has left NVML's MPS list.
@@ -257,8 +258,6 @@ BYPASSING_AFTER_SECONDS = 1.0
 """A process that two readings, this far apart, show outside MPS bypasses it. (A starting client is in NVML's MPS list
 before it is in the compute list; measured.)"""
 
-_MPS_COMMAND = "nvidia-cuda-mps"  # Both MPS binaries have this name, cut to 15 characters.
-
 
 def with_bypassing_processes(node: Node, daemon: Daemon, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
     """Find the processes that use a GPU of the daemon outside MPS, confirmed or not, and report new ones."""
@@ -296,10 +295,7 @@ def _pids_outside_mps(node: Node, reading: GpuReading) -> list[int]:
 
 def _is_mps_program(node: Node, pid: int) -> bool:
     process = node.processes.get(pid)
-    if process is None:
-        return False
-    name = (process.executable or "").rpartition("/")[2] or process.command or ""
-    return name.startswith(_MPS_COMMAND)
+    return process is not None and mps_program(process.executable or process.command, None) is not None
 
 
 def sharing_mode(node: Node, gpu: Gpu) -> SharingMode | None:

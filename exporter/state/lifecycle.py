@@ -146,8 +146,10 @@ def not_found(step: Step, at: float) -> None:
 def process_read(step: Step, reading: DaemonProcess) -> None:
     """Apply the process that the pid file of the daemon names."""
     at, known = reading.at, step.daemon.runtime.process
-    daemon = with_lifecycle(step.daemon, pid_file_left=reading.pid_file_left, quit_traces=bool(reading.quit_traces))
-    step.daemon = with_runtime(daemon, foreign_owner=reading.foreign_owner)
+    daemon = with_runtime(step.daemon, foreign_owner=reading.foreign_owner, directory=reading.directory)
+    # The pid file of another node's daemon shows nothing about the end of this one.
+    left = None if daemon.directory_taken else reading.pid_file_left
+    step.daemon = with_lifecycle(daemon, pid_file_left=left, quit_traces=bool(reading.quit_traces))
     if reading.pid is None:
         if known is None and reading.foreign_owner is None:
             step.daemon = with_lifecycle(step.daemon, traces_read=True)
@@ -168,6 +170,8 @@ def process_read(step: Step, reading: DaemonProcess) -> None:
             step.daemon = with_unknown_state(step.daemon, at)
         elif step.daemon.state is None or step.daemon.ended:
             enter_state(step, at, DaemonState.STARTING)
+    if step.daemon.has_lost_directory and step.daemon.state is not None:
+        step.daemon = with_unknown_state(step.daemon, at)
     if reading.servers is not None:
         # The child processes of the daemon. Of their clients, only NVML shows PIDs at first.
         new = [pid for pid in reading.servers if pid not in step.daemon.servers]
@@ -420,7 +424,7 @@ A daemon answers within 0.1 s of its start (measured, R580). A hang is detected 
 def resolve_hang(step: Step, node: Node, at: float) -> None:
     """Change the daemon to unresponsive, to held by another process, or to up if only the control program hangs."""
     daemon = step.daemon
-    if daemon.ended or not _unanswered(daemon, at):
+    if daemon.ended or daemon.has_lost_directory or not _unanswered(daemon, at):
         return
     known = probes(daemon)
     others = False if known is None else known.others

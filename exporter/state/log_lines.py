@@ -43,8 +43,7 @@ REMEMBERED_SECONDS = 10.0
 MAX_REMEMBERED = 256
 """How long, and how many, disconnects of one daemon are remembered: more clients than four servers have."""
 
-TERMINATION_SECONDS = 10.0
-"""A client that disconnects within this time after an operator terminated it was terminated (measured: 6 ms)."""
+TERMINATION_SECONDS = 10.0  # A client that disconnects so soon after an operator's command was terminated (6 ms).
 
 SAME_SECONDS = 60.0  # A log line that is read again within this time, with the same timestamp, is the same line.
 
@@ -54,8 +53,7 @@ LONGEST_SECONDS = 10.0
 NAMED_BEFORE_SECONDS = 1.0
 """How long before a block its log may name the client. A client that was named earlier is of another fault."""
 
-TOGETHER_SECONDS = 0.2
-"""Blocks that follow each other within this time are of one fault: on two GPUs, 1 to 37 ms (measured, R580)."""
+TOGETHER_SECONDS = 0.2  # Blocks that follow each other so soon are of one fault: on two GPUs, 1 to 37 ms (R580).
 
 
 def line_read(step: Step, line: LogLine) -> None:
@@ -66,6 +64,8 @@ def line_read(step: Step, line: LogLine) -> None:
     if entry is None or entry.by_daemon is _OTHERS_FILE.get(line.file):
         return
     entry = translate_entry(entry, line.pids)
+    if claims.is_of_another_daemon(step, line.at, entry):
+        return
     if entry.by_daemon:
         command = entry.message.text if isinstance(entry.message, log_message.CommandReceived) else None
         step.daemon = with_log(step.daemon, last_command=None if command is None else command[:LONGEST_COMMAND])

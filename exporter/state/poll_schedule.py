@@ -209,7 +209,7 @@ def processes_wanted(node: Node) -> frozenset[int]:
     The order is: daemons, servers, bypassing processes, clients, queued clients, recently disconnected clients. The
     exit status of the latter shows who was killed. Clients of daemons with few clients come first, so that a daemon
     that lists thousands of processes displaces no others. Then come processes that show the end of a daemon's job or
-    pod. Last are PIDs that may belong to other users than the one that a daemon may serve.
+    pod, PIDs that may belong to other users than the one that a daemon may serve, and other processes that use a GPU.
     """
     daemons = sorted(node.daemons.values(), key=lambda daemon: len(daemon.clients) + len(daemon.connections.queued))
     return _first(
@@ -229,6 +229,8 @@ def processes_wanted(node: Node) -> frozenset[int]:
             for daemon in daemons
             if known_daemons.only_user(daemon) is not None
         ),
+        # Among them are servers and clients of daemons that are not known.
+        *((each.pid for each in gpu.reading.compute_processes or ()) for gpu in node.gpus.values()),
     )
 
 

@@ -233,6 +233,8 @@ def _obstacle(context: Context) -> Wait | None:
     policy, daemon = context.daemon_policy, context.daemon
     if daemon.runtime.foreign_owner is not None:
         return Wait(reason=Reason(ReasonCode.FOREIGN_DIRECTORY, uid=daemon.runtime.foreign_owner))
+    if daemon.directory_taken:
+        return Wait(reason=Reason(ReasonCode.DIRECTORY_TAKEN))
     if context.pod_uid is not None:
         if AllowedAction.DELETE_POD not in context.thresholds.allow:
             return Wait(reason=Reason(ReasonCode.POD_DELETION_NOT_ALLOWED))

@@ -177,7 +177,7 @@ class TestTable:
     def test_reports_that_no_daemon_is_expected(self) -> None:
         """An empty table would look like a defect."""
         present = reduced(no_daemon(), start=node(DAEMON, expected=False)).node
-        assert status_table(present).endswith("\n\nNo MPS control daemon, and none expected.\n")
+        assert status_table(present).endswith("\n\nNo MPS control daemon is known, and none is expected.\n")
 
     def test_lists_all_clients_of_a_full_server(self) -> None:
         """A person may want to see them all."""
