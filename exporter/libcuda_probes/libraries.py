@@ -1,9 +1,8 @@
 """The libcuda files to probe: those that processes have mapped, and the node's own.
 
 Any process can map a file of its own under that name. So files are opened, read and attached to within bounds, only
-files with the probe points get probes. The workloads get the places in turn, by the cgroups that root chose: a
-container can have files and processes of any UID. Within a workload, the users and mount namespaces get them in turn.
-The probes are attached to the file that was read: it stays open, and is named by its descriptor.
+files with the probe points get probes, and holders get the places in turn. The probes are attached to the file that
+was read: it stays open, and is named by its descriptor.
 
 A process maps libcuda when it first uses CUDA, perhaps long after its start (dlopen(3)). So each process is read once,
 and then again at growing intervals.
@@ -32,7 +31,7 @@ from exporter.clock import Clock
 from exporter.collectors.pipe_dir import Directory, Root, open_file, open_path
 from exporter.collectors.proc import Proc
 from exporter.libcuda_probes.probes import LAUNCHES, PROBE_POINTS, WAITS
-from exporter.parse.cgroup import CgroupMembership, parse_cgroup
+from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.elf import ElfError, Machine, exported_functions
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.parse.proc import FileNumbers, MappedFile, parse_mapped_file, real_user
@@ -67,11 +66,7 @@ class LibraryMapping(NamedTuple):
     pid: int
     start_ticks: int
     file: MappedFile
-    holder: tuple[CgroupMembership, int | None, int | None]
-    """The workload, and in it the user and the mount namespace of the process."""
-
-
-_Mapped = Mapping[FileNumbers, tuple[LibraryMapping, ...]]
+    holder: object  # what the process shares places with; root chose it
 
 
 @dataclass(slots=True)
@@ -92,7 +87,7 @@ class MappedLibraries:
         self._clock = clock
         self._processes: dict[int, _Process] = {}
 
-    def find(self, pids: Iterable[int]) -> _Mapped:
+    def find(self, pids: Iterable[int]) -> Mapping[FileNumbers, tuple[LibraryMapping, ...]]:
         """Return the libcuda files of these processes, each with the processes that have it mapped."""
         now = self._clock.monotonic()
         self._processes = dict(self._present(islice(dict.fromkeys(pids), MAX_WATCHED), now))
@@ -134,9 +129,10 @@ class MappedLibraries:
         process.due = now + (MAPPED_INTERVAL_SECONDS if process.mapped else process.interval)
         process.interval = min(process.interval * 2, LAST_INTERVAL_SECONDS)
 
-    def _holder(self, pid: int) -> tuple[CgroupMembership, int | None, int | None]:
-        uid = real_user(self._proc.status(pid) or "")
-        return parse_cgroup(self._proc.text(pid, "cgroup") or ""), uid, self._proc.namespace(pid, "mnt")
+    def _holder(self, pid: int) -> object:
+        member = parse_cgroup(self._proc.text(pid, "cgroup") or "")
+        inside = member.job_or_pod or member.task or member.container  # where root can have any UID
+        return inside or (member, real_user(self._proc.status(pid) or ""), self._proc.namespace(pid, "mnt"))
 
 
 def open_mapped(mapping: LibraryMapping, proc: Proc) -> int:
@@ -264,8 +260,7 @@ class Libraries:
         self._paths = node_paths
         self._mapped = MappedLibraries(proc, clock)
         self._open: dict[FileNumbers, _OpenLibrary] = {}
-        self._chosen: set[FileNumbers] = set()
-        """The libraries that have a place."""
+        self._chosen: set[FileNumbers] = set()  # the libraries that have a place
         self._refused: dict[FileNumbers, tuple[str, float]] = {}
         """Why each file cannot be used, and when it is tried again."""
         self._own: frozenset[FileNumbers] = frozenset()
@@ -278,13 +273,12 @@ class Libraries:
         if now >= self._own_due:
             self._own_due = now + RETRY_SECONDS
             self._own = frozenset(self._open_own(now))
-        self._chosen = {opened.numbers for file, opened in self._open.items() if file in self._own}
         mapped = self._mapped.find(pids)
         self._refused = {
             file: (why, until) for file, (why, until) in self._refused.items() if file in mapped and now < until
         }
-        for file in self._in_fair_order(mapped, first)[:MAX_EXAMINED]:
-            if file not in self._open and file not in self._refused:
+        for file in (*self._own, *self._in_fair_order(chain.from_iterable(mapped.values()), first)):
+            if file in mapped and file not in self._open and file not in self._refused:
                 self._open_mapped(file, mapped[file], now)
             opened = self._open.get(file)
             if opened is not None and len(self._chosen) < MAX_LIBRARIES:
@@ -314,13 +308,13 @@ class Libraries:
                 if file is not None:
                     yield file
 
-    def _in_fair_order(self, mapped: _Mapped, first: Collection[int]) -> list[FileNumbers]:
-        """Return the files of the workloads in turn, and within each of its holders. Open files are before others."""
-        files = defaultdict[object, dict[object, list[FileNumbers]]](lambda: defaultdict(list))
-        mappings = chain.from_iterable(mapped.values())
+    def _in_fair_order(self, mappings: Iterable[LibraryMapping], first: Collection[int]) -> list[FileNumbers]:
+        """Return one file of each holder, then another, and so on. Open files are before others, so places last."""
+        files = defaultdict[object, dict[FileNumbers, None]](dict)
         for each in sorted(mappings, key=lambda each: (each.pid not in first, each.file.numbers not in self._open)):
-            files[each.holder[0]][each.holder].append(each.file.numbers)
-        return list(dict.fromkeys(_in_turn(_in_turn(holders.values()) for holders in files.values())))
+            files[each.holder][each.file.numbers] = None
+        turns = chain.from_iterable(zip_longest(*files.values()))
+        return list(dict.fromkeys(file for file in turns if file is not None))[:MAX_EXAMINED]
 
     def _open_mapped(self, file: FileNumbers, mappings: Iterable[LibraryMapping], now: float) -> None:
         why = _REPLACED
@@ -367,22 +361,18 @@ class Libraries:
         return [opened for file, opened in self._open.items() if file == opened.numbers]
 
     def _close_unneeded(self, mapped: Mapping[FileNumbers, object], now: float) -> None:
-        for number in self._chosen:
-            self._open[number].needed = now
-        spare = [opened for opened in self._distinct() if opened.numbers not in self._chosen]
-        excess = max(0, len(self._chosen) + len(spare) - MAX_LIBRARIES)
-        late = (opened for opened in spare[excess:] if now - opened.needed > RETENTION_SECONDS)
-        closed = {opened.numbers: opened.descriptor for opened in (*spare[:excess], *late)}
-        # A later overlay can get the numbers of one that is gone.
-        self._open = {
-            file: opened
-            for file, opened in self._open.items()
-            if opened.numbers not in closed and (file == opened.numbers or file in mapped)
-        }
-        for descriptor in closed.values():
-            os.close(descriptor)
+        retention = RETENTION_SECONDS if len(self._distinct()) <= MAX_LIBRARIES else 0.0
+        for file, opened in list(self._open.items()):
+            if opened.numbers in self._chosen:
+                opened.needed = now
+            unneeded = opened.numbers not in self._chosen and now - opened.needed >= retention
+            # A later overlay can get the numbers of one that is gone.
+            if unneeded or (file != opened.numbers and file not in mapped):
+                del self._open[file]
+            if unneeded and file == opened.numbers:
+                os.close(opened.descriptor)
 
-    def _problems(self, mapped: _Mapped) -> Iterator[str]:
+    def _problems(self, mapped: Mapping[FileNumbers, Sequence[LibraryMapping]]) -> Iterator[str]:
         unreadable = self._mapped.unreadable
         if unreadable:
             others = f" and of {len(unreadable) - 1} more processes" if len(unreadable) > 1 else ""
@@ -393,11 +383,6 @@ class Libraries:
             yield f"{path} of PID {mapping.pid} is not watched: {why}"
         if len(self._refused) > _MAX_REPORTED:
             yield f"{len(self._refused) - _MAX_REPORTED} more libcuda files are not watched"
-
-
-def _in_turn(lists: Iterable[Sequence[FileNumbers]]) -> list[FileNumbers]:
-    """Return the first item of each list, then the second of each, and so on."""
-    return [item for row in zip_longest(*lists) for item in row if item is not None]
 
 
 def _read_offsets(descriptor: int, machine: Machine) -> Mapping[str, int]:

@@ -267,7 +267,7 @@ def test_a_driver_is_replaced_only_if_its_library_is_missing_or_damaged(
     assert driver.replaced is replaced
     code = ReasonCode.LIBRARY_MISSING if replaced else ReasonCode.DRIVER_ERROR
     assert error.value.problem.code is code
-    assert replaced or message in error.value.problem.parameters["detail"]
+    assert replaced or message in str(error.value.problem.parameters["detail"])
 
 
 def test_an_unloaded_driver_is_not_replaced(nvml: NvmlStandIn, nvml_program: Start) -> None:

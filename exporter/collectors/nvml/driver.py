@@ -2,8 +2,6 @@
 
 import _ctypes
 import contextlib
-import errno
-import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,7 +49,7 @@ The same is true if another module is loaded than when this process started, or 
 since: the container of this process was created too early.
 """
 
-_UNUSABLE = (os.strerror(errno.ENOENT), "file too short", "invalid ELF header")
+_UNUSABLE = ("No such file or directory", "file too short", "invalid ELF header")
 """How dlopen(3) ends its message if the library is missing or is none. Other failures are of this process."""
 
 GPU_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)  # no reading of this GPU is valid any more
@@ -74,17 +72,7 @@ class DriverError(Exception):
 
 def nvml_problem(error: pynvml.NVMLError, gpu: str = "") -> Reason:
     """Return an error of NVML, of this GPU if one is given. The library has the error's text, so it must be mapped."""
-    failure = _loading_failure(error)
-    code = _CODES.get(error.value, ReasonCode.DRIVER_ERROR) if failure is None else ReasonCode.DRIVER_ERROR
-    return Reason(code, subject=gpu or None, detail=failure or str(error))
-
-
-def _loading_failure(error: pynvml.NVMLError) -> str | None:
-    """Return why this process could not load the library, as without free descriptors; None for any other error."""
-    cause = error.__context__
-    if error.value != pynvml.NVML_ERROR_LIBRARY_NOT_FOUND or not isinstance(cause, OSError):
-        return None
-    return None if str(cause).endswith(_UNUSABLE) else str(cause)
+    return Reason(_CODES.get(error.value, ReasonCode.DRIVER_ERROR), subject=gpu or None, detail=str(error))
 
 
 class Values:
@@ -246,9 +234,11 @@ class Driver:
         try:
             yield
         except pynvml.NVMLError as error:
+            loading = error.__context__ if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else None
+            if isinstance(loading, OSError) and not str(loading).endswith(_UNUSABLE):
+                raise DriverError(Reason(ReasonCode.DRIVER_ERROR, detail=str(loading))) from error
             self._lost = True
-            unusable = error.value in REPLACED and _loading_failure(error) is None
-            self.replaced = self.replaced or (unusable and (self._worked or self._is_other_driver()))
+            self.replaced = self.replaced or (error.value in REPLACED and (self._worked or self._is_other_driver()))
             raise DriverError(nvml_problem(error)) from error
 
     def _present_driver(self) -> tuple[str, int] | None:
