@@ -44,7 +44,7 @@ AFTER = "@ $began offset -90s"
 """Long enough for the quick to have gone, and for the next scrape; who lives on is still there."""
 
 _INFO = f"topk by ({CLIENT}) (1, last_over_time(cuda_mps_client_info{{incident}}[5m] {BEFORE}))"
-_WHO = "pid, user, command, unit, client_pod, slurm_job_id"
+_WHO = "pid, user, command, unit, client_pod, job_manager, job_id"
 _KNOWN_AS = f"* on ({CLIENT}) group_left ({_WHO}) {_INFO}"
 
 
@@ -167,7 +167,8 @@ BEFORE_AND_AFTER = Row(
                 "pid": "PID",
                 "user": "User",
                 "command": "Command",
-                "slurm_job_id": "Slurm job",
+                "job_id": "Job",
+                "job_manager": "Batch system",
                 "client_pod": "Pod",
                 "unit": "Unit",
                 "Value #A": Column("Memory before", looks.BYTES),

@@ -34,7 +34,7 @@ JOBS = Row(
     "Users, jobs and nodes",
     (
         answer_table(answers.COST_BY_USER, height=8),
-        answer_table(answers.COST_BY_SLURM_JOB, many=True, height=8),
+        answer_table(answers.COST_BY_JOB, many=True, height=8),
         answer_table(_idle(answers.IDLE_BY_NODE)),
     ),
 )

@@ -330,7 +330,7 @@ def process(
     user: str = "alice",
     command: str = "train.py",
     cgroup: str | None = None,
-    slurmstepd: str | None = None,
+    job_source: str | None = None,
     environment: Mapping[str, str] | None = NO_LIMITS,
     parent: int | None = None,
 ) -> ProcessReading:
@@ -344,7 +344,7 @@ def process(
         user=user,
         command=command,
         cgroup=cgroup,
-        slurmstepd=slurmstepd,
+        job_source=job_source,
         environment=environment,
         parent=None if parent is None else ProcessIdentity(pid=parent, start_ticks=parent * 100),
     )

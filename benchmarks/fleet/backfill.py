@@ -46,7 +46,7 @@ BLOCK = 162 * 3600
 TAIL = 7200
 """The recorded samples of the last hours are in the head of Prometheus, as they would be."""
 
-ENDING = ("slurm_job", "container")
+ENDING = ("job", "container")
 MEAN_LIFE = DAY
 RARE = {"faults", "daemon_losses", "faulted_clients", "faults_suffered", "faults_caused"}
 PRESENT = 0.02

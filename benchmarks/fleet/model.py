@@ -61,7 +61,8 @@ class Workload:
             "client_container": self.name if self.kind == "container" else "",
             "user": self.user,
             "unit": self.unit,
-            "slurm_job_id": self.name if self.kind == "slurm_job" else "",
+            "job_manager": "slurm" if self.kind == "job" else "",
+            "job_id": self.name if self.kind == "job" else "",
             "label_team": self.team,
         }
 
@@ -365,7 +366,7 @@ class _Maker:
         while at < self.ended:
             life, job, user = self.jobs.uniform(0.5, 6) * HOUR, job + 1, f"user{self.jobs.randrange(12)}"
             for gpu in gpus:
-                yield self.client(Workload("slurm_job", str(job), str(job), user=user), gpu, at, at + life)
+                yield self.client(Workload("job", str(job), str(job), user=user), gpu, at, at + life)
             at += life + 60
 
     def client(self, workload: Workload, gpu: int, began: float, ended: float) -> Client:

@@ -365,7 +365,7 @@ class _Template:
             "gpu": gpu,
             "pid": str(client.pid),
         }
-        identity = dict.fromkeys(("slurm_job_sluid", "task", "uid"), "") | workload.labels
+        identity = dict.fromkeys(("job_slot", "task", "uid"), "") | workload.labels
         identity |= {"client_pod_uid": workload.name if workload.kind == "pod" else "", "command": "python3"}
         info = {key: known.get(key, identity.get(key, text)) for key, text in self.info.items()}
         yield Series("cuda_mps_client_info", info), 1

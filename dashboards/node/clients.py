@@ -5,8 +5,8 @@ from dashboards.board import Row
 from dashboards.panel import Column, lines, table
 from dashboards.query import CLIENT, DAEMON, NODE, WORKLOAD, Query, rate
 
-_WHO = "pid, user, command, unit, client_container, client_pod_uid, client_pod, client_namespace, slurm_job_id"
-_OWNER = "client_namespace, client_pod, client_container, user, unit, slurm_job_id"
+_WHO = "pid, user, command, unit, client_container, client_pod_uid, client_pod, client_namespace, job_manager, job_id"
+_OWNER = "client_namespace, client_pod, client_container, user, unit, job_manager, job_id"
 _INFO = f"topk by ({CLIENT}) (1, cuda_mps_client_info{{daemons}})"
 _SAME = f"{DAEMON}, server, client, {_WHO}"
 
@@ -36,7 +36,8 @@ CLIENTS = Row(
                 "command": "Command",
                 "Value #A": Column("GPU memory", looks.BYTES),
                 "Value #B": Column("Others in its failure domain", looks.COUNT),
-                "slurm_job_id": "Slurm job",
+                "job_id": "Job",
+                "job_manager": "Batch system",
                 "client_namespace": "Namespace",
                 "client_pod": "Pod",
                 "client_pod_uid": "Pod's UID",
@@ -64,7 +65,8 @@ CLIENTS = Row(
                 "workload": "Workload",
                 "client_namespace": "Namespace",
                 "client_pod": "Pod",
-                "slurm_job_id": "Slurm job",
+                "job_id": "Job",
+                "job_manager": "Batch system",
                 "client_container": "Container",
                 "unit": "Unit",
                 "user": "User",
@@ -105,7 +107,7 @@ CLIENTS = Row(
         ),
         lines(
             "Clients of each workload",
-            "Connected clients by workload: a Slurm job, pod, container, unit or user, the first that is known.",
+            "Connected clients by workload: a job, pod, container, unit or user, the first that is known.",
             Query(
                 f"sum by ({WORKLOAD}) (cuda_mps_workload_clients{{daemons}})",
                 "{{workload_kind}} {{workload}} {{instance}}",

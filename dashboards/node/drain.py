@@ -5,7 +5,7 @@ from dashboards.board import Row
 from dashboards.panel import Column, stat, table
 from dashboards.query import CLIENT, NODE, Query
 
-_LABELS = "client_namespace, client_pod, slurm_job_id, unit, user"
+_LABELS = "client_namespace, client_pod, job_manager, job_id, unit, user"
 _OWNER = f"{NODE}, {_LABELS}"
 _CLIENTS = f"topk by ({CLIENT}) (1, cuda_mps_client_info{{daemons}})"
 _OWNED = f"* on ({CLIENT}) group_left ({_LABELS}) {_CLIENTS}"
@@ -35,7 +35,8 @@ DRAIN = Row(
                 "instance": "Node",
                 "client_namespace": "Namespace",
                 "client_pod": "Pod",
-                "slurm_job_id": "Slurm job",
+                "job_id": "Job",
+                "job_manager": "Batch system",
                 "unit": "Unit",
                 "user": "User",
                 "Value #A": Column("Clients", looks.COUNT),

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import grp
 import itertools
 import os
 import pwd
@@ -240,6 +241,10 @@ class Proc:
         """Return the executable of a process. If the file was removed, the path ends with ` (deleted)`."""
         return self._link(pid, "exe")
 
+    def working_directory(self, pid: int) -> str | None:
+        """Return the working directory of a process. Needs ptrace."""
+        return self._link(pid, "cwd")
+
     def open_files(self, pid: int) -> Iterator[str]:
         """Yield the paths of a process's open files, which it may have chosen. Needs ptrace."""
         try:
@@ -394,6 +399,14 @@ def _user_name(uid: int) -> str:
         return _encodable(pwd.getpwuid(uid).pw_name)
     except (KeyError, OverflowError):
         return str(uid)
+
+
+def has_name(group: int) -> bool:
+    """Return whether the group database has a group."""
+    try:
+        return bool(grp.getgrgid(group))
+    except (KeyError, OverflowError):
+        return False
 
 
 def _executable(process: psutil.Process) -> str | None:

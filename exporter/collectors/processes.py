@@ -286,7 +286,7 @@ class Processes:
         if reading is None:
             return None
         environment = self._proc.variables(pid, CLIENT_LIMITS, intact=True)
-        return replace(reading, environment=environment, slurmstepd=self._workloads.slurmstepd(reading.cgroup))
+        return replace(reading, environment=environment, job_source=self._workloads.job_source(reading.cgroup, pid))
 
     def _ending_parents(self, pids: Iterable[int]) -> Iterator[int]:
         """Wait for parents that are ending too.

@@ -1,16 +1,16 @@
-"""Processes of Slurm jobs and pods: the numbers of jobs, and the processes whose ends show that a job or pod ends."""
+"""Processes of jobs and pods: those that name a job, and those whose ends show that a job or pod ends."""
 
 import contextlib
 import os
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.collectors.proc import Proc
+from exporter.collectors.proc import Proc, has_name
 from exporter.model import observation as kinds
-from exporter.model.identity import WorkloadProcess, WorkloadRole
+from exporter.model.identity import JobManager, WorkloadProcess, WorkloadRole
 from exporter.model.observation import ProcessReading
 from exporter.parse import proc as parse_proc
 from exporter.parse.cgroup import CgroupMembership, parse_cgroup, parse_pod_directory, parse_step
@@ -29,7 +29,11 @@ MOST_EXAMINED = 512
 MOST_PROCESSES = 16
 """Processes of one job or pod that are monitored: the oldest. They take descriptors that clients could have."""
 
-_STEP_DAEMON = "slurmstepd"
+_STEP_DAEMON, _STARTER, _SHEPHERD = "slurmstepd", "condor_starter", "sge_shepherd"
+_BATCH = frozenset({_STEP_DAEMON, _STARTER, _SHEPHERD})
+_FLUX = "flux.service"  # the unit of its broker, which is the oldest process there: jobs may be in it too
+_MAX_ANCESTORS = 64
+
 _EXTERN = "step_extern"
 """The step of processes that enter the job from outside (prolog, ssh). It ends later than the others."""
 
@@ -54,8 +58,11 @@ class WorkloadProcesses:
         self._trusted_namespaces = trusted_namespaces
         self._namespaces: dict[str, str] = {}  # of pods by UID
         self._members: dict[str, dict[int, str]] = {}
-        self._titles: dict[str, str] = {}
-        """The title of slurmstepd for each directory of a job, empty if none is known."""
+        self._sources: dict[str, str] = {}
+        """`ProcessReading.job_source` by the directory of a Slurm job, the slot of HTCondor, the unit of Flux, and the
+        user and extra group of a job of Grid Engine; empty if it is unknown."""
+        self._reads_names = False  # Whether anything needed the names of all processes so far.
+        self._searched: frozenset[int] = frozenset()
         self._searched_at = float("-inf")
         self._lock = threading.Lock()
 
@@ -65,7 +72,7 @@ class WorkloadProcesses:
         These are the processes that were not started by others of the job or pod, without the daemon. Of a job with
         several steps, only those of the daemon's step count, if it has others than the daemon.
         """
-        own = parse_cgroup(daemon.cgroup or "", daemon.slurmstepd)
+        own = parse_cgroup(daemon.cgroup or "", daemon.job_source)
         if own.job_or_pod is None or daemon.pid is None:
             return ()
         try:
@@ -79,27 +86,67 @@ class WorkloadProcesses:
         others = [process for process, cgroup in processes if _step(cgroup) != _EXTERN]
         return tuple((step or others)[:MOST_PROCESSES])
 
-    def slurmstepd(self, cgroup: str | None) -> str | None:
-        """Return the title of the slurmstepd for a process in this cgroup, as `ProcessReading` has it."""
+    def job_source(self, cgroup: str | None, pid: int | None = None) -> str | None:
+        """Return what names the job of a process in this cgroup, as `ProcessReading` has it."""
         with self._lock:
             trusted = self._trusted(cgroup or "")
-            step = parse_step(cgroup or "")
-            if step is None or parse_cgroup(cgroup or "", trusted).slurm_job_sluid is None:
+            key = _key(cgroup or "", trusted)
+            if key is not None:
+                known, age = self._sources.get(key), self._clock.monotonic() - self._searched_at
+                if not known and age >= (NEW_SECONDS if known is None else SEARCH_SECONDS):
+                    self._reads_names |= parse_step(cgroup or "") is None
+                    self._try_search()
+                    self._sources.setdefault(key, "")
+                return self._sources.get(key, "")
+            if pid is None or not parse_cgroup(cgroup or "", trusted).is_of_node:
                 return trusted
-            known = self._titles.get(step.job_directory)
-            age = self._clock.monotonic() - self._searched_at
-            if not known and age >= (NEW_SECONDS if known is None else SEARCH_SECONDS):
-                with contextlib.suppress(OSError):
-                    self._search()
-                self._titles.setdefault(step.job_directory, "")
-            return self._titles.get(step.job_directory, "")
+            directory = self._shepherd(pid, {})
+            self._reads_names |= directory is not None
+            return directory or self._by_groups(pid)
 
     def may_know_more(self, reading: ProcessReading) -> bool:
         """Return whether a later reading may have the number of the process's job."""
-        member = parse_cgroup(reading.cgroup or "", reading.slurmstepd)
-        in_pod = reading.slurmstepd is None and bool(self._trusted_namespaces) and member.pod_uid is not None
-        may_be_job = member.job is not None or (in_pod and parse_step(reading.cgroup or "") is not None)
-        return member.slurm_job_id is None and may_be_job
+        member = parse_cgroup(reading.cgroup or "", reading.job_source)
+        if member.job_manager is JobManager.SLURM:
+            return not (member.job_id or "").isdecimal()
+        if member.pod_uid is not None:
+            in_pod = reading.job_source is None and bool(self._trusted_namespaces)
+            return in_pod and parse_step(reading.cgroup or "") is not None
+        return reading.job_source == ""
+
+    def _shepherd(self, pid: int, known: dict[int, str | None]) -> str | None:
+        """Return the working directory of root's shepherd that a process descends from. `known` has those of others."""
+        chain, started = list[int](), float("inf")
+        while pid > 1 and pid not in known and len(chain) < _MAX_ANCESTORS:
+            stat = self._proc.text(pid, "stat") or ""
+            ticks = parse_proc.start_ticks(stat)
+            if ticks is None or ticks > started:  # Another process has the PID of a parent that ended.
+                break
+            chain, started = [*chain, pid], ticks
+            if self._proc.name(pid) == _SHEPHERD:
+                cgroup = self._proc.text(pid, "cgroup") or ""
+                known[pid] = self._of_root(pid, cgroup, _SHEPHERD, self._proc.working_directory)
+            else:
+                pid = parse_proc.parent_pid(stat) or 0
+        known.update(dict.fromkeys(chain, known.get(pid)))
+        return known.get(pid)
+
+    def _by_groups(self, pid: int) -> str | None:
+        """Return the same for a process that has lost its ancestors. Grid Engine gives each task a group of its own."""
+        key = self._groups(pid)
+        if key is not None and pid not in self._searched:
+            if self._clock.monotonic() - self._searched_at >= SEARCH_SECONDS:
+                self._reads_names = True
+                self._try_search()
+            return self._sources.get(key, None if pid in self._searched else "")
+        return None if key is None else self._sources.get(key)
+
+    def _groups(self, pid: int) -> str | None:
+        """Return the user of a process, if not root, with the extra groups that have no name; None without these."""
+        status = self._proc.status(pid) or ""
+        uid = parse_proc.real_user(status)
+        groups = [group for group in sorted(parse_proc.extra_groups(status)) if not has_name(group)]
+        return f"{uid}:{groups}" if uid and groups else None
 
     def _trusted(self, cgroup: str) -> str | None:
         """Return an empty title if the Slurm in the pod of this cgroup is trusted; else None."""
@@ -118,53 +165,92 @@ class WorkloadProcesses:
             age = self._clock.monotonic() - self._searched_at
             if age >= SEARCH_SECONDS or (age >= NEW_SECONDS and pid not in self._members.get(name, {})):
                 self._search()
+                self._members.setdefault(name, {}).setdefault(pid, "")  # It may be found by its groups alone.
             return self._members.get(name, {})
 
+    def _try_search(self) -> None:
+        with contextlib.suppress(OSError):
+            self._search()
+
     def _search(self) -> None:
-        """Find the processes of all jobs and pods, and the titles of slurmstepd. Raises OSError."""
+        """Find the processes of all jobs and pods, and what names jobs. Raises OSError."""
         self._searched_at = self._clock.monotonic()
-        members, titles = dict[str, dict[int, str]](), dict[str, str]()
+        cgroups, sources, brokers = dict[int, str](), dict[str, str](), dict[int, int]()
         self._members = {}
         for each in self._proc.pids():
-            cgroup = self._proc.certain_text(each, "cgroup")
+            cgroups[each] = cgroup = self._proc.certain_text(each, "cgroup")
             step = parse_step(cgroup)
             if step is not None:
-                title = self._titles.get(step.job_directory)
+                title = self._sources.get(step.job_directory, "")
                 if step.of_slurmstepd and not title:
-                    title = self._title(each, cgroup)
-                titles[step.job_directory] = title or ""
+                    title = (self._of_root(each, cgroup, _STEP_DAEMON, self._arguments) or "").partition("\0")[0]
+                sources[step.job_directory] = title
                 if title:  # What is known stays known if the search fails.
-                    self._titles[step.job_directory] = title
-            found = parse_cgroup(cgroup, self._trusted(cgroup)).job_or_pod
-            if found is not None:
-                members.setdefault(found, {})[each] = cgroup
-        self._members, self._titles = members, titles
+                    self._sources[step.job_directory] = title
+            elif parse_cgroup(cgroup).unit == _FLUX:
+                ticks, uid = self._proc.start_ticks(each), parse_proc.real_user(self._proc.status(each) or "")
+                if ticks is not None and uid is not None:
+                    brokers[ticks] = uid
+            elif self._reads_names and parse_cgroup(cgroup).is_of_node:
+                for name, known in self._named(each, cgroup):
+                    sources[name] = known if sources.get(name, known) == known else ""
+        if brokers:  # The broker is the oldest process of its unit, in which there may be jobs.
+            sources[_FLUX] = str(brokers[min(brokers)])
+        self._sources, self._searched = sources, frozenset(cgroups)
+        members, shepherds = dict[str, dict[int, str]](), dict[int, str | None]()
+        for each, cgroup in cgroups.items():
+            source = self._trusted(cgroup)
+            if (key := _key(cgroup, source)) is not None:
+                source = sources.get(key)
+            elif self._reads_names and parse_cgroup(cgroup, source).is_of_node:
+                source = self._shepherd(each, shepherds)
+            whole = parse_cgroup(cgroup, source).job_or_pod
+            if whole is not None:
+                members.setdefault(whole, {})[each] = cgroup
+        self._members = members
 
-    def _title(self, pid: int, cgroup: str) -> str | None:
-        """Return the title of a slurmstepd of the node's root, from its one directory; None if it is not certain.
+    def _named(self, pid: int, cgroup: str) -> Iterator[tuple[str, str]]:
+        """Yield what a starter of HTCondor or a shepherd of Grid Engine names jobs by, with its keys."""
+        name = self._proc.name(pid)
+        if name == _STARTER and (arguments := self._of_root(pid, cgroup, name, self._arguments)):
+            yield from dict.fromkeys(arguments.split("\0"), arguments).items()
+        elif name == _SHEPHERD and (directory := self._of_root(pid, cgroup, name, self._proc.working_directory)):
+            groups = map(self._groups, self._proc.children(pid) or ())
+            yield from ((key, directory) for key in groups if key is not None)
 
-        Only root can enter that directory. A user namespace with other UIDs has another map. The title is in the memory
-        of the process: a read of another user's memory could wait without end.
+    def _arguments(self, pid: int) -> str:
+        return "\0".join(self._proc.arguments(pid)).rstrip("\0")
+
+    def _of_root(self, pid: int, cgroup: str, name: str, read: Callable[[int], str | None]) -> str | None:
+        """Return what is read of a process of the node's root with this name; None if that is not certain.
+
+        A user namespace with other UIDs has another map. Arguments are in the memory of the process: a read of another
+        user's memory could wait without end. Only root can enter the directory of a slurmstepd, maybe in a container.
         """
-        start_ticks, users = self._proc.start_ticks(pid), self._proc.text(pid, "uid_map")
-        is_root = parse_proc.real_user(self._proc.status(pid) or "") == 0 and users == self._proc.text(1, "uid_map")
-        if None in (start_ticks, users) or not is_root or self._proc.name(pid) != _STEP_DAEMON:
+        start_ticks, users, status = (
+            self._proc.start_ticks(pid),
+            self._proc.text(pid, "uid_map"),
+            self._proc.status(pid),
+        )
+        is_root = parse_proc.real_user(status or "") == 0 and users == self._proc.text(1, "uid_map")
+        of_node = parse_cgroup(cgroup).is_of_node and len(parse_proc.namespace_pids(status or "")) <= 1
+        if None in (start_ticks, users) or not is_root or not (of_node or name == _STEP_DAEMON):
             return None
-        title = next(iter(self._proc.arguments(pid)), None)
+        found = read(pid) if self._proc.name(pid) == name else None
         same = start_ticks == self._proc.start_ticks(pid) and cgroup == self._proc.text(pid, "cgroup")
-        return title if same else None
+        return found if same else None
 
     def _first(self, pid: int, own: CgroupMembership, members: _Members) -> WorkloadProcess | None:
-        """Return a process; None if of MPS or Slurm, or if one of its job or pod started it. Raises OSError."""
+        """Return a process; None if of MPS or a batch system, or if one of its own started it. Raises OSError."""
         name, stat = self._proc.name(pid), self._proc.certain_text(pid, "stat")
         start_ticks = parse_proc.start_ticks(stat)
-        if name in (None, MPS_PROGRAM_PREFIX, _STEP_DAEMON) or start_ticks is None or parse_proc.is_zombie(stat):
+        if name in (None, MPS_PROGRAM_PREFIX, *_BATCH) or start_ticks is None or parse_proc.is_zombie(stat):
             return None
         parent = parse_proc.parent_pid(stat) or 0
-        if parent in members and self._proc.name(parent) != _STEP_DAEMON:
+        if parent in members and self._proc.name(parent) not in _BATCH:
             return None
         role = WorkloadRole.TASK
-        if own.job is None:
+        if own.job_or_pod == own.pod_uid:
             same = parse_cgroup(members[pid]).container == own.container
             role = WorkloadRole.SANDBOX if name == _SANDBOX else WorkloadRole.CONTAINER if same else role
         return WorkloadProcess(pid=pid, start_ticks=start_ticks, role=role)
@@ -173,3 +259,11 @@ class WorkloadProcesses:
 def _step(cgroup: str | None) -> str | None:
     found = parse_step(cgroup or "")
     return None if found is None else found.name
+
+
+def _key(text: str, trusted: str | None) -> str | None:
+    """Return the key in `_sources` of what names the job of a process in this cgroup; None if it needs nothing."""
+    member, step = parse_cgroup(text, trusted), parse_step(text)
+    if member.job_manager is JobManager.SLURM and step is not None:
+        return None if (member.job_id or "").isdecimal() else step.job_directory
+    return member.job_slot or (_FLUX if member.is_of_user and "shell-" in text else None)

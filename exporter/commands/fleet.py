@@ -9,7 +9,7 @@ from pathlib import Path
 from exporter.clock import SystemClock
 from exporter.config.settings import Config
 from exporter.errors import ConfigError, ServiceError
-from exporter.fleet.answers import ANSWERS, COST_BY_SLURM_JOB, IDLE_BY_CLUSTER, LIMIT, Answer
+from exporter.fleet.answers import ANSWERS, COST_BY_JOB, IDLE_BY_CLUSTER, LIMIT, Answer
 from exporter.fleet.report import Table, accounts_of, as_markdown, cost_by_account, csv_rows, period, table
 from exporter.remote_client import Prometheus
 from exporter.terminal import progress
@@ -43,7 +43,7 @@ def report(arguments: Namespace, _: Config) -> int:
             )
         tables = [clusters if each is IDLE_BY_CLUSTER else asked(each) for each in wanted]
         if accounts is not None:
-            tables.append(cost_by_account(asked(COST_BY_SLURM_JOB, None), accounts))
+            tables.append(cost_by_account(asked(COST_BY_JOB, None), accounts))
     if arguments.format == "csv":
         csv.writer(sys.stdout).writerows(csv_rows(tables))
     else:

@@ -130,12 +130,12 @@ COST_BY_NAMESPACE = Answer(
 )
 COST_BY_TEAM = Answer("cost_by_team", "Cost by team", _COST, {"team": "Team"}, _use())
 COST_BY_USER = Answer("cost_by_user", "Cost by user", _COST, {"user": "User"}, _use())
-COST_BY_SLURM_JOB = Answer(
-    "cost_by_slurm_job",
-    "Cost by Slurm job",
+COST_BY_JOB = Answer(
+    "cost_by_job",
+    "Cost by job",
     _COST,
     {"cluster": "Cluster", "application": "Job", "user": "User"},
-    _use('workload_kind="slurm_job", '),
+    _use('workload_kind="job", '),
 )
 
 _GPU_SECONDS, _USED_SECONDS = _total(_NODE_GPU), f"({_total(_NODE_SM)} or 0 * {_total(_NODE_GPU)})"
@@ -328,7 +328,7 @@ ANSWERS: Sequence[Answer] = (
     COST_BY_NAMESPACE,
     COST_BY_TEAM,
     COST_BY_USER,
-    COST_BY_SLURM_JOB,
+    COST_BY_JOB,
     IDLE_BY_NODE,
     SIZES,
     CRASHES,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from exporter.errors import ConfigError
-from exporter.fleet.answers import COST_BY_SLURM_JOB, LIMIT, Answer, Unit
+from exporter.fleet.answers import COST_BY_JOB, LIMIT, Answer, Unit
 from exporter.parse.printable import printable
 from exporter.report.text import utc_time
 
@@ -110,10 +110,10 @@ def cost_by_account(jobs: Table, accounts: Mapping[str, str]) -> Table:
         of_account.setdefault(accounts.get(job, ""), []).append(values)
     sums = {account: [_sum(column) for column in zip(*rows, strict=True)] for account, rows in of_account.items()}
     answer = replace(
-        COST_BY_SLURM_JOB,
+        COST_BY_JOB,
         key="cost_by_account",
         title="Cost by Slurm account",
-        meaning=f"{COST_BY_SLURM_JOB.meaning} Without account: jobs that the file of --accounts does not have.",
+        meaning=f"{COST_BY_JOB.meaning} Without account: jobs that the file of --accounts does not have.",
         labels={"account": "Account"},
     )
     rows = sorted(sums.items(), key=lambda each: each[1][0] or 0, reverse=True)

@@ -202,7 +202,8 @@ def _client_details(before: Node, node: Node, daemon: Daemon, incident: Incident
             pod_uid=cgroup.pod_uid,
             pod=None if pod is None else pod.name,
             namespace=None if pod is None else pod.namespace,
-            slurm_job_id=cgroup.slurm_job_id,
+            job_manager=cgroup.job_manager,
+            job_id=cgroup.job_id,
             memory_bytes=memory,
         )
     return {**incident.client_details, **found} if found else incident.client_details

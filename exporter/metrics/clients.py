@@ -11,7 +11,7 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from exporter.incidents.incidents import REMEMBERED_SECONDS
-from exporter.metrics.daemons import DAEMON
+from exporter.metrics.daemons import DAEMON, JOB
 from exporter.metrics.family import NODE, Choice, Group, Items, Labels, Rows, Samples, Scope, Series, info, summed
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon
 from exporter.model.identity import Confidence, WorkloadCounts, WorkloadIdentity, WorkloadKind
@@ -38,7 +38,7 @@ def _identities(view: View) -> Samples:
         known, pod = cgroup_of(process), pod_of(view.node, process)
         groups = (known.unit or "", known.container or "", known.pod_uid or "")
         names = ("", "") if pod is None else (pod.name, pod.namespace)
-        job = (known.slurm_job_id or "", known.slurm_job_sluid or "", known.task or "")
+        job = (known.job_manager or "", known.job_id or "", known.job_slot or "", known.task or "")
         labels = (daemon.name, str(client.server), client_id, str(client.pid), uid, user, command)
         yield (*labels, *groups, *names, *job), 1
 
@@ -75,7 +75,7 @@ CLIENTS = Group(
         "cuda_mps_client_info",
         (
             *("daemon", "server", "client", "pid", "uid", "user", "command", "unit", "client_container"),
-            *("client_pod_uid", "client_pod", "client_namespace", "slurm_job_id", "slurm_job_sluid", "task"),
+            *("client_pod_uid", "client_pod", "client_namespace", *JOB, "job_slot", "task"),
         ),
         _identities,
     ).help("Identity of a connected client, always 1. Present from the age --client-min-age."),
@@ -154,7 +154,7 @@ def _workload_identities(view: View) -> Iterable[tuple[object, ...]]:
         identity = known or WorkloadIdentity()
         found[labels] = found[labels].merged(identity) if labels in found else identity
     for labels, each in found.items():
-        values = (each.namespace, each.pod, each.container, each.user, each.unit, each.slurm_job_id)
+        values = (each.namespace, each.pod, each.container, each.user, each.unit, each.job_manager, each.job_id)
         yield (*labels, *(value or "" for value in values), each.labels or {}), 1
 
 
@@ -186,7 +186,7 @@ WORKLOADS = Group(
             for daemon, client in view.connected()
             if (owner := workload_of(view.node.processes.get(client.pid))) is not None
         ),
-    ).help("Connected clients of the workload: the first known of Slurm job, pod (UID), task, container, unit, user."),
+    ).help("Connected clients of the workload: the first known of job, pod (UID), task, container, unit, user."),
     Series(
         "cuda_mps_workload_memory_used_bytes",
         (*WORKLOAD, "gpu"),
@@ -223,7 +223,7 @@ IDENTITIES = Group(
     "  * on (job, instance, workload_kind, workload) group_left (client_namespace) cuda_mps_workload_info)",
     Series(
         "cuda_mps_workload_info",
-        (*ACCOUNT, "client_namespace", "client_pod", "client_container", "user", "unit", "slurm_job_id"),
+        (*ACCOUNT, "client_namespace", "client_pod", "client_container", "user", "unit", *JOB),
         _workload_identities,
         more_labels=True,
     ).help(

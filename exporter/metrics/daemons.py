@@ -10,6 +10,7 @@ from typing import NamedTuple
 from exporter.metrics.family import Choice, Group, Items, Labels, Rows, Samples, Scope, Series, info
 from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState, LossReason
+from exporter.model.identity import JobManager
 from exporter.model.server import DisconnectReason, RefusalReason, Server, ServerState
 from exporter.model.settings import Mode
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase, WatchdogState
@@ -31,6 +32,9 @@ _SERVER: Scope[tuple[Daemon, Server]] = Scope(
 )
 
 
+JOB = (Choice("job_manager", ("", *JobManager)), "job_id")
+
+
 def _daemon_infos(view: View) -> Rows:
     for each in view.daemons():
         process = each.runtime.last_process
@@ -42,7 +46,7 @@ def _daemon_infos(view: View) -> Rows:
             each.runtime.unit,
             None if process is None else process.uid,
             None if process is None else process.user,
-            *(member.slurm_job_id, member.slurm_job_sluid),
+            *(member.job_manager, member.job_id),
             *(("", "") if pod is None else (pod.name, pod.namespace)),
             each.runtime.version,
             each.runtime.protocol,
@@ -64,7 +68,7 @@ DAEMONS = Group(
         "cuda_mps_daemon_info",
         (
             *("daemon", "pipe_directory", "unit", "uid", "user"),
-            *("slurm_job_id", "slurm_job_sluid", "daemon_pod", "daemon_namespace"),
+            *(*JOB, "daemon_pod", "daemon_namespace"),
             *("version", "protocol", Choice("expected", ("true", "false"))),
         ),
         _daemon_infos,

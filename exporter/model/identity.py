@@ -30,7 +30,7 @@ def identity_of(process: _Process | None) -> ProcessIdentity | None:
 
 
 class WorkloadRole(StrEnum):
-    """What a process is for the Slurm job or pod of a daemon."""
+    """What a process is for the job or pod of a daemon."""
 
     TASK = "task"
     """A task of the job, or the first process of another container of the pod. It does not depend on the daemon."""
@@ -41,7 +41,7 @@ class WorkloadRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadProcess:
-    """A process whose end is a sign of the end of a daemon's Slurm job or pod, with the others of that job or pod."""
+    """A process whose end is a sign of the end of a daemon's job or pod, with the others of that job or pod."""
 
     pid: int
     start_ticks: int
@@ -55,8 +55,20 @@ class WorkloadKind(StrEnum):
     CONTAINER = "container"
     POD = "pod"
     TASK = "task"
-    SLURM_JOB = "slurm_job"
+    JOB = "job"
     USER = "user"
+
+
+class JobManager(StrEnum):
+    """Batch systems whose jobs are known."""
+
+    SLURM = "slurm"
+    PBS = "pbs"
+    TORQUE = "torque"
+    HTCONDOR = "htcondor"
+    FLUX = "flux"
+    LSF = "lsf"
+    GRID_ENGINE = "grid_engine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +91,8 @@ class WorkloadIdentity:
     container: str | None = None
     user: str | None = None
     unit: str | None = None
-    slurm_job_id: str | None = None
+    job_manager: str | None = None
+    job_id: str | None = None
     labels: Mapping[str, str] | None = None
 
     def merged(self, other: "WorkloadIdentity") -> "WorkloadIdentity":

@@ -260,7 +260,8 @@ class ClientDetails:
     pod_uid: str | None = None
     pod: str | None = None
     namespace: str | None = None
-    slurm_job_id: str | None = None
+    job_manager: str | None = None
+    job_id: str | None = None
     memory_bytes: Mapping[GpuUuid, int] = field(default_factory=dict)
 
     @property

@@ -336,8 +336,9 @@ class ProcessReading:
 
     `environment` has the variables of `CLIENT_LIMITS` at its start. It and `parent` are None if they were not read.
 
-    `slurmstepd` is the title of root's slurmstepd of its job, as it has the job's number. It is empty if it is unknown
-    or not needed, and None if the process is in no job, or if the Slurm in its pod is not trusted.
+    `job_source` is what names its job if its cgroup does not suffice: the title of root's slurmstepd, the arguments of
+    root's condor_starter with zero bytes between them, the working directory of root's sge_shepherd, or the UID of
+    Flux's broker. It is empty if it is unknown, and None without a job, or if the Slurm in its pod is not trusted.
     """
 
     at: float
@@ -349,7 +350,7 @@ class ProcessReading:
     command: str | None = None
     executable: str | None = None
     cgroup: str | None = None
-    slurmstepd: str | None = None
+    job_source: str | None = None
     environment: Mapping[str, str] | None = None
     parent: ProcessIdentity | None = None
 
@@ -426,7 +427,7 @@ class DaemonProcess:
     unit: str | None = None
     user: str | None = None
     cgroup: str | None = None
-    slurmstepd: str | None = None  # as in `ProcessReading`
+    job_source: str | None = None  # as in `ProcessReading`
     peers: tuple[WorkloadProcess, ...] = ()
     pid_file_left: bool | None = None
     quit_traces: bool | None = None

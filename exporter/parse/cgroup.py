@@ -1,12 +1,13 @@
-"""Units, containers, pods, tasks and Slurm jobs of processes, from /proc/PID/cgroup (cgroups(7); v1, hybrid and v2).
+"""Units, containers, pods, tasks and jobs of processes, from /proc/PID/cgroup (cgroups(7); v1, hybrid and v2).
 
 A cgroup path is trusted from the root on, and only as far as root or a service of root chose its names. These are
 slices, and then the first unit (as in systemd's cg_path_get_unit), or a directory of a container runtime, of the
-kubelet or of Slurm, where it creates one. A workload can create the names below a unit or a container, because either
-can be delegated to it. Examples are a `docker-ID.scope` below `user@1000.service`, a `job_1` in a container, or a pod
-in a container (kind, seen from its host). These are ignored, so that no user can pass for another's container, pod or
-job. Names below the service of a container runtime are that runtime's own, and are read as if they were at the root.
-Names of Slurm in a container of a pod count only if the configuration trusts the pod's namespace.
+kubelet or of a batch system, where it creates one. A workload can create the names below a unit or a container,
+because either can be delegated to it. Examples are a `docker-ID.scope` below `user@1000.service`, a `job_1` in a
+container, or a pod in a container (kind, seen from its host). These are ignored, so that no user can pass for
+another's container, pod or job. Names below the service of a container runtime are that runtime's own, and are read
+as if they were at the root. Names of Slurm in a container of a pod count only if the configuration trusts the pod's
+namespace.
 
 A path that begins with `/..` is outside the reader's cgroup namespace. Its upper part is hidden, so the tail of a pod's
 path is accepted too.
@@ -14,9 +15,11 @@ path is accepted too.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
+
+from exporter.model.identity import JobManager
 
 CGROUP_CACHE_SIZE = 1024
 """How many texts stay parsed: more than a node has clients, because each client is read again and again."""
@@ -44,11 +47,11 @@ _NODE = r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}"
 _ALLOCATION = rf"{_UUID}[.-][A-Za-z0-9_.-]{{1,128}}"
 """A Nomad allocation and its task."""
 
-_JOB_ID = r"job_(?P<slurm_job_id>[1-9][0-9]{0,9})"
-_JOB_SLUID = r"(?P<slurm_job_sluid>s[0-9A-HJKMNP-TV-Z]{13})"
+_JOB_ID = r"[1-9][0-9]{0,9}"
+_JOB_SLUID = r"s[0-9A-HJKMNP-TV-Z]{13}"
 """An `s` and 13 digits of Crockford's base 32 (Slurm's src/common/sluid.c)."""
 
-_JOB = rf"(?:{_NODE}_)?slurmstepd\.scope/(?:{_JOB_ID}|{_JOB_SLUID})"
+_JOB = rf"(?:{_NODE}_)?slurmstepd\.scope/(?:job_(?=[1-9])|(?=s))(?P<slurm>{_JOB_ID}|{_JOB_SLUID})"
 """Slurm's cgroup/v2. From 26.05 on, SLUIDs name job directories, unless CgroupJobIdPaths=yes (cgroup.conf(5))."""
 
 _JOB_IN_POD = re.compile(rf"/(?:[A-Za-z0-9_.-]+\.slice/){{1,8}}{_JOB}(?=/|\Z)")
@@ -93,7 +96,7 @@ _DIRECTORIES = _patterns(
     rf"nomad/(?:shared/|reserved/|reserve/|share/)?(?P<task>{_ALLOCATION})",
     r"lxc(?:/|\.payload/|\.payload\.)(?P<container>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})",
     # Slurm's cgroup/v1, with its node's name if a host has several.
-    rf"slurm(?:_{_NODE})?/uid_[0-9]{{1,10}}/{_JOB_ID}",
+    rf"slurm(?:_{_NODE})?/uid_[0-9]{{1,10}}/job_(?P<slurm>{_JOB_ID})",
 )
 """Only at the root, or below the service of a container runtime."""
 
@@ -103,6 +106,47 @@ _SLICE_OF_TASK = re.compile(r"ecstasks-(?P<task>[A-Za-z0-9_-]{1,255})\.slice")
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(?:service|scope|socket|mount|swap)")
 
 
+# -- jobs of batch systems other than Slurm, by the rest of a line: `CONTROLLERS:PATH` -------------------------------
+
+_SLICES = r"/(?:[^/:]+\.slice/)*"
+_V1, _SYSTEMD, _CPUSET = r"[^:]+:", r"(?:name=systemd)?:", r"(?:[^:]*,)?cpuset(?:,[^:]*)?:"
+_TASK = r"[1-9][0-9]{0,9}(?:\.[0-9]{1,10})?"
+_PBS = r"[0-9]{1,19}(?:\[[0-9]{1,10}\])?"
+_SERVER = r"\.[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
+
+_JOBS = _patterns(
+    # OpenPBS, and before version 19 (pbs_cgroups.PY). The unit's name is configurable.
+    rf"{_V1}/(?:[A-Za-z0-9_.\\-]+\.service/jobid|pbspro)/(?P<pbs>{_PBS}{_SERVER})",
+    # PBS Pro with cgroup v2 (pbs_exporter).
+    rf":/pbs_jobs\.service/jobs/(?P<pbs>{_PBS}(?:{_SERVER})?)",
+    # Torque (cgroup_exporter).
+    rf"{_CPUSET}/torque/(?P<torque>{_PBS}{_SERVER})",
+    # HTCondor's slot: `EXECUTE_SLOT@NODE`, from 24.8 on below the parent of its starter's cgroup (vanilla_proc.cpp).
+    rf"[^:]*:{_SLICES}htcondor/[^/]*_(?P<htcondor>[A-Za-z][A-Za-z.-]*[0-9]+(?:_[0-9]+)?)@[^/]+",
+    # Flux with exec.service=sdexec, in the service manager of its user (bgexec.c, sdmon.c).
+    rf":/user\.slice/user-(?P<owner>[0-9]{{1,10}})\.slice/user@(?P=owner)\.service{_SLICES}"
+    r"(?:imp-)?shell-[0-9]+-(?P<flux>f[0-9A-Za-z]{1,12})\.service",
+    # LSF (ceems).
+    rf"{_V1}/lsf/[^/]+/job\.(?P<lsf>[0-9]{{1,19}})\.[0-9]+\.[0-9]+",
+    # Son of Grid Engine with systemd (builtin_starter.c), and with cpusets (sge_shepherd(8)).
+    rf"{_SYSTEMD}/system\.slice/sge-(?P<grid_engine>{_TASK})\.(?:scope|service)",
+    rf"{_CPUSET}/sge(?:\.[^/]+)?/(?P<grid_engine>{_TASK})",
+    # Open and Gridware Cluster Scheduler (ocs_Job.cc). A tightly integrated parallel job has a slice.
+    rf"{_SYSTEMD}{_SLICES}(?P<slice>[^/:]+)-jobs\.slice/(?:(?P=slice)-jobs-[^/:]+\.slice/)?"
+    rf"(?P=slice)\.(?P<grid_engine>{_TASK})(?:[.-][^/]+)?\.scope",
+)
+_IN_SEVERAL = frozenset({JobManager.PBS, JobManager.HTCONDOR, JobManager.LSF})
+"""They put jobs in several hierarchies of cgroup v1. Slurm can use only one, Torque and Grid Engine only use cpuset."""
+
+_OF_USER = re.compile(r"user\.slice/user-[1-9]")
+_PBS_INDEX = re.compile(r"([0-9]+)\.([0-9]{1,9})")
+_STARTER = re.compile(r"condor_starter\0.*?\0-a\0([0-9]{1,10}\.[0-9]{1,10})\0-slot-name\0([^\0]+)(?:\0[^\0]*)?")
+"""The arguments with STARTER_LOG_NAME_APPEND=JobId (Starter.cpp). The job's owner may choose the text of one."""
+
+_SHEPHERD = re.compile(rf"/.*/active_jobs/({_TASK})(?:/[^/]+)?")
+"""The working directory of a sge_shepherd, also that of a task of a parallel job."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupMembership:
     """What a process belongs to; None if it belongs to none, or if that is not known.
@@ -110,49 +154,119 @@ class CgroupMembership:
     `unit` is the system unit that `systemctl status PID` names, escaped as there. For a user's own units it is
     `user@UID.service`, because a user can choose their names. `container` is the whole ID, a join key for other
     exporters' families (LXC: the name); the outermost if containers are nested. `task` is the ID of an Amazon ECS task,
-    or a Nomad allocation with its task, `ALLOCATION.TASK`.
+    or a Nomad allocation with its task, `ALLOCATION.TASK`. `job_name` is the job as the path has it: of HTCondor it is
+    the slot, whose job may be unknown.
     """
 
     unit: str | None = None
     container: str | None = None
     pod_uid: str | None = None
     task: str | None = None
-    slurm_job_id: str | None = None
-    slurm_job_sluid: str | None = None
-
-    @property
-    def job(self) -> str | None:
-        """The Slurm job, by the name of its directory."""
-        return self.slurm_job_sluid or self.slurm_job_id
+    job_manager: JobManager | None = None
+    job_id: str | None = None
+    job_slot: str | None = None
+    job_name: str | None = None
 
     @property
     def job_or_pod(self) -> str | None:
-        """What ends as a whole: a Slurm job or a pod. Their names never look alike."""
-        return self.job or self.pod_uid
+        """What ends as a whole: a job, a slot of HTCondor, a pod, or a task of Nomad. Their names never look alike."""
+        if self.job_manager is not None:
+            return f"{self.job_manager}/{self.job_name}"
+        return self.pod_uid or (self.task if self.container is None else None)
+
+    @property
+    def is_of_user(self) -> bool:
+        """Whether a user's own service manager runs it, below which the user chooses the names."""
+        return self.unit is not None and self.unit.startswith("user@")
+
+    @property
+    def is_in_container(self) -> bool:
+        """Whether it is in a container, pod or task, where names are not those of the node's batch system."""
+        return (self.container or self.pod_uid or self.task) is not None
+
+    @property
+    def is_of_node(self) -> bool:
+        """Whether it is in none of these and in no job: it may be a batch system of root, or what that started."""
+        return self.job_manager is None and not self.is_of_user and not self.is_in_container
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
-def parse_cgroup(text: str, slurmstepd: str | None = None) -> CgroupMembership:
+def parse_cgroup(text: str, job_source: str | None = None) -> CgroupMembership:
     """Return what a process belongs to: on v1, in the first controller with a value, as Slurm has jobs only in some.
 
-    `slurmstepd` is as in `ProcessReading`: with None, no name of Slurm in a container counts.
+    `job_source` is as in `ProcessReading`: with None, no name of Slurm in a container counts.
     """
+    paths = _paths(text)
+    found: dict[str, str] = {}
+    for path in paths.values():
+        found = {**_names_in(path, with_jobs_in_pods=job_source is not None), **found}
+    slurm = found.get(JobManager.SLURM)
+    member = CgroupMembership(
+        unit=_unit_of(_systemd_path(paths)),
+        container=found.get("container"),
+        pod_uid=found.get("pod_uid", "").replace("_", "-") or None,
+        task=found.get("task"),
+    )
+    if slurm is not None and not member.is_of_user:
+        title = None if slurm.isdecimal() else _TITLE.fullmatch(job_source or "")
+        return replace(member, job_manager=JobManager.SLURM, job_id=title[1] if title else slurm, job_name=slurm)
+    if member.is_in_container:
+        return member
+    job, shepherd = _job_in(paths), _SHEPHERD.fullmatch(job_source or "")
+    if job is not None:
+        return _with_job(member, job, job_source or "")
+    if shepherd is not None and member.is_of_node:
+        return replace(member, job_manager=JobManager.GRID_ENGINE, job_id=shepherd[1], job_name=shepherd[1])
+    return member
+
+
+def _paths(text: str) -> dict[str, str]:
+    """Return the path of each hierarchy by its controllers, which are empty for that of v2."""
     paths: dict[str, str] = {}
     # A line is `ID:CONTROLLERS:PATH`. Only a newline ends a line: a cgroup's name cannot contain one.
     for _, controllers, path in ((*line.split(":", 2), "", "")[:3] for line in text[:_MAX_TEXT].split("\n")):
         if path.startswith("/"):
             paths[controllers] = path.removesuffix(" (deleted)")
-    found: dict[str, str] = {}
-    for path in paths.values():
-        found = {**_names_in(path, with_jobs_in_pods=slurmstepd is not None), **found}
-    if "pod_uid" in found:
-        found["pod_uid"] = found["pod_uid"].replace("_", "-")
-    title = _TITLE.fullmatch(slurmstepd or "")
-    if title is not None and "slurm_job_sluid" in found:
-        found["slurm_job_id"] = title[1]
-    # If the path in a v1 hierarchy of its name is the root, systemd does not use that hierarchy.
-    unit = _unit_of(paths.get("name=systemd", "").strip("/") or paths.get("", ""))
-    return CgroupMembership(unit=unit, **found)
+    return paths
+
+
+def _systemd_path(paths: Mapping[str, str]) -> str:
+    """Return the path by systemd: if that in a v1 hierarchy of its name is the root, systemd does not use that one."""
+    return paths.get("name=systemd", "").strip("/") or paths.get("", "").strip("/")
+
+
+def _job_in(paths: Mapping[str, str]) -> re.Match[str] | None:
+    """Return the job of a batch system other than Slurm, in v2 or in the hierarchies of v1 that the batch system uses.
+
+    In v1, systemd's hierarchy can be a user's below a unit, and one controller can be by an administrator's choice.
+    """
+    lines = [(controllers, f"{controllers}:{path}") for controllers, path in paths.items()]
+    found = [(each, match) for each, line in lines for pattern in _JOBS if (match := pattern.match(line)) is not None]
+    of_user = _OF_USER.match(_systemd_path(paths)) is not None
+    for controllers, match in found:
+        name = match.lastgroup or ""
+        same = {each for each, other in found if each and other.groupdict().get(name) == match[name]}
+        in_several = same != {"name=systemd"} and len(same) >= min(2, len(paths.keys() - {""}))
+        if not controllers or (not of_user and (in_several or name not in _IN_SEVERAL)):
+            return match
+    return None
+
+
+def _with_job(member: CgroupMembership, match: re.Match[str], source: str) -> CgroupMembership:
+    """Return the process with the job of a path; unchanged if that is in the unit of a user who does not run Flux."""
+    manager = JobManager(match.lastgroup or "")
+    name, index = match[manager], _PBS_INDEX.fullmatch(match[manager])
+    found = replace(member, job_manager=manager, job_id=name, job_name=name)
+    match manager:
+        case JobManager.FLUX:
+            return found if source == match["owner"] else member
+        case JobManager.HTCONDOR:
+            starter = _STARTER.fullmatch(source)
+            job = starter[1] if starter is not None and starter[2] == name else None
+            return replace(found, job_id=job, job_slot=name)
+        case JobManager.PBS if index is not None:
+            return replace(found, job_id=index[1] if index[2] == "1" else f"{index[1]}[{int(index[2]) - 1}]")
+    return found
 
 
 def _names_in(path: str, *, with_jobs_in_pods: bool) -> Mapping[str, str]:

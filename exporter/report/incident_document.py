@@ -46,7 +46,8 @@ class ClientIdentity(ProcessStatus):
     container: str | None
     pod_uid: str | None
     namespace: str | None
-    slurm_job_id: str | None
+    job_manager: str | None
+    job_id: str | None
     memory_used_bytes: Bytes
 
 

@@ -7,7 +7,7 @@ from shlex import join, quote
 from typing import Any
 
 from exporter.model.daemon import Daemon, DaemonState, NamedBy
-from exporter.model.identity import ProcessIdentity, WorkloadKind, identity_of
+from exporter.model.identity import JobManager, ProcessIdentity, WorkloadKind, identity_of
 from exporter.model.incident import ClientDetails
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
@@ -19,7 +19,7 @@ from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_argum
 from exporter.report.document import ManualStep
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
-from exporter.state.processes import pod_of, pod_of_daemon, pod_uid_of_daemon, process_id, workload_of
+from exporter.state.processes import cgroup_of, pod_of, pod_of_daemon, pod_uid_of_daemon, process_id, workload_of
 from exporter.view import gpu_name
 from exporter.watchdog.context import Policy
 from exporter.watchdog.restart import start_environment
@@ -145,7 +145,7 @@ def _command_to_rerun(node: Node, pid: int) -> str | None:
     workload, pod = workload_of(process), pod_of(node, process)
     if pod is not None:
         return _line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name)))
-    if workload is not None and workload.kind is WorkloadKind.SLURM_JOB and workload.name.isdecimal():
+    if cgroup_of(process).job_manager is JobManager.SLURM and workload is not None and workload.name.isdecimal():
         return f"scontrol requeue {workload.name}"
     if workload is not None and workload.kind is WorkloadKind.UNIT and is_service_name(workload.name):
         return f"systemctl restart {quote(workload.name)}"

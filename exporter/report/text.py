@@ -284,7 +284,7 @@ def workload_text(workload: Workload | None, pod: str | None) -> str:
     match workload:
         case None | Workload(kind=WorkloadKind.USER):
             return ""
-        case Workload(kind=WorkloadKind.SLURM_JOB, name=name):
+        case Workload(kind=WorkloadKind.JOB, name=name):
             return f"job {display_name(name)}"
         case Workload(kind=WorkloadKind.POD, name=name):
             return f"pod {display_name(pod or name)}"

@@ -356,7 +356,7 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
         )
 
     idle = not daemon.runtime.foreground and not daemon.lifecycle.clients_at_end
-    in_pod = cgroup_of(process).job is None
+    in_pod = cgroup_of(process).job_or_pod == cgroup_of(process).pod_uid
 
     def is_independent(death: Death) -> bool:
         seconds = ended_at - death.at

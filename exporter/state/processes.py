@@ -90,17 +90,17 @@ def _add_death(node: Node, death: Death) -> Node:
 
 def cgroup_of(process: ProcessReading | DaemonProcess | None) -> CgroupMembership:
     """Return what a process belongs to by its cgroup; empty if the process is unknown."""
-    return parse_cgroup("") if process is None else parse_cgroup(process.cgroup or "", process.slurmstepd)
+    return parse_cgroup("") if process is None else parse_cgroup(process.cgroup or "", process.job_source)
 
 
 def workload_of(process: ProcessReading | DaemonProcess | None) -> Workload | None:
-    """Return the workload of a process: its Slurm job, pod, task, container, unit or user; None if all are unknown.
+    """Return the workload of a process: its job, pod, task, container, unit or user; None if all are unknown.
 
     A pod is named by its UID, which is known at once. Its name may be known later, or never.
     """
     if process is None:
         return None
-    return _workload(process.cgroup or "", process.slurmstepd, _user(process))
+    return _workload(process.cgroup or "", process.job_source, _user(process))
 
 
 def _user(process: ProcessReading | DaemonProcess) -> str | None:
@@ -108,14 +108,14 @@ def _user(process: ProcessReading | DaemonProcess) -> str | None:
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
-def _workload(cgroup: str, slurmstepd: str | None, user: str | None) -> Workload | None:
-    member = parse_cgroup(cgroup, slurmstepd)
+def _workload(cgroup: str, job_source: str | None, user: str | None) -> Workload | None:
+    member = parse_cgroup(cgroup, job_source)
     names = (
-        (WorkloadKind.SLURM_JOB, member.slurm_job_id or member.slurm_job_sluid),
+        (WorkloadKind.JOB, member.job_id),
         (WorkloadKind.POD, member.pod_uid),
         (WorkloadKind.TASK, member.task),
         (WorkloadKind.CONTAINER, member.container),
-        (WorkloadKind.UNIT, None if member.unit is None or _SHARED_UNIT.fullmatch(member.unit) else member.unit),
+        (WorkloadKind.UNIT, None if member.job_slot or _SHARED_UNIT.fullmatch(member.unit or "") else member.unit),
         (WorkloadKind.USER, user),
     )
     return next((Workload(kind=kind, name=name) for kind, name in names if name), None)
@@ -212,7 +212,8 @@ def _identified(node: Node, process: ProcessReading) -> Node:
         container=member.container,
         user=_user(process),
         unit=member.unit,
-        slurm_job_id=member.slurm_job_id,
+        job_manager=member.job_manager,
+        job_id=member.job_id,
         labels=None if pod is None else pod.labels,
     )
     return _with_identity(node, workload, found)

@@ -10,7 +10,7 @@ _WEB = {"team": "search", "client_namespace": "web", "workload_kind": "pod", "ap
 _TRAIN = {"client_namespace": "=ml|x", "workload_kind": "pod", "application": "trainer", "user": "svc_ml"}
 _IDLE = {"workload_kind": "unit", "application": "idle.service"}
 _UNUSED = {"team": "lab", "client_namespace": "lab", "workload_kind": "pod", "application": "notebook", "user": "eve"}
-_JOB = {"workload_kind": "slurm_job", "application": "4711", "user": "ann"}
+_JOB = {"workload_kind": "job", "application": "4711", "user": "ann"}
 _NODE = {"job": "cuda-mps-exporter", "instance": "n1:10677"}
 
 _A: Mapping[str, str] = {"cluster": "a"}

@@ -19,7 +19,7 @@ from dashboards.parameters import Parameters
 from dashboards.recording import groups
 from exporter.cli import main
 from exporter.errors import ConfigError
-from exporter.fleet.answers import ANSWERS, COST_BY_SLURM_JOB, COST_BY_USER, IDLE_BY_CLUSTER, LIMIT, SIZES, Answer
+from exporter.fleet.answers import ANSWERS, COST_BY_JOB, COST_BY_USER, IDLE_BY_CLUSTER, LIMIT, SIZES, Answer
 from exporter.fleet.report import Period, Table, accounts_of, as_markdown, cost_by_account, csv_rows, period, table
 from exporter.web.pages import Answer as Page
 from exporter.web.pages import Request
@@ -144,7 +144,7 @@ def test_names_stay_readable() -> None:
 RESERVED = ("Reserved (h)", "Cost of reservation")
 
 JOBS = Table(
-    COST_BY_SLURM_JOB,
+    COST_BY_JOB,
     [
         (("a", "1", "ann"), [1.0, 10.0, None, None, None, None]),
         (("a", "2", "ann"), [2.0, 20.0, None, None, 5.0, None]),
@@ -163,7 +163,7 @@ def test_adds_the_cost_of_jobs_by_account() -> None:
 
 
 def test_does_not_confuse_jobs_of_two_clusters() -> None:
-    both = Table(COST_BY_SLURM_JOB, [*JOBS.rows, (("b", "1", "eve"), [1.0] * 6)])
+    both = Table(COST_BY_JOB, [*JOBS.rows, (("b", "1", "eve"), [1.0] * 6)])
     with pytest.raises(ConfigError, match=r"several clusters \(a, b\); choose one with --selector"):
         cost_by_account(both, {})
 

@@ -75,7 +75,7 @@ class FoundProcesses(WorkloadProcesses):
     def of(self, daemon: DaemonProcess) -> tuple[WorkloadProcess, ...]:
         return () if daemon.pid is None else self.found
 
-    def slurmstepd(self, cgroup: str | None) -> str | None:
+    def job_source(self, cgroup: str | None, pid: int | None = None) -> str | None:
         return None if cgroup is None else "slurmstepd: [4711.batch]"
 
 
@@ -94,7 +94,7 @@ def test_reports_the_processes_of_a_daemons_job_and_the_earlier_ones(mps: MpsSta
     expected = replace(location_of(mps), expected=True)
     (of_expected,) = PidFile(proc, clock, workloads=workloads).changed(expected)
 
-    assert {each.slurmstepd for each in (first, second, of_expected)} == {"slurmstepd: [4711.batch]"}
+    assert {each.job_source for each in (first, second, of_expected)} == {"slurmstepd: [4711.batch]"}
     assert (first.peers, second.peers, of_expected.peers) == ((script,), (another, script), ())
     assert first.user == psutil.Process().username()
     assert first.cgroup == Path("/proc/self/cgroup").read_text()

@@ -93,11 +93,11 @@ class Titles(WorkloadProcesses):
 
     title = ""
 
-    def slurmstepd(self, cgroup: str | None) -> str | None:
+    def job_source(self, cgroup: str | None, pid: int | None = None) -> str | None:
         return self.title
 
     def may_know_more(self, reading: ProcessReading) -> bool:
-        return reading.slurmstepd == ""
+        return reading.job_source == ""
 
 
 @pytest.mark.parametrize("age", [0.0, 3600.0])
@@ -108,7 +108,7 @@ def test_reads_a_process_again_until_the_number_of_its_job_is_known(
     titles = Titles(Proc(Path("/proc"), clock), clock)
     collector = Processes(proc=Path("/proc"), clock=clock, wait=0.0, workloads=titles)
     collector.watch(frozenset({pid}))
-    assert [each.slurmstepd for each in collect(collector, ProcessReading)] == [""]
+    assert [each.job_source for each in collect(collector, ProcessReading)] == [""]
     for _ in range(3):
         clock.time += SEARCH_SECONDS
         assert collect(collector, ProcessReading) == []
@@ -118,7 +118,7 @@ def test_reads_a_process_again_until_the_number_of_its_job_is_known(
         clock.time += SEARCH_SECONDS
         assert collect(collector, ProcessReading) == []
     clock.time += SEARCH_SECONDS
-    assert [each.slurmstepd for each in collect(collector, ProcessReading)] == [titles.title]
+    assert [each.job_source for each in collect(collector, ProcessReading)] == [titles.title]
     titles.title = "slurmstepd: [4712.batch]"
     clock.time += 2 * SEARCH_SECONDS
     assert collect(collector, ProcessReading) == []

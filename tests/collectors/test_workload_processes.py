@@ -1,5 +1,6 @@
-"""Which processes show the end of a daemon's Slurm job or pod."""
+"""Which processes show the end of a daemon's job or pod, and which name the job of a process."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from exporter.collectors.proc import Proc
 from exporter.collectors.workload_processes import MOST_PROCESSES, NEW_SECONDS, SEARCH_SECONDS, WorkloadProcesses
 from exporter.model.identity import WorkloadRole
 from exporter.model.observation import DaemonProcess, ProcessReading
+from exporter.parse.cgroup import parse_cgroup
 from tests.clocks import HandClock
 
 JOB = "/system.slice/slurmstepd.scope/job_4711"
@@ -43,6 +45,9 @@ class Processes:
         title: str = "",
         uid: int = 0,
         users: str = "0 0 4294967295",
+        directory: str = "/",
+        groups: tuple[int, ...] = (),
+        namespaces: str = "",
     ) -> None:
         """Add a process that started after all with a lower PID."""
         (self._root / str(pid)).mkdir()
@@ -50,14 +55,25 @@ class Processes:
         (self._root / str(pid) / "stat").write_text(f"{pid} ({name}) {state} {parent} {zeros} {pid * 100} 0 0")
         (self._root / str(pid) / "comm").write_text(f"{name}\n")
         (self._root / str(pid) / "cgroup").write_text(f"0::{cgroup}\n")
-        (self._root / str(pid) / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t0\t0\t0\n")
+        (self._root / str(pid) / "status").write_text(
+            f"Name:\t{name}\nUid:\t{uid}\t0\t0\t0\nGid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
+            f"Groups:\t{''.join(f'{group} ' for group in groups)}\nNSpid:\t{pid}{namespaces}\n"
+        )
         (self._root / str(pid) / "uid_map").write_text(f"{users}\n")
         (self._root / str(pid) / "cmdline").write_text(f"{title}\0\0\0")
+        (self._root / str(pid) / "cwd").symlink_to(directory)
+        (self._root / str(pid) / "task" / str(pid)).mkdir(parents=True)
+        (self._root / str(pid) / "task" / str(pid) / "children").touch()
+        if (children := self._root / str(parent) / "task" / str(parent) / "children").exists():
+            children.write_text(f"{children.read_text()}{pid} ")
 
     def end(self, pid: int) -> None:
-        for each in (self._root / str(pid)).iterdir():
-            each.unlink()
-        (self._root / str(pid)).rmdir()
+        shutil.rmtree(self._root / str(pid))
+
+    def reparent(self, pid: int) -> None:
+        stat = self._root / str(pid) / "stat"
+        words = stat.read_text().split()
+        stat.write_text(" ".join((*words[:3], "1", *words[4:])))
 
     def found(self, cgroup: str) -> list[tuple[int, WorkloadRole]]:
         daemon = DaemonProcess(
@@ -66,18 +82,24 @@ class Processes:
             pid=DAEMON,
             start_ticks=9000,
             cgroup=f"0::{cgroup}\n",
-            slurmstepd=self.title(cgroup),
+            job_source=self.title(cgroup, DAEMON),
         )
         found = self.collector.of(daemon)
         assert all(each.start_ticks == each.pid * 100 for each in found)
         return [(each.pid, each.role) for each in found]
 
-    def title(self, cgroup: str) -> str | None:
-        return self.collector.slurmstepd(f"0::{cgroup}\n")
+    def title(self, cgroup: str, pid: int | None = None) -> str | None:
+        return self.collector.job_source(f"0::{cgroup}\n", pid)
 
-    def may_know_more(self, cgroup: str) -> bool:
+    def job(self, pid: int) -> tuple[str | None, str | None]:
+        """Return the batch system and the job of a process."""
+        cgroup = (self._root / str(pid) / "cgroup").read_text()
+        member = parse_cgroup(cgroup, self.collector.job_source(cgroup, pid))
+        return member.job_manager, member.job_id
+
+    def may_know_more(self, cgroup: str, pid: int | None = None) -> bool:
         process = ProcessReading(at=1.0, pid=7, start_ticks=1, started=1.0, cgroup=f"0::{cgroup}\n")
-        return self.collector.may_know_more(replace(process, slurmstepd=self.title(cgroup)))
+        return self.collector.may_know_more(replace(process, job_source=self.title(cgroup, pid)))
 
 
 @pytest.fixture

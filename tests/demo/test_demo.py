@@ -236,7 +236,7 @@ def test_has_clients_of_every_kind_of_workload() -> None:
     assert {pod.namespace for minute in hour() for pod in minute.node.pods.values()} == {"inference"}
     known = {workload.kind: each for workload, each in hour()[-1].node.usage_totals.identities.items()}
     assert (known[WorkloadKind.POD].namespace, known[WorkloadKind.POD].labels) == ("inference", {"team": "vision"})
-    assert known[WorkloadKind.SLURM_JOB].slurm_job_id
+    assert known[WorkloadKind.JOB].job_id
 
 
 def test_some_clients_use_two_gpus_and_others_one() -> None:

@@ -179,7 +179,7 @@ def test_names_the_job_of_a_client_of_a_slurmd_in_a_pod_of_the_trusted_namespace
     program = started(node, nvml)
 
     for client, job in zip(clients, ("4711", ""), strict=True):
-        program.shows(1, "cuda_mps_client_info", pid=str(client), slurm_job_id=job)
+        program.shows(1, "cuda_mps_client_info", pid=str(client), job_id=job)
     program.stop()
 
 

@@ -101,8 +101,8 @@ def test_use_is_that_of_the_clients(store: Store, truth: Totals, answer: Answer,
 
 @pytest.mark.systems
 def test_cost_of_a_job_is_that_on_all_its_nodes(store: Store, truth: Totals) -> None:
-    jobs = {owner: use for owner, use in truth.sm_seconds.items() if owner[KIND] == "slurm_job"}
-    found = column(store, answers.COST_BY_SLURM_JOB, "SM time")
+    jobs = {owner: use for owner, use in truth.sm_seconds.items() if owner[KIND] == "job"}
+    found = column(store, answers.COST_BY_JOB, "SM time")
     assert found == pytest.approx(true(jobs, APPLICATION, USER, per=3600), rel=CLOSE)
 
 

@@ -344,7 +344,7 @@ def test_recorded_faults_name_their_culprit(name: str, key: bytes | None) -> Non
 
 def test_many_workers_of_one_job_that_the_address_fits_are_named_by_their_job() -> None:
     """Forked workers have one layout. They share the suspicion, and only together they are very likely the cause."""
-    job, pids = Workload(kind=WorkloadKind.SLURM_JOB, name="42"), range(600, 606)
+    job, pids = Workload(kind=WorkloadKind.JOB, name="42"), range(600, 606)
     details = {pid: ClientDetails(pid=pid, client=str(pid), workload=job if pid < 604 else None) for pid in pids}
     match = AddressMatch(pid=600, share=0.24, place=Place.INSIDE, distance=0, range_bytes=GIB, alike=(601, 602, 603))
     matches = tuple(replace(match, pid=pid, alike=tuple({*range(600, 604)} - {pid})) for pid in range(600, 604))

@@ -70,7 +70,9 @@ def blocked(**known: Any) -> Incident:
     """Return an incident that one client delays and another delayed before. Two new clients were refused."""
     usual: Mapping[str, Any] = {
         "client_details": {
-            600: faulted_client(600, workload=Workload(kind=WorkloadKind.SLURM_JOB, name="42"), slurm_job_id="42"),
+            600: faulted_client(
+                600, workload=Workload(kind=WorkloadKind.JOB, name="42"), job_manager="slurm", job_id="42"
+            ),
             601: faulted_client(601, user="bob", uid=1002, command="vllm"),
         },
         "xids": (IncidentXid(at=AT, number=31, gpu=GPU, pid=600, name="train.py"),),

@@ -229,7 +229,7 @@ def test_daemon_info_has_the_identity() -> None:
     assert value(idle(), "cuda_mps_daemon_state", state="up") == 1
     (info,) = samples(idle(), "cuda_mps_daemon_info")
     known = {"daemon": DAEMON, "pipe_directory": DAEMON, "uid": "0", "version": "13000", "expected": "true"}
-    unknown = ("unit", "user", "slurm_job_id", "slurm_job_sluid", "daemon_pod", "daemon_namespace", "protocol")
+    unknown = ("unit", "user", "job_manager", "job_id", "daemon_pod", "daemon_namespace", "protocol")
     assert info.labels == known | dict.fromkeys(unknown, "")
 
 

@@ -144,7 +144,7 @@ def test_names_the_suspect_by_kind_and_name_of_its_workload(subtests: pytest.Sub
     for accused, named in [
         (faulted_client(600, POD, kind=WorkloadKind.POD), f"pod/{POD}"),
         (faulted_client(600, "vllm.service", kind=WorkloadKind.UNIT), "unit/vllm.service"),
-        (faulted_client(600, "42", kind=WorkloadKind.SLURM_JOB), "slurm_job/42"),
+        (faulted_client(600, "42", kind=WorkloadKind.JOB), "job/42"),
         (faulted_client(600, "pod/x"), "user/pod/x"),
         (faulted_client(600, None), "pid/600"),
     ]:

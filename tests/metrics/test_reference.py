@@ -17,9 +17,9 @@ BY_NAME = {family.name: family for family in CATALOGUE}
 FREE = {
     "claim_name", "claim_namespace", "claim_uid", "client", "client_container", "client_container_name",
     "client_namespace", "client_pod", "client_pod_uid", "command", "compute_instance", "confidence", "cuda", "daemon",
-    "daemon_namespace", "daemon_pod", "driver", "file", "gpu", "gpu_instance", "incident", "index", "name", "parent",
-    "pci_bus_id", "pid", "pipe_directory", "profile", "protocol", "python", "resource", "server", "slurm_job_id",
-    "slurm_job_sluid", "source", "suspect_workload", "task", "uid", "unit", "user", "version", "workload", "xid",
+    "daemon_namespace", "daemon_pod", "driver", "file", "gpu", "gpu_instance", "incident", "index", "job_id",
+    "job_slot", "name", "parent", "pci_bus_id", "pid", "pipe_directory", "profile", "protocol", "python", "resource",
+    "server", "source", "suspect_workload", "task", "uid", "unit", "user", "version", "workload", "xid",
 }  # fmt: skip
 """Labels that can have any value."""
 

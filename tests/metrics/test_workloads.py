@@ -59,12 +59,12 @@ def infos(present: Node, *labels: str) -> dict[str, tuple[str, ...]]:
 
 
 def test_client_info_has_unit_container_pod_and_job() -> None:
-    labels = ("unit", "client_container", "client_pod_uid", "slurm_job_id", "slurm_job_sluid")
+    labels = ("unit", "client_container", "client_pod_uid", "job_manager", "job_id")
     assert infos(owned(), *labels) == {
         "600": ("", CONTAINER, POD, "", ""),
         "601": ("", "0" * 64, POD, "", ""),
-        "602": ("slurmstepd.scope", "", "", "42", ""),
-        "603": ("slurmstepd.scope", "", "", "", SLUID),
+        "602": ("slurmstepd.scope", "", "", "slurm", "42"),
+        "603": ("slurmstepd.scope", "", "", "slurm", SLUID),
         "604": (f"docker-{CONTAINER}.scope", CONTAINER, "", "", ""),
         "605": ("vllm@llama\\x2d70b.service", "", "", "", ""),
         "606": ("session-3.scope", "", "", "", ""),
@@ -76,22 +76,22 @@ def test_client_info_has_the_pod_name_if_known_and_nothing_of_an_unknown_process
     pods = infos(owned(), "client_pod", "client_namespace")
     assert pods["600"] == pods["601"] == ("train-0", "team-a")
     assert set(pods.values()) == {("train-0", "team-a"), ("", "")}
-    (rest,) = infos(reduced(*at_work(CLIENT)).node, "user", "unit", "client_container", "slurm_job_id").values()
+    (rest,) = infos(reduced(*at_work(CLIENT)).node, "user", "unit", "client_container", "job_id").values()
     assert set(rest) == {""}
 
 
 def test_a_later_process_with_the_same_pid_has_its_own_labels() -> None:
     first = reduced(*at_work(CLIENT), process(ticks=1, cgroup=JOB_CGROUP)).node
     again = reduced(process(ticks=2, cgroup=SERVICE_CGROUP, at=AT + 5), *at_work(CLIENT, at=AT + 6), start=first).node
-    assert infos(first, "unit", "slurm_job_id") == {str(CLIENT): ("slurmstepd.scope", "42")}
-    assert infos(again, "unit", "slurm_job_id") == {str(CLIENT): ("train.service", "")}
+    assert infos(first, "unit", "job_id") == {str(CLIENT): ("slurmstepd.scope", "42")}
+    assert infos(again, "unit", "job_id") == {str(CLIENT): ("train.service", "")}
     assert series(View(again), "cuda_mps_workload_clients", "workload") == {("train.service",): 1}
 
 
 def test_the_workload_is_the_most_specific_identity(subtests: pytest.Subtests) -> None:
     for cgroup, workload in [
-        (JOB_CGROUP, (WorkloadKind.SLURM_JOB, "42")),
-        (f"0::/system.slice/slurmstepd.scope/{SLUID}/step_0\n", (WorkloadKind.SLURM_JOB, SLUID)),
+        (JOB_CGROUP, (WorkloadKind.JOB, "42")),
+        (f"0::/system.slice/slurmstepd.scope/{SLUID}/step_0\n", (WorkloadKind.JOB, SLUID)),
         (f"0::/kubepods/pod{POD}/{CONTAINER}\n", (WorkloadKind.POD, POD)),
         (f"0::/system.slice/docker-{CONTAINER}.scope\n", (WorkloadKind.CONTAINER, CONTAINER)),
         (SERVICE_CGROUP, (WorkloadKind.UNIT, "train.service")),
@@ -118,8 +118,8 @@ def test_counts_clients_by_workload() -> None:
     clients = series(View(owned()), "cuda_mps_workload_clients", "daemon", "workload_kind", "workload")
     assert clients == {
         (DAEMON, "pod", POD): 2,
-        (DAEMON, "slurm_job", "42"): 1,
-        (DAEMON, "slurm_job", SLUID): 1,
+        (DAEMON, "job", "42"): 1,
+        (DAEMON, "job", SLUID): 1,
         (DAEMON, "container", CONTAINER): 1,
         (DAEMON, "unit", "vllm@llama\\x2d70b.service"): 1,
         (DAEMON, "user", "alice"): 2,
@@ -213,7 +213,7 @@ def test_the_name_of_a_pod_is_removed_with_its_last_process_and_dropped_if_it_ha
 # Identities of workloads
 
 INFO = "cuda_mps_workload_info"
-IDENTITY = ("client_namespace", "client_pod", "client_container", "user", "unit", "slurm_job_id")
+IDENTITY = ("client_namespace", "client_pod", "client_container", "user", "unit", "job_id")
 
 
 def identities(present: Node, *labels: str) -> dict[tuple[str, str], tuple[str, ...]]:
@@ -226,8 +226,8 @@ def identities(present: Node, *labels: str) -> dict[tuple[str, str], tuple[str, 
 def test_workload_info_has_what_all_its_clients_have_in_common() -> None:
     assert identities(owned()) == {
         ("pod", POD): ("team-a", "train-0", "", "alice", "", ""),
-        ("slurm_job", "42"): ("", "", "", "alice", "slurmstepd.scope", "42"),
-        ("slurm_job", SLUID): ("", "", "", "alice", "slurmstepd.scope", ""),
+        ("job", "42"): ("", "", "", "alice", "slurmstepd.scope", "42"),
+        ("job", SLUID): ("", "", "", "alice", "slurmstepd.scope", SLUID),
         ("container", CONTAINER): ("", "", CONTAINER, "alice", f"docker-{CONTAINER}.scope", ""),
         ("unit", "vllm@llama\\x2d70b.service"): ("", "", "", "alice", "vllm@llama\\x2d70b.service", ""),
         ("user", "alice"): ("", "", "", "alice", "", ""),

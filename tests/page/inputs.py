@@ -46,10 +46,8 @@ from tests.builders import (
 from tests.builders import idle as idle_node
 from tests.builders import split as split_of
 
-SLURM_JOB = Workload(kind=WorkloadKind.SLURM_JOB, name="42")
-TRAINER = ClientDetails(
-    pid=700, client="700-1", user="alice", command="python3", workload=SLURM_JOB, memory_bytes={GPU: 1}
-)
+JOB = Workload(kind=WorkloadKind.JOB, name="42")
+TRAINER = ClientDetails(pid=700, client="700-1", user="alice", command="python3", workload=JOB, memory_bytes={GPU: 1})
 VLLM = ClientDetails(pid=601, client="601-1", user="bob", command="vllm")
 CUT_OFF = Suspect(
     client=TRAINER,
@@ -180,7 +178,7 @@ def overwhelmed() -> StatusInput:
     """Return the same with many faults, affected clients, suspects and blocking clients."""
     lasting = fault().incidents[0]
     client_details = {
-        pid: replace(VLLM, pid=pid, command="python3.11", workload=SLURM_JOB) for pid in range(10**6, 10**6 + 48)
+        pid: replace(VLLM, pid=pid, command="python3.11", workload=JOB) for pid in range(10**6, 10**6 + 48)
     }
     struck_many = replace(
         lasting,

@@ -1,11 +1,13 @@
 """Contents of /proc/PID/cgroup: the paths of every runtime, and names that a workload can forge."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.model.identity import JobManager
 from exporter.parse.cgroup import CgroupMembership, parse_cgroup, parse_step
 
 ID, OTHER_ID = "99f3a16ea25b7724cb56a4f0c0df1113ad9474fbf5545bead97fd5c7f61c13f4", "fd9d0ea0" * 8
@@ -232,19 +234,24 @@ PODS = {
     ),
 }
 
-JOB = CgroupMembership(unit="slurmstepd.scope", slurm_job_id="42")
+
+def slurm_job(job: str, unit: str | None = "slurmstepd.scope", name: str | None = None) -> CgroupMembership:
+    return CgroupMembership(unit=unit, job_manager=JobManager.SLURM, job_id=job, job_name=name or job)
+
+
+JOB = slurm_job("42")
 
 SLURM = {
     "v2": (v2("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"), JOB),
     "v2, batch": (v2("/system.slice/slurmstepd.scope/job_42/step_batch/user/task_special"), JOB),
     "v2, with the node's name": (
         v2("/system.slice/gpu-node1.example.org_slurmstepd.scope/job_42/step_0/user/task_0"),
-        CgroupMembership(unit="gpu-node1.example.org_slurmstepd.scope", slurm_job_id="42"),
+        slurm_job("42", "gpu-node1.example.org_slurmstepd.scope"),
     ),
     "v2, another slice": (v2("/jobs.slice/slurmstepd.scope/job_42/step_extern/user/task_0"), JOB),
     "v2, by SLUID": (
         v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0"),
-        CgroupMembership(unit="slurmstepd.scope", slurm_job_sluid=SLUID),
+        slurm_job(SLUID),
     ),
     "v2, Slurm's own": (v2("/system.slice/slurmstepd.scope/system"), CgroupMembership(unit="slurmstepd.scope")),
     "v1": (
@@ -252,17 +259,208 @@ SLURM = {
             "9:memory:/slurm/uid_1000/job_42/step_0/task_0\n8:pids:/system.slice/slurmd.service\n"
             "7:devices:/slurm/uid_1000/job_42/step_0\n1:name=systemd:/system.slice/slurmd.service\n"
         ),
-        CgroupMembership(unit="slurmd.service", slurm_job_id="42"),
+        slurm_job("42", "slurmd.service"),
     ),
     "v1, with the node's name": (
         "7:freezer:/slurm_node1/uid_1000/job_42/step_batch\n1:name=systemd:/system.slice/slurmd.service\n",
-        CgroupMembership(unit="slurmd.service", slurm_job_id="42"),
+        slurm_job("42", "slurmd.service"),
     ),
     "a container in a job": (
         v2(f"/system.slice/slurmstepd.scope/job_42/step_0/user/docker-{ID}.scope"),
         JOB,
     ),
 }
+
+
+def job(manager: str, job_id: str | None, unit: str | None = None, name: str | None = None) -> CgroupMembership:
+    return CgroupMembership(unit=unit, job_manager=JobManager(manager), job_id=job_id, job_name=name or job_id)
+
+
+def slot(name: str, unit: str | None = None) -> CgroupMembership:
+    return replace(job("htcondor", None, unit, name), job_slot=name)
+
+
+def some(path: str, *controllers: str, systemd: str = "/system.slice/batch.service") -> str:
+    """These controllers of cgroup v1 at the path, and others elsewhere."""
+    names = ("memory", "cpuset", "cpu,cpuacct", "freezer", "devices", "pids")
+    lines = [f"{number}:{name}:{path if name in controllers else '/'}" for number, name in enumerate(names, start=2)]
+    return "\n".join([*lines, f"1:name=systemd:{path if 'name=systemd' in controllers else systemd}"]) + "\n"
+
+
+PBS_V1 = "/pbs_jobs.service/jobid"
+OCS = "/ocs8012.slice/ocs8012-jobs.slice"
+CONDOR = "/htcondor/condor_var_lib_condor_execute_slot1_1@n1.example.org"
+
+BATCH = {
+    "OpenPBS, v1": (v1(f"{PBS_V1}/1234.pbs01"), job("pbs", "1234.pbs01", "pbs_jobs.service")),
+    "OpenPBS, v1, an array": (
+        v1(f"{PBS_V1}/1234[7].pbs01.example.org"),
+        job("pbs", "1234[7].pbs01.example.org", "pbs_jobs.service"),
+    ),
+    "OpenPBS, hybrid": (
+        some(f"{PBS_V1}/1234.pbs01", "memory", "cpuset", "name=systemd") + "0::/system.slice/pbs.service\n",
+        job("pbs", "1234.pbs01", "pbs_jobs.service"),
+    ),
+    "OpenPBS, v1, one controller and systemd's hierarchy": (
+        some(f"{PBS_V1}/1234.pbs01", "cpuset", "name=systemd"),
+        job("pbs", "1234.pbs01", "pbs_jobs.service"),
+    ),
+    "OpenPBS, another prefix": (v1("/site\\x2djobs.service/jobid/9.pbs"), job("pbs", "9.pbs", "site\\x2djobs.service")),
+    "OpenPBS before 19": (v1("/pbspro.service/jobid/9.pbs"), job("pbs", "9.pbs", "pbspro.service")),
+    "OpenPBS without systemd": (some("/pbspro/9.pbs", "memory", "cpuset"), job("pbs", "9.pbs", "batch.service")),
+    "PBS Pro, v2": (v2("/pbs_jobs.service/jobs/1234"), job("pbs", "1234", "pbs_jobs.service")),
+    "PBS Pro, v2, with the server": (
+        v2("/pbs_jobs.service/jobs/1234.pbs01"),
+        job("pbs", "1234.pbs01", "pbs_jobs.service"),
+    ),
+    "PBS Pro, v2, no array": (v2("/pbs_jobs.service/jobs/1234.1"), job("pbs", "1234", "pbs_jobs.service", "1234.1")),
+    "PBS Pro, v2, an array": (v2("/pbs_jobs.service/jobs/1234.3"), job("pbs", "1234[2]", "pbs_jobs.service", "1234.3")),
+    "PBS without the hook": (v2("/system.slice/pbs.service"), CgroupMembership(unit="pbs.service")),
+    "Torque": (some("/torque/1234.server", "cpuset"), job("torque", "1234.server", "batch.service")),
+    "Torque, an array": (some("/torque/1234[7].server", "cpuset"), job("torque", "1234[7].server", "batch.service")),
+    "HTCondor, v1": (some(CONDOR, "memory", "cpu,cpuacct", "freezer", "devices"), slot("slot1_1", "batch.service")),
+    "HTCondor to 24, v2": (v2(CONDOR), slot("slot1_1")),
+    "HTCondor to 24, hybrid": (some("/x") + f"0::{CONDOR}\n", slot("slot1_1", "batch.service")),
+    "HTCondor, what is left of a slot": (v2(f"{CONDOR} (deleted)"), slot("slot1_1")),
+    "HTCondor from 24.8": (
+        v2(
+            "/system.slice/htcondor/_var_lib_condor_execute_slot1_12@n1.example.org/"
+            "_var_lib_condor_execute_slot1_12@n1.example.scope"
+        ),
+        slot("slot1_12"),
+    ),
+    "HTCondor from 24.8, ssh": (
+        v2("/system.slice/htcondor/_scratch_slot2@n1/sshd/sshd.scope"),
+        slot("slot2"),
+    ),
+    "HTCondor, a slot with another name": (v2("/htcondor/_x_gpu1_2@n1"), slot("gpu1_2")),
+    "Flux, rexec": (v2("/system.slice/flux.service"), CgroupMembership(unit="flux.service")),
+    "LSF": (
+        some("/lsf/c1/job.4711.23456.1700000000", "memory", "cpuset", "freezer"),
+        job("lsf", "4711", "batch.service"),
+    ),
+    "LSF, one file with one line": ("4:memory:/lsf/c1/job.4711.1.2\n", job("lsf", "4711")),
+    "LSF, v2": (v2("/system.slice/lsfd.service"), CgroupMembership(unit="lsfd.service")),
+    "Grid Engine, a scope": (v2("/system.slice/sge-42.7.scope"), job("grid_engine", "42.7", "sge-42.7.scope")),
+    "Grid Engine, a service": (v2("/system.slice/sge-42.1.service"), job("grid_engine", "42.1", "sge-42.1.service")),
+    "Grid Engine, a scope, v1": (v1("/", "/system.slice/sge-42.7.scope"), job("grid_engine", "42.7", "sge-42.7.scope")),
+    "Grid Engine, cpuset": (some("/sge.default/42.7/1234", "cpuset"), job("grid_engine", "42.7", "batch.service")),
+    "Grid Engine, cpuset, no array": (some("/sge.default/42", "cpuset"), job("grid_engine", "42", "batch.service")),
+    **{
+        f"Cluster Scheduler, {scope}": (v2(f"{OCS}/{scope}"), job("grid_engine", name, scope.rpartition("/")[2]))
+        for scope, name in {
+            "ocs8012.1234.scope": "1234",
+            "ocs8012.1234.5.scope": "1234.5",
+            "ocs8012-jobs-1234.slice/ocs8012.1234.master.scope": "1234",
+            "ocs8012-jobs-1234.slice/ocs8012.1234-1.n1.scope": "1234",
+            "ocs8012-jobs-1234.5.slice/ocs8012.1234.5.master.scope": "1234.5",
+            "ocs8012-jobs-1234.5.slice/ocs8012.1234.5.1.n1.scope": "1234.5",
+        }.items()
+    },
+    "Nomad's reserve": (
+        v2(f"/nomad.slice/reserve.slice/{UID}.train.scope"),
+        CgroupMembership(unit=f"{UID}.train.scope", task=f"{UID}.train"),
+    ),
+    "a glidein in a Slurm job": (v2(f"/system.slice/slurmstepd.scope/job_42/step_0/user/task_0{CONDOR}"), JOB),
+    "a job in a slot": (v2(f"{CONDOR}/system.slice/slurmstepd.scope/job_1"), slot("slot1_1")),
+    "a container in a job": (v2(f"/pbs_jobs.service/jobs/9/docker-{ID}.scope"), job("pbs", "9", "pbs_jobs.service")),
+}
+
+FLUX_USER = "/user.slice/user-500.slice/user@500.service"
+IN_FLUX = v2(f"{FLUX_USER}/app.slice/imp-shell-0-fTE9HHdZvi3.service")
+
+
+@pytest.mark.parametrize("unit", ["app.slice/imp-shell-0-fTE9HHdZvi3.service", "shell-12-fTE9HHdZvi3.service"])
+def test_a_job_of_flux_is_in_the_service_manager_of_the_user_who_runs_the_broker(unit: str) -> None:
+    assert parse_cgroup(v2(f"{FLUX_USER}/{unit}"), "500") == job("flux", "fTE9HHdZvi3", "user@500.service")
+
+
+STARTER = "condor_starter\0-f\0-local-name\0slot_type_1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (f"{STARTER}\0-a\x00123.0\0-slot-name\0slot1_1\0submit.example.org", "123.0"),
+        (f"{STARTER}\0-a2\0D_FULLDEBUG,x\0-a\x00123.45\0-slot-name\0slot1_1\0fd00::2", "123.45"),
+        (f"{STARTER}\0-a\x00123.0\0-slot-name\0slot1_1", "123.0"),
+        (f"{STARTER}\0-a\0slot1_1\0submit.example.org", None),
+        (f"{STARTER}\0-a\x00123\0-slot-name\0slot1_1\0submit", None),
+        (f"{STARTER}\0-a\x00123.0\0-slot-name\0slot1_10\0submit", None),
+        (f"{STARTER}\0-a2\0x -a 9.0 -slot-name slot1_1\0-a\0slot1_1\0submit", None),
+        (f"bash\0{STARTER}\0-a\x00123.0\0-slot-name\0slot1_1\0submit", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_job_of_a_slot_is_in_the_arguments_of_its_starter(arguments: str | None, expected: str | None) -> None:
+    assert parse_cgroup(v2(CONDOR), arguments) == replace(slot("slot1_1"), job_id=expected)
+
+
+WORKING_DIRECTORY = "/var/spool/gridengine/execd/n1/active_jobs/1.2"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "directory", "expected"),
+    [
+        (v2("/system.slice/gridengine-exec.service"), WORKING_DIRECTORY, "1.2"),
+        (v2("/"), f"{WORKING_DIRECTORY}/1.n1", "1.2"),
+        (v2("/system.slice/gridengine-exec.service"), WORKING_DIRECTORY.replace("1.2", "1.x"), None),
+        (v2("/system.slice/gridengine-exec.service"), "/home/eve", None),
+        (v2(f"{USERS}/app.slice/a.service"), WORKING_DIRECTORY, None),
+        (v2(f"/docker/{ID}"), WORKING_DIRECTORY, None),
+    ],
+)
+def test_the_job_of_grid_engine_is_in_the_working_directory_of_its_shepherd(
+    cgroup: str, directory: str, expected: str | None
+) -> None:
+    """Below a container or a user's service manager, no process is of the node's batch system."""
+    found = parse_cgroup(cgroup, directory)
+    assert (found.job_manager, found.job_id) == (expected and JobManager.GRID_ENGINE, expected)
+
+
+ROOTLESS = f"{USERS}/user.slice/libpod-{ID}.scope"
+SESSION = "/user.slice/user-1000.slice/session-3.scope"
+OF_EACH = (
+    f"{PBS_V1}/1234.pbs01",
+    "/pbspro/1234.pbs01",
+    "/pbs_jobs.service/jobs/1234",
+    "/torque/1234.server",
+    CONDOR,
+    "/lsf/c1/job.4711.1.2",
+    "/system.slice/sge-42.7.scope",
+    "/sge.default/42.7",
+    f"{OCS}/ocs8012.1234.scope",
+    "/slurm/uid_0/job_1",
+    "/system.slice/slurmstepd.scope/job_1",
+    f"{FLUX_USER}/shell-0-fTE9HHdZvi3.service",
+)
+"""The path of a job of each batch system."""
+
+
+@pytest.mark.parametrize("path", OF_EACH)
+@pytest.mark.parametrize("source", [None, "", "1000", f"{STARTER}\0-a\x009.0\0-slot-name\0slot1_1", WORKING_DIRECTORY])
+def test_a_name_that_a_user_can_make_is_no_job(path: str, source: str | None) -> None:
+    """Below the user's service manager, a rootless or another container, in a directory, or in one v1 controller."""
+    forged = [v2(f"{above}{path}") for above in (USERS, f"{USERS}/app.slice", ROOTLESS, f"/docker/{ID}", "/user/eve")]
+    forged += [v1("/", f"{USERS}{path}"), some(path, "memory", systemd=f"{USERS}/app.slice/a.service")]
+    forged += [some(path, "net_cls", systemd=f"/system.slice/docker-{ID}.scope")]
+    if "slurm" not in path:
+        forged += [some(path, "memory", systemd=SESSION), some(path, "memory"), some(path, "pids", systemd=SESSION)]
+        forged += [v1(path, f"/system.slice/docker-{ID}.scope"), some(path, "cpuset", systemd=f"{USERS}/a.service")]
+    for text in forged:
+        found = parse_cgroup(text, None if "slurm" in path else source)
+        believed = source == WORKING_DIRECTORY and found.job_id == "1.2"  # It is root's shepherd that has it.
+        assert found.job_manager is None or believed, text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in OF_EACH if not path.startswith(("/pbs_jobs.service/jobs", CONDOR, "/system", OCS, "/slurm"))],
+)
+def test_a_batch_system_without_cgroup_v2_has_no_names_there(path: str) -> None:
+    assert parse_cgroup(v2(path)).job_manager is None
+
 
 FORGED = {
     "a user's own container": (v2(f"{USERS}/app.slice/docker-{ID}.scope"), CgroupMembership(unit="user@1000.service")),
@@ -339,6 +537,7 @@ CORPORA = {
     "container": CONTAINERS,
     "pod": PODS,
     "slurm": SLURM,
+    "batch": BATCH,
     "forged": FORGED,
     "malformed": MALFORMED,
 }
@@ -371,8 +570,7 @@ BY_SLUID = v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0")
     "step", ["batch", "extern", "interactive", "TBD", "0", "17", "0+1", "0 stepmgr", "extern stepmgr"]
 )
 def test_a_job_that_is_named_by_its_sluid_has_the_number_of_its_slurmstepd(step: str) -> None:
-    expected = CgroupMembership(unit="slurmstepd.scope", slurm_job_id="4711", slurm_job_sluid=SLUID)
-    assert parse_cgroup(BY_SLUID, f"slurmstepd: [4711.{step}]") == expected
+    assert parse_cgroup(BY_SLUID, f"slurmstepd: [4711.{step}]") == slurm_job("4711", name=SLUID)
 
 
 @pytest.mark.parametrize(
@@ -395,14 +593,14 @@ def test_a_job_that_is_named_by_its_sluid_has_the_number_of_its_slurmstepd(step:
     ],
 )
 def test_another_title_has_no_number(title: str | None) -> None:
-    assert parse_cgroup(BY_SLUID, title) == CgroupMembership(unit="slurmstepd.scope", slurm_job_sluid=SLUID)
+    assert parse_cgroup(BY_SLUID, title) == slurm_job(SLUID)
 
 
 def test_a_title_changes_nothing_else(subtests: pytest.Subtests) -> None:
     for corpus, forms in CORPORA.items():
         for name, (text, expected) in forms.items():
             with subtests.test(corpus=corpus, name=name):
-                if not expected.slurm_job_sluid and name != "Slurm in a pod":
+                if expected.job_id != SLUID and name != "Slurm in a pod":
                     assert parse_cgroup(text, "slurmstepd: [4711.batch]") == expected
 
 
@@ -410,29 +608,29 @@ IN_POD = f"/kubepods.slice/kubepods-pod{UID_}.slice/crio-{ID}.scope"
 
 
 @pytest.mark.parametrize(
-    ("path", "title", "job", "sluid"),
+    ("path", "title", "job", "name"),
     [
-        (f"{IN_POD}/system.slice/n1_slurmstepd.scope/job_42/step_0/user/task_0", "", "42", None),
+        (f"{IN_POD}/system.slice/n1_slurmstepd.scope/job_42/step_0/user/task_0", "", "42", "42"),
         (f"{IN_POD}/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0", "slurmstepd: [42.0]", "42", SLUID),
-        (f"{IN_POD}/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0", "", None, SLUID),
-        (f"/kubepods/pod{UID}/{ID}/jobs.slice/slurmstepd.scope/job_42/step_0", "", "42", None),
-        (f"/kubepods/pod{UID}/system.slice/slurmstepd.scope/job_42/step_0", "", "42", None),
+        (f"{IN_POD}/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0", "", SLUID, SLUID),
+        (f"/kubepods/pod{UID}/{ID}/jobs.slice/slurmstepd.scope/job_42/step_0", "", "42", "42"),
+        (f"/kubepods/pod{UID}/system.slice/slurmstepd.scope/job_42/step_0", "", "42", "42"),
         (f"{IN_POD}/slurmstepd.scope/job_42", "", None, None),
         (f"{IN_POD}/x/system.slice/slurmstepd.scope/job_42", "", None, None),
         (f"{IN_POD}/system.slice/x.scope/slurmstepd.scope/job_42", "", None, None),
         (f"{IN_POD}/system.slice/slurmstepd.scope/job_42", None, None, None),
     ],
 )
-def test_names_the_jobs_of_a_trusted_pod(path: str, title: str | None, job: str | None, sluid: str | None) -> None:
+def test_names_the_jobs_of_a_trusted_pod(path: str, title: str | None, job: str | None, name: str | None) -> None:
     """With a title, even an empty one. Only where a slurmd in the container has its jobs."""
     found = parse_cgroup(v2(path), title)
-    assert (found.pod_uid, found.slurm_job_id, found.slurm_job_sluid) == (UID, job, sluid)
+    assert (found.pod_uid, found.job_id, found.job_name) == (UID, job, name)
 
 
 def test_names_the_jobs_beside_the_containers_of_a_pod() -> None:
     """Slinky's and Soperator's slurmd is privileged, so it sees the cgroups of the node, and has its jobs there."""
     found = parse_cgroup(v2(f"{IN_POD.rpartition('/')[0]}/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"))
-    assert (found.pod_uid, found.slurm_job_id, found.container) == (UID, "42", None)
+    assert (found.pod_uid, found.job_id, found.container) == (UID, "42", None)
 
 
 STEPS = {
@@ -462,9 +660,9 @@ def test_any_text_parses_as_a_cgroup_file(text: str) -> None:
 
 GENUINE = {
     f"{name}, {line}": (line, parse_cgroup(line))
-    for name, (text, expected) in (SYSTEMD | CONTAINERS | PODS | SLURM).items()
+    for name, (text, expected) in (SYSTEMD | CONTAINERS | PODS | SLURM | BATCH).items()
     for line in text.removesuffix("\n").split("\n")
-    if (expected.container or expected.slurm_job_id or expected.slurm_job_sluid or expected.unit or expected.task)
+    if (expected.container or expected.job_id or expected.unit or expected.task)
     and not line.endswith((" (deleted)", "slurmstepd.scope/system", ":/", "containerd.service", "/system.slice", "/.."))
 }
 """Each line of a process's file whose last name is that of a cgroup which a workload can own."""

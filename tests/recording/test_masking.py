@@ -159,4 +159,4 @@ def test_the_number_of_a_slurm_job_stays(step: str) -> None:
     path, title = "0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0\n", f"slurmstepd: [4711.{step}]"
     masked = cgroup.parse_cgroup(MASK.text(path), MASK.text(title))
     assert masked == cgroup.parse_cgroup(path, title)
-    assert masked.slurm_job_id == "4711"
+    assert masked.job_id == "4711"

@@ -528,7 +528,7 @@ def test_a_finding_names_the_job_and_user_of_a_daemon_that_is_not_expected(
     cgroup: str, title: str | None, owner: str
 ) -> None:
     """The name of its directory may have only the number of a mount namespace."""
-    daemon = replace(daemon_process(), user="alice", cgroup=f"0::/{cgroup}\n", slurmstepd=title)
+    daemon = replace(daemon_process(), user="alice", cgroup=f"0::/{cgroup}\n", job_source=title)
     present = reduced(daemon, start=full()).node
     for expected in (False, True):
         known = present.daemons[DAEMON]

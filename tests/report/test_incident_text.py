@@ -193,12 +193,13 @@ ALICE = {
     "pod_uid": None,
     "pod": None,
     "namespace": None,
-    "slurm_job_id": "42",
-    "workload": {"kind": "slurm_job", "name": "42"},
+    "job_manager": "slurm",
+    "job_id": "42",
+    "workload": {"kind": "job", "name": "42"},
     "memory_used_bytes": {GPU: 1540 * MIB},
 }
 BOB = {**ALICE, "pid": 601, "client": "601-10", "uid": 1002, "user": "bob", "command": "vllm"}
-BOB |= {"slurm_job_id": None, "workload": None}
+BOB |= {"job_manager": None, "job_id": None, "workload": None}
 
 
 def codes(suspect: dict[str, Any]) -> list[str]:

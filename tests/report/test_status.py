@@ -237,7 +237,8 @@ class TestJson:
                 "container": None,
                 "pod_uid": None,
                 "namespace": None,
-                "slurm_job_id": None,
+                "job_manager": None,
+                "job_id": None,
                 "memory_used_bytes": {GPU: used},
                 "connected_at": AT,
                 "gpus": [GPU],
@@ -257,7 +258,7 @@ class TestJson:
         by_pid = {client["pid"]: client for client in server["clients"]}
         assert (by_pid[600]["pod_uid"], by_pid[600]["pod"], by_pid[600]["namespace"]) == (POD, "train-0", "team-a")
         assert (by_pid[600]["container"], by_pid[604]["container"]) == (CONTAINER, CONTAINER)
-        assert (by_pid[602]["slurm_job_id"], by_pid[603]["workload"]["name"]) == ("42", SLUID)
+        assert (by_pid[602]["job_id"], by_pid[603]["workload"]["name"]) == ("42", SLUID)
         assert by_pid[607]["unit"] == "user@1001.service"
         assert by_pid[607]["workload"] == {"kind": "user", "name": "alice"}
 

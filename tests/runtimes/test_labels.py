@@ -38,7 +38,7 @@ def exporter(mps: MpsStandIn, serve: Serve) -> Exporter:
 
 def assert_labels(exporter: Exporter, pid: int, **expected: str) -> None:
     """Wait until a client has exactly these labels that name its workload."""
-    names = ("client_container", "client_pod_uid", "slurm_job_id", "slurm_job_sluid", "task")
+    names = ("client_container", "client_pod_uid", "job_manager", "job_id", "task")
 
     def labelled() -> None:
         found = [labels for labels, _ in exporter.samples("cuda_mps_client_info", pid=str(pid))]
@@ -82,20 +82,21 @@ def test_jobs_of_slurm(place: Place, exporter: Exporter, mps: MpsStandIn, versio
     for pid in jobs.values():
         mps.connect_and_wait(pid)
     for job, pid in jobs.items():
-        assert_labels(exporter, pid, slurm_job_id=job)
-    assert exporter.value("cuda_mps_workload_clients", workload_kind="slurm_job") == 2
+        assert_labels(exporter, pid, job_manager="slurm", job_id=job)
+    assert exporter.value("cuda_mps_workload_clients", workload_kind="job") == 2
 
     ended, other = jobs
     slurm.cancel(ended)
-    exporter.shows(None, "cuda_mps_client_info", slurm_job_id=ended)
-    assert exporter.value("cuda_mps_client_info", slurm_job_id=other) == 1
+    exporter.shows(None, "cuda_mps_client_info", job_id=ended)
+    assert exporter.value("cuda_mps_client_info", job_id=other) == 1
 
 
 def test_a_job_that_slurm_names_by_its_sluid(place: Place, exporter: Exporter, mps: MpsStandIn) -> None:
     """The number is in the title of a real slurmstepd. Its directory is the one of Slurm 26.05, made by hand."""
     slurm = Slurm(place, "v2")
     jobs = dict(slurm.submit() for _ in range(2))
-    sluids = {job: slurm.move_to_sluid(job) for job in jobs}
+    for job in jobs:
+        slurm.move_to_sluid(job)
     for job, pid in jobs.items():
         mps.connect_and_wait(pid)
-        assert_labels(exporter, pid, slurm_job_id=job, slurm_job_sluid=sluids[job])
+        assert_labels(exporter, pid, job_manager="slurm", job_id=job)

@@ -231,7 +231,7 @@ def test_the_end_of_a_fault_is_one_complete_record() -> None:
         "affected_count": 4,
         "affected_workloads": [
             {"workload": "pod/uid-1", "namespace": "ml", "pod": "vllm-0", "user": "alice", "clients": 2},
-            {"workload": "slurm_job/42", "user": "alice", "clients": 1},
+            {"workload": "job/42", "user": "alice", "clients": 1},
             {"workload": "pid/603", "clients": 1},
         ],
         "refused_count": 0,

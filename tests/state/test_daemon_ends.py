@@ -62,11 +62,11 @@ def running(
     """Return a node with a daemon in this cgroup, with these other processes, and with clients of the cgroup `of`."""
     related = tuple(WorkloadProcess(pid=pid, start_ticks=pid * 100, role=role) for pid, role in roles)
     daemon = replace(daemon_process(), user="alice", cgroup=cgroup, peers=related, **more)
-    title = daemon.slurmstepd
+    title = daemon.job_source
     return reduced(
         daemon,
-        *(process(pid, cgroup=cgroup, slurmstepd=title) for pid, _ in roles),
-        *(process(pid, cgroup=of or cgroup, slurmstepd=title) for pid in connected),
+        *(process(pid, cgroup=cgroup, job_source=title) for pid, _ in roles),
+        *(process(pid, cgroup=of or cgroup, job_source=title) for pid in connected),
         *at_work(*connected),
         start=node(expected=expected),
     )
@@ -118,7 +118,7 @@ IN_PODS = "0::/kubepods.slice/kubepods-pod{}.slice{}{}".format(POD.replace("-", 
 )
 def test_a_daemon_ends_with_its_job_in_all_layouts(cgroup: str, title: str | None) -> None:
     """Slurm 26.05 names jobs by SLUIDs. slurmd can run in a pod, which goes on."""
-    job = running((SCRIPT, TASK), connected=(CLIENT,), cgroup=cgroup, slurmstepd=title)
+    job = running((SCRIPT, TASK), connected=(CLIENT,), cgroup=cgroup, job_source=title)
     assert after(job, ends(CONTROL), ends(SCRIPT, after=0.01)) == STOPPED
     assert after(job, ends(SCRIPT, SUCCESS, after=-2.0), ends(CONTROL)) == STOPPED
     assert after(job, ends(SCRIPT, SUCCESS, after=-2.0), ends(CONTROL, None)) == STOPPED
@@ -127,7 +127,7 @@ def test_a_daemon_ends_with_its_job_in_all_layouts(cgroup: str, title: str | Non
 
 def test_a_job_with_a_number_that_was_read_late_is_one_job() -> None:
     """The daemon's number is known, and that of its client is not."""
-    job = running((SCRIPT, TASK), cgroup=BY_SLUID, slurmstepd="slurmstepd: [4711.batch]")
+    job = running((SCRIPT, TASK), cgroup=BY_SLUID, job_source="slurmstepd: [4711.batch]")
     late = reduced(process(CLIENT, cgroup=BY_SLUID), *at_work(CLIENT), start=job.node)
     assert after(late, ends(CONTROL), ends(SCRIPT, after=0.01)) == STOPPED
 

@@ -52,7 +52,7 @@ IN_POD, IN_JOB, IN_UNIT = 600, 602, 605
     ("pid", "kind", "name"),
     [
         (IN_POD, WorkloadKind.POD, POD),
-        (IN_JOB, WorkloadKind.SLURM_JOB, "42"),
+        (IN_JOB, WorkloadKind.JOB, "42"),
         (IN_UNIT, WorkloadKind.UNIT, "vllm@llama\\x2d70b.service"),
     ],
 )

@@ -330,7 +330,7 @@ def test_accounts_of_thousands_of_workloads_are_bounded_and_lose_nothing(monkeyp
     monkeypatch.setattr(accounting, "MAX_ACCOUNTS", 50)
     totals = UsageTotals()
     for number in range(2000):
-        owner = Workload(kind=WorkloadKind.SLURM_JOB, name=str(number))
+        owner = Workload(kind=WorkloadKind.JOB, name=str(number))
         totals = post_time(totals, GPU, 1001, {(owner, Method.FLIGHT): 0.5}, at=AT + 60 * number)
     assert_balanced(totals)
     assert len(totals.last_used_at) == 50
