@@ -70,9 +70,9 @@ class Tree:
         file.write_text(text)
         file.chmod(0o755)
 
-    def run(self, *command: str, user: int = 0, **variables: str) -> str:
+    def run(self, *command: str, user: int = 0, variables: Mapping[str, str] = _ENVIRONMENT) -> str:
         """Run a command that must succeed in the tree as this user, and return its output."""
-        return self._place.run(*self._enter(user), *command, **_ENVIRONMENT, **variables)
+        return self._place.run(*self._enter(user), *command, **{**_ENVIRONMENT, **variables})
 
     def start(self, *command: str, user: int = 0) -> None:
         """Start a program in the tree as this user."""
@@ -147,6 +147,7 @@ COLLECTOR_HOST = 127.0.0.1:9700
 USE_SHARED_PORT = False
 """
 """Of a user's own HTCondor, beside that of the node."""
+IN_PERSONAL = {"CONDOR_CONFIG": "/tmp/personal.config"}
 
 NAMED = "STARTER_LOG_NAME_APPEND = JobId\n"
 """The arguments of a starter have the job."""
@@ -167,28 +168,27 @@ class HTCondor:
         self._tree.write("/etc/condor/config.d/99-named", NAMED)
         self._tree.run("condor_reconfig")
 
-    def start_personal(self, user: int) -> Mapping[str, str]:
-        """Start a user's own HTCondor, which numbers jobs so. Return the variables that lead to it."""
+    def start_personal(self, user: int) -> None:
+        """Start a user's own HTCondor, which numbers jobs so."""
         self._tree.write("/tmp/personal.config", CONDOR + PERSONAL + NAMED)
         directories = " ".join(f"/tmp/personal/{name}" for name in ("log", "lock", "run", "spool", "execute"))
-        variables = {"CONDOR_CONFIG": "/tmp/personal.config"}
-        self._tree.run("sh", "-ec", f"mkdir -p {directories}; condor_master", user=user, **variables)
-        return variables
+        self._tree.run("sh", "-ec", f"mkdir -p {directories}; condor_master", user=user, variables=IN_PERSONAL)
 
-    def submit(self, user: int, job: str, count: int = 1, **variables: str) -> str:
+    def submit(self, user: int, job: str, count: int = 1, variables: Mapping[str, str] = _ENVIRONMENT) -> str:
         """Submit a cluster of so many jobs, of which the names begin with `job`. Return its number."""
         program = f"executable = /usr/local/bin/job\narguments = {job}$(Process)\ntransfer_executable = false\n"
         self._tree.write("/tmp/submit", f"{program}request_memory = 10\nqueue {count}\n")
 
         def submit() -> str:
-            return self._tree.run("condor_submit", "-terse", "/tmp/submit", user=user, **variables).partition(".")[0]
+            command = ("condor_submit", "-terse", "/tmp/submit")
+            return self._tree.run(*command, user=user, variables=variables).partition(".")[0]
 
         return eventually(submit, every=0.5)
 
-    def slots(self, **variables: str) -> Mapping[str, str]:
+    def slots(self, variables: Mapping[str, str] = _ENVIRONMENT) -> Mapping[str, str]:
         """Return the slots of the jobs that run."""
         command = ("condor_q", "-all", "-run", "-af", "ClusterId", "ProcId", "RemoteHost")
-        words = [line.split() for line in self._tree.run(*command, **variables).splitlines()]
+        words = [line.split() for line in self._tree.run(*command, variables=variables).splitlines()]
         return {f"{cluster}.{process}": host.partition("@")[0] for cluster, process, host in words}
 
 
@@ -232,4 +232,4 @@ class GridEngine:
         self._run("qconf", write, "/tmp/global")
 
     def _run(self, *command: str, user: int = 0) -> str:
-        return self._tree.run(*command, user=user, SGE_ROOT="/var/lib/gridengine")
+        return self._tree.run(*command, user=user, variables={"SGE_ROOT": "/var/lib/gridengine"})

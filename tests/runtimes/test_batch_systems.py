@@ -2,13 +2,13 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.eventually import eventually
-from tests.runtimes.batch import ALICE, BOB, GridEngine, HTCondor, Tree
+from tests.runtimes.batch import ALICE, BOB, IN_PERSONAL, GridEngine, HTCondor, Tree
 from tests.runtimes.programs import Place
 from tests.tools import not_here
 
@@ -27,7 +27,7 @@ def place() -> Iterator[Place]:
         yield place
 
 
-def assert_jobs(tree: Tree, user: int, name: str, job: list[str | None]) -> None:
+def assert_jobs(tree: Tree, user: int, name: str, job: Sequence[str | None]) -> None:
     """Wait until each process of a job has this user, and this manager, job and slot. Without a job, the user pays."""
     pids = tree.processes(name)
     workload = ["user", str(user)] if job[1] is None else ["job", job[1]]
@@ -44,13 +44,13 @@ def test_jobs_of_htcondor(place: Place) -> None:
     tree = Tree(place, "trixie", "condor", "iproute2")
     condor = HTCondor(tree, place)
     first, other = condor.submit(ALICE, "10", 2), condor.submit(BOB, "20")
-    personal = condor.start_personal(BOB)
-    condor.submit(BOB, "30", **personal)
+    condor.start_personal(BOB)
+    condor.submit(BOB, "30", variables=IN_PERSONAL)
     for name in ("100", "101", "200", "300"):
         tree.processes(name)
     slots = condor.slots()
     assert sorted(slots) == [f"{first}.0", f"{first}.1", f"{other}.0"]
-    (same,) = condor.slots(**personal).values()
+    (same,) = condor.slots(IN_PERSONAL).values()
     assert same in slots.values()
     for user, name, job in ((ALICE, "100", f"{first}.0"), (ALICE, "101", f"{first}.1"), (BOB, "200", f"{other}.0")):
         assert_jobs(tree, user, name, ["htcondor", None, slots[job]])
