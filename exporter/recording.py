@@ -4,7 +4,7 @@ A mask replaces names of users, workloads, machines and GPUs by other letters, t
 
 Each word that is not one of `WORDS` is replaced, letter by letter. The replacement depends on a random key and on the
 letters before it, so that equal words stay equal and a shortened name stays the beginning of the whole one. Case and
-length stay. Numbers stay, PIDs, UIDs, times and jobs of Slurm among them. All hexadecimal digits of identifiers of
+length stay. Numbers stay, PIDs, UIDs, times and numbers of jobs among them. All hexadecimal digits of identifiers of
 GPUs, pods and containers are replaced.
 """
 
@@ -37,23 +37,24 @@ WORDS = """
     accept accepting access action active again agent all allocating allowed already anonymous applications are
     associated assuming at atomic attributes backoff be been belonging besteffort between bin binary board burstable
     bus bytes cannot cgroup changed channel chunk chunks ci claim client clients closed cmd com command compression
-    connect connected connecting connection container containerd context contexts control copyright corporation count
-    create created creating credentials cri crio csv cuda current daemon default deleted destroy device devices did
-    directory dis disabled disconnected display docker dockerd down driver due ecs ecstasks en enabled encountered
-    engine enough env error esc exception execute exists exit exited exiting expected failed fallen fatal fault
-    faulted fe files find finish following for force format found free from gcc get gpc gpcclient gpu gpus gr graphics
-    groups handling has have hsce hub hubclient id ids in inactive include information initialization initializing
-    installed insufficient intr invalid io is issued job kill killed kubelet kubepods level lib libpod limit linux
-    list local log lspart lxc maws max maximum mem memory microk mig mmu most mount mps ms name named namespace
-    nerdctl new no nobody nomad not notified ns number nvidia nvrm of off on only oom open ordinal other out parent
-    partition payload pbdma pci pde pending percentage phys pid pinned pipe pod prefetch priority priv privilege
-    privileges process progress ps pte push qnx query quit reached read ready rece receive received recevie recovery
-    refusing region remainder reply request requesting reserve reserved reset rke ro root run scontroller scope
-    segment send serial server servers service session set share shared shm shut shutdown shutting slice sluid slurm
-    slurmstepd sm sms snap socket start started starting startup status stdout step stepmgr sticky strong succeeded
-    supported swap sworker system systemd task teardown terminate termination the there this thread threads timeout tmp
-    to torn total trigging try type ui uid unable unallocated unix unknown used user using usr uuid valid var version
-    vgpu violation virt visible volta waiting was weak will with worker write xid yes
+    condor connect connected connecting connection container containerd context contexts control copyright corporation
+    count cpuset create created creating credentials cri crio csv cuda current daemon default deleted destroy device
+    devices did directory dis disabled disconnected display docker dockerd down driver due ecs ecstasks en enabled
+    encountered engine enough env error esc exception execute exists exit exited exiting expected failed fallen fatal
+    fault faulted fe files find finish following for force format found free from gcc get gpc gpcclient gpu gpus gr
+    graphics groups handling has have hsce htcondor hub hubclient id ids imp in inactive include information
+    initialization initializing installed insufficient intr invalid io is issued job jobid jobs kill killed kubelet
+    kubepods level lib libpod limit linux list local log lsf lspart lxc maws max maximum mem memory microk mig mmu most
+    mount mps ms name named namespace nerdctl new no nobody nomad not notified ns number nvidia nvrm of off on only oom
+    open ordinal other out parent partition payload pbdma pbs pbspro pci pde pending percentage phys pid pinned pipe
+    pod prefetch priority priv privilege privileges process progress ps pte push qnx query quit reached read ready rece
+    receive received recevie recovery refusing region remainder reply request requesting reserve reserved reset rke ro
+    root run scontroller scope segment send serial server servers service session set sge share shared shell shm shut
+    shutdown shutting slice slot sluid slurm slurmstepd sm sms snap socket start started starter starting startup
+    status stdout step stepmgr sticky strong succeeded supported swap sworker system systemd task teardown terminate
+    termination the there this thread threads timeout tmp to torn torque total trigging try type ui uid unable
+    unallocated unix unknown used user using usr uuid valid var version vgpu violation virt visible volta waiting was
+    weak will with worker write xid yes
 """
 """Words that identify nothing: those of the texts of MPS, of the kernel and of cgroups that the exporter reads."""
 
@@ -73,9 +74,10 @@ HEXADECIMAL = "0123456789abcdef"
 _UUID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"
 _HEX = r"(?=[0-9]*[a-f])[0-9a-f]{12,}"
 _SLURM_JOB = r"(?-i:\bs[0-9A-HJKMNP-TV-Z]{13}\b)"
+_FLUX_JOB = r"\bshell-[0-9]+-f[0-9a-z]+(?=\.service)"
 _PCI_ADDRESS = r"\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9])?\b"
 _TOKEN = re.compile(
-    rf"(?P<public>{_SLURM_JOB}|0x[0-9a-f]+(?:_[0-9a-f]{{8}})?|\\x[0-9a-f]{{2}}|{_PCI_ADDRESS})"
+    rf"(?P<public>{_SLURM_JOB}|{_FLUX_JOB}|0x[0-9a-f]+(?:_[0-9a-f]{{8}})?|\\x[0-9a-f]{{2}}|{_PCI_ADDRESS})"
     rf"|(?P<gpu>(?:GPU|MIG)-)(?P<part>[0-9a-f][0-9a-f-]*)|(?P<id>{_UUID}|{_HEX})"
     rf"|(?P<word>(?:(?!{_UUID}|{_HEX})[^\W\d_])+)",
     re.IGNORECASE,

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from exporter.parse.proc import MPS_PROGRAM_PREFIX
 MAX_DIRECTORIES = 4096  # the kubelet runs 110 pods by default, and removes the directories of dead ones
 
 SEARCH_SECONDS = 30.0
-"""How often /proc is searched, while a daemon that is not expected runs in a job or pod: 20 us for each process."""
+"""How often /proc is searched, while a daemon that is not expected runs in a job or pod: 30 us for each process."""
 
 NEW_SECONDS = 1.0  # the same, for a daemon or a job that is younger than the last search
 
@@ -60,9 +60,7 @@ class WorkloadProcesses:
         self._members: dict[str, dict[int, str]] = {}
         self._sources: dict[str, str] = {}
         """`ProcessReading.job_source` by the directory of a Slurm job, the slot of HTCondor, the unit of Flux, and the
-        user and extra group of a job of Grid Engine; empty if it is unknown."""
-        self._reads_names = False  # Whether anything needed the names of all processes so far.
-        self._searched: frozenset[int] = frozenset()
+        user and groups of a task of Grid Engine; empty if it is unknown."""
         self._searched_at = float("-inf")
         self._lock = threading.Lock()
 
@@ -91,62 +89,49 @@ class WorkloadProcesses:
         with self._lock:
             trusted = self._trusted(cgroup or "")
             key = _key(cgroup or "", trusted)
-            if key is not None:
-                known, age = self._sources.get(key), self._clock.monotonic() - self._searched_at
-                if not known and age >= (NEW_SECONDS if known is None else SEARCH_SECONDS):
-                    self._reads_names |= parse_step(cgroup or "") is None
-                    self._try_search()
-                    self._sources.setdefault(key, "")
-                return self._sources.get(key, "")
-            if pid is None or not parse_cgroup(cgroup or "", trusted).is_of_node:
+            if key is None and pid is not None and parse_cgroup(cgroup or "", trusted).is_of_node:
+                # Grid Engine gives each task a group of its own, also for processes that have lost their ancestors.
+                if (directory := self._shepherd(pid)) is not None:
+                    return directory
+                key = self._groups(pid)
+            if key is None:
                 return trusted
-            directory = self._shepherd(pid, {})
-            self._reads_names |= directory is not None
-            return directory or self._by_groups(pid)
+            known, age = self._sources.get(key), self._clock.monotonic() - self._searched_at
+            if not known and age >= (NEW_SECONDS if known is None else SEARCH_SECONDS):
+                with contextlib.suppress(OSError):
+                    self._search()
+                self._sources.setdefault(key, "")
+            return self._sources.get(key, "")
 
     def may_know_more(self, reading: ProcessReading) -> bool:
         """Return whether a later reading may have the number of the process's job."""
         member = parse_cgroup(reading.cgroup or "", reading.job_source)
         if member.job_manager is JobManager.SLURM:
             return not (member.job_id or "").isdecimal()
-        if member.pod_uid is not None:
-            in_pod = reading.job_source is None and bool(self._trusted_namespaces)
-            return in_pod and parse_step(reading.cgroup or "") is not None
-        return reading.job_source == ""
+        if member.pod_uid is None:
+            return reading.job_source == ""
+        return reading.job_source is None and bool(self._trusted_namespaces and parse_step(reading.cgroup or ""))
 
-    def _shepherd(self, pid: int, known: dict[int, str | None]) -> str | None:
-        """Return the working directory of root's shepherd that a process descends from. `known` has those of others."""
-        chain, started = list[int](), float("inf")
-        while pid > 1 and pid not in known and len(chain) < _MAX_ANCESTORS:
+    def _shepherd(self, pid: int) -> str | None:
+        """Return the working directory of root's shepherd that a process descends from."""
+        started = float("inf")
+        for _ in range(_MAX_ANCESTORS):
             stat = self._proc.text(pid, "stat") or ""
             ticks = parse_proc.start_ticks(stat)
             if ticks is None or ticks > started:  # Another process has the PID of a parent that ended.
-                break
-            chain, started = [*chain, pid], ticks
+                return None
             if self._proc.name(pid) == _SHEPHERD:
                 cgroup = self._proc.text(pid, "cgroup") or ""
-                known[pid] = self._of_root(pid, cgroup, _SHEPHERD, self._proc.working_directory)
-            else:
-                pid = parse_proc.parent_pid(stat) or 0
-        known.update(dict.fromkeys(chain, known.get(pid)))
-        return known.get(pid)
-
-    def _by_groups(self, pid: int) -> str | None:
-        """Return the same for a process that has lost its ancestors. Grid Engine gives each task a group of its own."""
-        key = self._groups(pid)
-        if key is not None and pid not in self._searched:
-            if self._clock.monotonic() - self._searched_at >= SEARCH_SECONDS:
-                self._reads_names = True
-                self._try_search()
-            return self._sources.get(key, None if pid in self._searched else "")
-        return None if key is None else self._sources.get(key)
+                return self._of_root(pid, cgroup, _SHEPHERD, self._proc.working_directory)
+            pid, started = parse_proc.parent_pid(stat) or 0, ticks
+        return None
 
     def _groups(self, pid: int) -> str | None:
-        """Return the user of a process, if not root, with the extra groups that have no name; None without these."""
+        """Return the user of a process, if not root, with the groups that have no name; None without these."""
         status = self._proc.status(pid) or ""
-        uid = parse_proc.real_user(status)
-        groups = [group for group in sorted(parse_proc.extra_groups(status)) if not has_name(group)]
-        return f"{uid}:{groups}" if uid and groups else None
+        uid, groups = parse_proc.real_user(status), sorted(parse_proc.group_ids(status))
+        nameless = [group for group in groups if not has_name(group)] if uid else []
+        return f"{uid}:{nameless}" if nameless else None
 
     def _trusted(self, cgroup: str) -> str | None:
         """Return an empty title if the Slurm in the pod of this cgroup is trusted; else None."""
@@ -165,12 +150,7 @@ class WorkloadProcesses:
             age = self._clock.monotonic() - self._searched_at
             if age >= SEARCH_SECONDS or (age >= NEW_SECONDS and pid not in self._members.get(name, {})):
                 self._search()
-                self._members.setdefault(name, {}).setdefault(pid, "")  # It may be found by its groups alone.
             return self._members.get(name, {})
-
-    def _try_search(self) -> None:
-        with contextlib.suppress(OSError):
-            self._search()
 
     def _search(self) -> None:
         """Find the processes of all jobs and pods, and what names jobs. Raises OSError."""
@@ -179,7 +159,7 @@ class WorkloadProcesses:
         self._members = {}
         for each in self._proc.pids():
             cgroups[each] = cgroup = self._proc.certain_text(each, "cgroup")
-            step = parse_step(cgroup)
+            step, member = parse_step(cgroup), parse_cgroup(cgroup)
             if step is not None:
                 title = self._sources.get(step.job_directory, "")
                 if step.of_slurmstepd and not title:
@@ -187,36 +167,29 @@ class WorkloadProcesses:
                 sources[step.job_directory] = title
                 if title:  # What is known stays known if the search fails.
                     self._sources[step.job_directory] = title
-            elif parse_cgroup(cgroup).unit == _FLUX:
+            elif member.unit == _FLUX:
                 ticks, uid = self._proc.start_ticks(each), parse_proc.real_user(self._proc.status(each) or "")
-                if ticks is not None and uid is not None:
-                    brokers[ticks] = uid
-            elif self._reads_names and parse_cgroup(cgroup).is_of_node:
-                for name, known in self._named(each, cgroup):
-                    sources[name] = known if sources.get(name, known) == known else ""
-        if brokers:  # The broker is the oldest process of its unit, in which there may be jobs.
+                brokers |= {} if ticks is None or uid is None else {ticks: uid}
+            elif member.is_of_node and (name := self._proc.name(each)) in (_STARTER, _SHEPHERD):
+                read = self._arguments if name == _STARTER else self._proc.working_directory
+                source = self._of_root(each, cgroup, name or "", read) or ""
+                groups = map(self._groups, self._proc.children(each) or ())
+                for key in filter(None, set(source.split("\0")) if name == _STARTER else groups):
+                    # What two processes name differently is unknown.
+                    sources[key] = source if sources.get(key, source) == source else ""
+        if brokers:
             sources[_FLUX] = str(brokers[min(brokers)])
-        self._sources, self._searched = sources, frozenset(cgroups)
-        members, shepherds = dict[str, dict[int, str]](), dict[int, str | None]()
+        self._sources, members = sources, dict[str, dict[int, str]]()
+        grid_engine = any(source.startswith("/") for source in sources.values())
         for each, cgroup in cgroups.items():
-            source = self._trusted(cgroup)
-            if (key := _key(cgroup, source)) is not None:
-                source = sources.get(key)
-            elif self._reads_names and parse_cgroup(cgroup, source).is_of_node:
-                source = self._shepherd(each, shepherds)
-            whole = parse_cgroup(cgroup, source).job_or_pod
+            trusted = self._trusted(cgroup)
+            needed = _key(cgroup, trusted)
+            if needed is None and grid_engine and parse_cgroup(cgroup, trusted).is_of_node:
+                needed = self._groups(each)
+            whole = parse_cgroup(cgroup, trusted if needed is None else sources.get(needed)).job_or_pod
             if whole is not None:
                 members.setdefault(whole, {})[each] = cgroup
         self._members = members
-
-    def _named(self, pid: int, cgroup: str) -> Iterator[tuple[str, str]]:
-        """Yield what a starter of HTCondor or a shepherd of Grid Engine names jobs by, with its keys."""
-        name = self._proc.name(pid)
-        if name == _STARTER and (arguments := self._of_root(pid, cgroup, name, self._arguments)):
-            yield from dict.fromkeys(arguments.split("\0"), arguments).items()
-        elif name == _SHEPHERD and (directory := self._of_root(pid, cgroup, name, self._proc.working_directory)):
-            groups = map(self._groups, self._proc.children(pid) or ())
-            yield from ((key, directory) for key in groups if key is not None)
 
     def _arguments(self, pid: int) -> str:
         return "\0".join(self._proc.arguments(pid)).rstrip("\0")
@@ -227,13 +200,10 @@ class WorkloadProcesses:
         A user namespace with other UIDs has another map. Arguments are in the memory of the process: a read of another
         user's memory could wait without end. Only root can enter the directory of a slurmstepd, maybe in a container.
         """
-        start_ticks, users, status = (
-            self._proc.start_ticks(pid),
-            self._proc.text(pid, "uid_map"),
-            self._proc.status(pid),
-        )
-        is_root = parse_proc.real_user(status or "") == 0 and users == self._proc.text(1, "uid_map")
-        of_node = parse_cgroup(cgroup).is_of_node and len(parse_proc.namespace_pids(status or "")) <= 1
+        start_ticks, status = self._proc.start_ticks(pid), self._proc.status(pid) or ""
+        users = self._proc.text(pid, "uid_map")
+        is_root = parse_proc.real_user(status) == 0 and users == self._proc.text(1, "uid_map")
+        of_node = parse_cgroup(cgroup).is_of_node and len(parse_proc.namespace_pids(status)) <= 1
         if None in (start_ticks, users) or not is_root or not (of_node or name == _STEP_DAEMON):
             return None
         found = read(pid) if self._proc.name(pid) == name else None

@@ -124,7 +124,7 @@ _JOBS = _patterns(
     # HTCondor's slot: `EXECUTE_SLOT@NODE`, from 24.8 on below the parent of its starter's cgroup (vanilla_proc.cpp).
     rf"[^:]*:{_SLICES}htcondor/[^/]*_(?P<htcondor>[A-Za-z][A-Za-z.-]*[0-9]+(?:_[0-9]+)?)@[^/]+",
     # Flux with exec.service=sdexec, in the service manager of its user (bgexec.c, sdmon.c).
-    rf":/user\.slice/user-(?P<owner>[0-9]{{1,10}})\.slice/user@(?P=owner)\.service{_SLICES}"
+    rf":/user\.slice/user-(?P<user>[0-9]{{1,10}})\.slice/user@(?P=user)\.service{_SLICES}"
     r"(?:imp-)?shell-[0-9]+-(?P<flux>f[0-9A-Za-z]{1,12})\.service",
     # LSF (ceems).
     rf"{_V1}/lsf/[^/]+/job\.(?P<lsf>[0-9]{{1,19}})\.[0-9]+\.[0-9]+",
@@ -180,14 +180,10 @@ class CgroupMembership:
         return self.unit is not None and self.unit.startswith("user@")
 
     @property
-    def is_in_container(self) -> bool:
-        """Whether it is in a container, pod or task, where names are not those of the node's batch system."""
-        return (self.container or self.pod_uid or self.task) is not None
-
-    @property
     def is_of_node(self) -> bool:
-        """Whether it is in none of these and in no job: it may be a batch system of root, or what that started."""
-        return self.job_manager is None and not self.is_of_user and not self.is_in_container
+        """Whether it is in no job, container, pod or task: it may be of root's batch system, or what that started."""
+        inside = self.job_manager or self.container or self.pod_uid or self.task
+        return inside is None and not self.is_of_user
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
@@ -196,77 +192,63 @@ def parse_cgroup(text: str, job_source: str | None = None) -> CgroupMembership:
 
     `job_source` is as in `ProcessReading`: with None, no name of Slurm in a container counts.
     """
-    paths = _paths(text)
-    found: dict[str, str] = {}
-    for path in paths.values():
-        found = {**_names_in(path, with_jobs_in_pods=job_source is not None), **found}
-    slurm = found.get(JobManager.SLURM)
-    member = CgroupMembership(
-        unit=_unit_of(_systemd_path(paths)),
-        container=found.get("container"),
-        pod_uid=found.get("pod_uid", "").replace("_", "-") or None,
-        task=found.get("task"),
-    )
-    if slurm is not None and not member.is_of_user:
-        title = None if slurm.isdecimal() else _TITLE.fullmatch(job_source or "")
-        return replace(member, job_manager=JobManager.SLURM, job_id=title[1] if title else slurm, job_name=slurm)
-    if member.is_in_container:
-        return member
-    job, shepherd = _job_in(paths), _SHEPHERD.fullmatch(job_source or "")
-    if job is not None:
-        return _with_job(member, job, job_source or "")
-    if shepherd is not None and member.is_of_node:
-        return replace(member, job_manager=JobManager.GRID_ENGINE, job_id=shepherd[1], job_name=shepherd[1])
-    return member
-
-
-def _paths(text: str) -> dict[str, str]:
-    """Return the path of each hierarchy by its controllers, which are empty for that of v2."""
     paths: dict[str, str] = {}
     # A line is `ID:CONTROLLERS:PATH`. Only a newline ends a line: a cgroup's name cannot contain one.
     for _, controllers, path in ((*line.split(":", 2), "", "")[:3] for line in text[:_MAX_TEXT].split("\n")):
         if path.startswith("/"):
             paths[controllers] = path.removesuffix(" (deleted)")
-    return paths
+    # If the path in a v1 hierarchy of its name is the root, systemd does not use that hierarchy.
+    by_systemd = paths.get("name=systemd", "").strip("/") or paths.get("", "").strip("/")
+    found: dict[str, str] = {}
+    for path in paths.values():
+        found = {**_names_in(path, with_jobs_in_pods=job_source is not None), **found}
+    slurm = found.get(JobManager.SLURM)
+    member = CgroupMembership(
+        unit=_unit_of(by_systemd),
+        container=found.get("container"),
+        pod_uid=found.get("pod_uid", "").replace("_", "-") or None,
+        task=found.get("task"),
+    )
+    if slurm is not None and not member.is_of_user:
+        job = _job_id(JobManager.SLURM, slurm, job_source or "")
+        return replace(member, job_manager=JobManager.SLURM, job_id=job, job_name=slurm)
+    if (member.container or member.pod_uid or member.task) is not None:
+        return member
+    return _with_job(member, paths, job_source or "", of_user=_OF_USER.match(by_systemd) is not None)
 
 
-def _systemd_path(paths: Mapping[str, str]) -> str:
-    """Return the path by systemd: if that in a v1 hierarchy of its name is the root, systemd does not use that one."""
-    return paths.get("name=systemd", "").strip("/") or paths.get("", "").strip("/")
-
-
-def _job_in(paths: Mapping[str, str]) -> re.Match[str] | None:
-    """Return the job of a batch system other than Slurm, in v2 or in the hierarchies of v1 that the batch system uses.
+def _with_job(member: CgroupMembership, paths: Mapping[str, str], source: str, *, of_user: bool) -> CgroupMembership:
+    """Return the process with its job of a batch system other than Slurm, which a path or root's shepherd names.
 
     In v1, systemd's hierarchy can be a user's below a unit, and one controller can be by an administrator's choice.
+    `of_user` is whether systemd started the process for a user.
     """
     lines = [(controllers, f"{controllers}:{path}") for controllers, path in paths.items()]
     found = [(each, match) for each, line in lines for pattern in _JOBS if (match := pattern.match(line)) is not None]
-    of_user = _OF_USER.match(_systemd_path(paths)) is not None
     for controllers, match in found:
-        name = match.lastgroup or ""
-        same = {each for each, other in found if each and other.groupdict().get(name) == match[name]}
+        manager = JobManager(match.lastgroup or "")
+        name, slot = match[manager], match[manager] if manager is JobManager.HTCONDOR else None
+        same = {each for each, other in found if each and other.groupdict().get(manager) == name}
         in_several = same != {"name=systemd"} and len(same) >= min(2, len(paths.keys() - {""}))
-        if not controllers or (not of_user and (in_several or name not in _IN_SEVERAL)):
-            return match
-    return None
+        by_root = not controllers or (not of_user and (in_several or manager not in _IN_SEVERAL))
+        if by_root and (manager is not JobManager.FLUX or source == match["user"]):
+            job = _job_id(manager, name, source)
+            return replace(member, job_manager=manager, job_id=job, job_slot=slot, job_name=name)
+    shepherd = _SHEPHERD.fullmatch(source) if member.is_of_node else None
+    if shepherd is None:
+        return member
+    return replace(member, job_manager=JobManager.GRID_ENGINE, job_id=shepherd[1], job_name=shepherd[1])
 
 
-def _with_job(member: CgroupMembership, match: re.Match[str], source: str) -> CgroupMembership:
-    """Return the process with the job of a path; unchanged if that is in the unit of a user who does not run Flux."""
-    manager = JobManager(match.lastgroup or "")
-    name, index = match[manager], _PBS_INDEX.fullmatch(match[manager])
-    found = replace(member, job_manager=manager, job_id=name, job_name=name)
-    match manager:
-        case JobManager.FLUX:
-            return found if source == match["owner"] else member
-        case JobManager.HTCONDOR:
-            starter = _STARTER.fullmatch(source)
-            job = starter[1] if starter is not None and starter[2] == name else None
-            return replace(found, job_id=job, job_slot=name)
-        case JobManager.PBS if index is not None:
-            return replace(found, job_id=index[1] if index[2] == "1" else f"{index[1]}[{int(index[2]) - 1}]")
-    return found
+def _job_id(manager: JobManager, name: str, source: str) -> str | None:
+    """Return the job that a path names, as the commands of the batch system have it."""
+    if manager is JobManager.HTCONDOR:
+        starter = _STARTER.fullmatch(source)
+        return starter[1] if starter is not None and starter[2] == name else None
+    if manager is JobManager.PBS and (array := _PBS_INDEX.fullmatch(name)) is not None:
+        return array[1] if array[2] == "1" else f"{array[1]}[{int(array[2]) - 1}]"
+    title = _TITLE.fullmatch(source) if manager is JobManager.SLURM and not name.isdecimal() else None
+    return name if title is None else title[1]
 
 
 def _names_in(path: str, *, with_jobs_in_pods: bool) -> Mapping[str, str]:

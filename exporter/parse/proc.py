@@ -228,17 +228,8 @@ def effective_user(text: str) -> int | None:
 
 def group_ids(text: str) -> frozenset[int]:
     """Return the effective and the supplementary groups."""
-    return extra_groups(text) | {int(gid) for gid in [_effective_group(text)] if gid}
-
-
-def extra_groups(text: str) -> frozenset[int]:
-    """Return the supplementary groups without the effective one."""
-    groups = _status(text, "Groups", r"\t((?:[0-9]{1,10} )*)").split()
-    return frozenset(int(group) for group in groups if group != _effective_group(text))
-
-
-def _effective_group(text: str) -> str:
-    return _status(text, "Gid", r"\t[0-9]+\t([0-9]{1,10})\t.*")
+    effective = _status(text, "Gid", r"\t[0-9]+\t([0-9]{1,10})\t.*")
+    return frozenset(map(int, (effective + " " + _status(text, "Groups", r"\t((?:[0-9]{1,10} )*)")).split()))
 
 
 # -- /proc/net -----------------------------------------------------------------------------------------------------

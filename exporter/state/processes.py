@@ -212,7 +212,7 @@ def _identified(node: Node, process: ProcessReading) -> Node:
         container=member.container,
         user=_user(process),
         unit=member.unit,
-        job_manager=member.job_manager,
+        job_manager=None if member.job_manager is None else member.job_manager.value,
         job_id=member.job_id,
         labels=None if pod is None else pod.labels,
     )

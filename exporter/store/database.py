@@ -281,7 +281,7 @@ def _totals_of(rows: Iterable[UsageRow]) -> UsageTotals:
 
 FILE, LOCK = "history.sqlite", "history.lock"
 
-SCHEMA_VERSION = 2  # the version of `SCHEMA`
+SCHEMA_VERSION = 3  # the version of `SCHEMA` and of the values in it
 
 LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
 """How many of each a start loads; the file may have more. The start waits for them."""

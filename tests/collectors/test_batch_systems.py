@@ -157,7 +157,6 @@ def test_another_user_or_group_is_no_task(processes: Processes, uid: int, groups
     task(processes, 10, "1.2", 1001, 65401)
     processes.add(30, "python3", EXECD, uid=uid, groups=groups)
     assert processes.job(30) == NO_JOB
-    assert not processes.may_know_more(EXECD, 30)
 
 
 def test_a_group_of_two_tasks_names_neither(processes: Processes) -> None:
@@ -201,20 +200,18 @@ def test_a_younger_process_with_the_pid_of_an_ancestor_names_nothing(processes: 
 
 
 def test_a_group_that_is_not_known_yet_is_searched_later(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no more once a search had the process."""
     searches, pids = [], Proc.pids
     monkeypatch.setattr(Proc, "pids", lambda self: searches.append(1) or pids(self))
     processes.add(30, "python3", EXECD, uid=1001, groups=(1001, 65401))
     assert processes.job(30) == NO_JOB
-    assert not processes.may_know_more(EXECD, 30)
-    task(processes, 10, "1.2", 1001, 65402)
-    processes.add(31, "python3", EXECD, uid=1001, groups=(1001, 65402))
+    assert processes.may_know_more(EXECD, 30)
+    task(processes, 10, "1.2", 1001, 65401)
     processes.clock.time += NEW_SECONDS
-    assert processes.job(31) == NO_JOB
-    assert processes.may_know_more(EXECD, 31)
+    assert processes.job(30) == NO_JOB
     assert len(searches) == 1
     processes.clock.time += SEARCH_SECONDS
-    assert processes.job(31) == ("grid_engine", "1.2")
+    assert processes.job(30) == ("grid_engine", "1.2")
+    assert not processes.may_know_more(EXECD, 30)
 
 
 def test_searches_nothing_for_a_process_whose_groups_have_names(

@@ -438,20 +438,27 @@ OF_EACH = (
 """The path of a job of each batch system."""
 
 
+SOURCES = (None, "", "1000", f"{STARTER}\0-a\x009.0\0-slot-name\0slot1_1", WORKING_DIRECTORY)
+
+
 @pytest.mark.parametrize("path", OF_EACH)
-@pytest.mark.parametrize("source", [None, "", "1000", f"{STARTER}\0-a\x009.0\0-slot-name\0slot1_1", WORKING_DIRECTORY])
-def test_a_name_that_a_user_can_make_is_no_job(path: str, source: str | None) -> None:
+def test_a_name_that_a_user_can_make_is_no_job(path: str) -> None:
     """Below the user's service manager, a rootless or another container, in a directory, or in one v1 controller."""
+    in_user, in_docker = f"{USERS}/app.slice/a.service", f"/system.slice/docker-{ID}.scope"
     forged = [v2(f"{above}{path}") for above in (USERS, f"{USERS}/app.slice", ROOTLESS, f"/docker/{ID}", "/user/eve")]
-    forged += [v1("/", f"{USERS}{path}"), some(path, "memory", systemd=f"{USERS}/app.slice/a.service")]
-    forged += [some(path, "net_cls", systemd=f"/system.slice/docker-{ID}.scope")]
+    forged += [
+        v1("/", f"{USERS}{path}"),
+        some(path, "memory", systemd=in_user),
+        some(path, "net_cls", systemd=in_docker),
+    ]
     if "slurm" not in path:
         forged += [some(path, "memory", systemd=SESSION), some(path, "memory"), some(path, "pids", systemd=SESSION)]
-        forged += [v1(path, f"/system.slice/docker-{ID}.scope"), some(path, "cpuset", systemd=f"{USERS}/a.service")]
+        forged += [v1(path, in_docker), some(path, "cpuset", systemd=in_user)]
     for text in forged:
-        found = parse_cgroup(text, None if "slurm" in path else source)
-        believed = source == WORKING_DIRECTORY and found.job_id == "1.2"  # It is root's shepherd that has it.
-        assert found.job_manager is None or believed, text
+        for source in [None] if "slurm" in path else SOURCES:
+            found = parse_cgroup(text, source)
+            believed = source == WORKING_DIRECTORY and found.job_id == "1.2"  # It is root's shepherd that has it.
+            assert found.job_manager is None or believed, text
 
 
 @pytest.mark.parametrize(

@@ -160,3 +160,29 @@ def test_the_number_of_a_slurm_job_stays(step: str) -> None:
     masked = cgroup.parse_cgroup(MASK.text(path), MASK.text(title))
     assert masked == cgroup.parse_cgroup(path, title)
     assert masked.job_id == "4711"
+
+
+@pytest.mark.parametrize(
+    ("cgroup_file", "source", "manager", "job"),
+    [
+        ("0::/pbs_jobs.service/jobs/1234.3\n", None, "pbs", "1234[2]"),
+        ("5:cpuset:/torque/1234[7].alpha\n", None, "torque", f"1234[7].{MASK.text('alpha')}"),
+        (
+            "0::/htcondor/condor_srv_alice_execute_slot1_1@alpha.example\n",
+            "condor_starter\0-f\0-local-name\0slot_type_1\0-a\x0014.0\0-slot-name\0slot1_1\0alpha.example",
+            "htcondor",
+            "14.0",
+        ),
+        ("0::/user.slice/user-5.slice/user@5.service/imp-shell-0-fTE9HHdZvi3.service\n", "5", "flux", "fTE9HHdZvi3"),
+        ("4:memory:/lsf/alpha/job.4711.1.2\n", None, "lsf", "4711"),
+        ("0::/system.slice/sge-42.7.scope\n", None, "grid_engine", "42.7"),
+        ("0::/system.slice/alpha.service\n", "/var/spool/alpha/active_jobs/1.2", "grid_engine", "1.2"),
+    ],
+)
+def test_the_number_of_a_job_of_each_batch_system_stays(
+    cgroup_file: str, source: str | None, manager: str, job: str
+) -> None:
+    text = MASK.text(cgroup_file)
+    masked = cgroup.parse_cgroup(text, None if source is None else MASK.text(source))
+    assert (masked.job_manager, masked.job_id) == (manager, job)
+    assert not {"alpha", "alice"} & {*LETTERS.findall(text)}

@@ -206,7 +206,7 @@ def test_takes_over_the_state_of_another_exporter(state: Path, writers: list[Wri
 def test_a_loss_of_states_is_known(state: Path, writers: list[Writer], subtests: pytest.Subtests) -> None:
     (state / "file").touch()
     assert not started(state / "file" / "state", writers).available, "the directory cannot be created"
-    schema = "it has schema version 99, and this version of the program uses 2"
+    schema = "it has schema version 99, and this version of the program uses 3"
     for damage, problems in [
         (lambda: query(state, "UPDATE watchdog_states SET json = '{'"), []),
         (lambda: query(state, "PRAGMA user_version = 99"), [schema]),
