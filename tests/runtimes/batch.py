@@ -209,15 +209,8 @@ class GridEngine:
 
     def submit(self, user: int, *options: str) -> str:
         """Submit a job; return its number."""
-        words = (
-            "qsub",
-            "-terse",
-            "-cwd",
-            *"-o /dev/null -e /dev/null".split(),
-            *options,
-            "/usr/local/bin/job",
-            str(user),
-        )
+        files = ("-cwd", "-o", "/dev/null", "-e", "/dev/null")
+        words = ("qsub", "-terse", *files, *options, "/usr/local/bin/job", str(user))
         return self._run(*words, user=user).partition(".")[0]
 
     def _change(self, write: str, show: str, *lines: str) -> None:
