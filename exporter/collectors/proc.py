@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from errno import EIO, ENOENT
+from functools import lru_cache
 from pathlib import Path
 
 import psutil
@@ -401,6 +402,7 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
+@lru_cache(maxsize=1024)  # The database may be on another machine.
 def has_name(group: int) -> bool:
     """Return whether the group database has a group."""
     try:
