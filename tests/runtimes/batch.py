@@ -37,17 +37,17 @@ class Tree:
 
     def __init__(self, place: Place, release: str, *packages: str) -> None:
         self._place = place
-        self._root = place.directory / "tree"
-        self._root.mkdir()
-        self._files = Path(f"/proc/{place.init}/root{self._root}")
-        place.run("mount", "-t", "tmpfs", "-o", "mode=755", "none", str(self._root))
+        self.root = place.directory / "tree"
+        self.root.mkdir()
+        self._files = Path(f"/proc/{place.init}/root{self.root}")
+        place.run("mount", "-t", "tmpfs", "-o", "mode=755", "none", str(self.root))
         # Grid Engine's own installation looks up the name of the machine.
         hosts = f'echo "{ADDRESS} $(hostname)" >"$1/etc/hosts"'
         words = ("--quiet", "--variant=minbase", f"--include={','.join(packages)}", f"--essential-hook={hosts}")
         # The build needs the network of the machine.
         enter = (needed("nsenter"), f"--target={place.init}", "--mount", "--pid", "--")
-        command = (*enter, needed("mmdebstrap"), *words, release, str(self._root))
-        environment = os.environ | {"TMPDIR": str(self._root.parent)}
+        command = (*enter, needed("mmdebstrap"), *words, release, str(self.root))
+        environment = os.environ | {"TMPDIR": str(self.root.parent)}
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False, env=environment
         )
@@ -59,8 +59,8 @@ class Tree:
             self.run("useradd", f"--uid={uid}", f"--gid={uid}", "--home=/tmp", f"user{uid}")
         mounts = f"""
             hostname {NODE} && ip link set lo up && ip addr add {ADDRESS}/32 dev lo
-            mount -t proc proc {self._root}/proc && mount --rbind /dev {self._root}/dev
-            mount --bind /sys {self._root}/sys && mount -t cgroup2 none {self._root}{CGROUPS}
+            mount -t proc proc {self.root}/proc && mount --rbind /dev {self.root}/dev
+            mount --bind /sys {self.root}/sys && mount -t cgroup2 none {self.root}{CGROUPS}
         """
         place.run("sh", "-ec", mounts)
 
@@ -79,7 +79,7 @@ class Tree:
         self._place.start(*self._enter(user), *command, **_ENVIRONMENT)
 
     def _enter(self, user: int) -> tuple[str, ...]:
-        return ("chroot", f"--userspec={user}:{user}", "--groups=", str(self._root), "env", "-C", "/tmp")
+        return ("chroot", f"--userspec={user}:{user}", "--groups=", str(self.root), "env", "-C", "/tmp")
 
     def processes(self, job: str) -> list[int]:
         """Return the PIDs inside of the three processes of a job."""
@@ -158,7 +158,7 @@ class HTCondor:
 
     def __init__(self, tree: Tree, place: Place) -> None:
         self._tree = tree
-        place.remove_cgroup(f"{CGROUPS}/htcondor")
+        place.remove_cgroup(f"{tree.root}{CGROUPS}/htcondor")
         tree.write("/etc/condor/config.d/00-htcondor-9.0.config", CONDOR)
         directories = "/run/condor /run/lock/condor /var/lib/condor/execute /var/lib/condor/spool"
         tree.run("sh", "-ec", f"mkdir -p {directories}; chown condor: {directories}; condor_master")
