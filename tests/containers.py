@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,13 +23,16 @@ class Container:
     Args:
         directory: where the daemon's directories are, by the same path inside and outside.
         own_files: whether what lies there is another file system inside.
+        more: options of unshare(1) for more namespaces.
     """
 
-    def __init__(self, directory: Path, *, own_files: bool = True, own_pids: bool = True) -> None:
+    def __init__(
+        self, directory: Path, *, own_files: bool = True, own_pids: bool = True, more: Sequence[str] = ()
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self._inside = MpsStandIn(directory)
-        self._kinds = ["--mount", *(["--pid"] if own_pids else [])]
+        self._kinds = ["--mount", *(["--pid"] if own_pids else []), *more]
         self._clients: list[subprocess.Popen[bytes]] = []
         self._init = self._started(own_files, own_pids)
         root = Path(f"/proc/{self.init}/root{directory}") if own_files else directory

@@ -39,7 +39,7 @@ class ApiServer:
         certificate = authority.issue("api", "IP:127.0.0.1")
         (self.account / "ca.crt").write_text(authority.cert.read_text())
         (self.account / "token").write_text(TOKEN)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context = context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate.cert, certificate.key)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from exporter.clock import Clock
+from exporter.clock import Clock, SystemClock
 from exporter.collectors.thread import Reading
 from exporter.model.observation import Observation, PodFound
 from exporter.model.reason import Reason, ReasonCode
@@ -22,7 +22,7 @@ from exporter.parse.printable import printable
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds the certificate authority and the token of its service account. The kubelet renews the token."""
 
-REQUEST_SECONDS = 5.0
+REQUEST_SECONDS = 5.0  # for a whole request, however slowly its answer comes
 MAX_ANSWER = 4 << 20  # etcd refuses an object of more than 1.5 MiB.
 
 FORBIDDEN = (401, 403)
@@ -48,6 +48,20 @@ def ask_pod(
     import ssl
     from http.client import HTTPException, HTTPSConnection
 
+    now = SystemClock().monotonic
+    ends = now() + REQUEST_SECONDS
+
+    class Socket(ssl.SSLSocket):
+        """Waits until the request's end. A timeout of the connection would begin again with each byte."""
+
+        def do_handshake(self, block: bool = False) -> None:
+            self.settimeout(ends - now())
+            super().do_handshake(block)
+
+        def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+            self.settimeout(ends - now())
+            return super().recv_into(buffer, nbytes, flags)
+
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not port.isdecimal():
         return Reason(ReasonCode.API_SERVER_UNKNOWN)
@@ -55,6 +69,7 @@ def ask_pod(
     try:
         token = (account / "token").read_text(encoding="ascii").strip()
         trusted = ssl.create_default_context(cafile=str(account / "ca.crt"))
+        trusted.sslsocket_class = Socket
         connection = HTTPSConnection(host, int(port), timeout=REQUEST_SECONDS, context=trusted)
         try:
             accept = _ONLY_METADATA if method == "GET" else "application/json"

@@ -202,7 +202,7 @@ class LibcudaCollector:
 
     def _attach_all(self, probes: LibcudaProbes) -> list[Reason]:
         """Attach to the libraries that processes use now, except during a pause. Return the problems."""
-        found = self.libraries.find(self._pids)
+        found = self.libraries.find(self._pids, self._percentages)
         problems = [_not_watched(why) for why in found.problems]
         now = self.clock.monotonic()
         if self._pauses.lasts(now):

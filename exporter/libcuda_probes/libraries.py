@@ -1,7 +1,7 @@
 """The libcuda files to probe: those that processes have mapped, and the node's own.
 
 Any process can map a file of its own under that name. So files are opened, read and attached to within bounds, only
-files with the probe points get probes, and one user cannot take all places. The probes are attached to the file that
+files with the probe points get probes, and holders get the places in turn. The probes are attached to the file that
 was read: it stays open, and is named by its descriptor.
 
 A process maps libcuda when it first uses CUDA, perhaps long after its start (dlopen(3)). So each process is read once,
@@ -20,9 +20,10 @@ import ctypes
 import mmap
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,9 +31,10 @@ from exporter.clock import Clock
 from exporter.collectors.pipe_dir import Directory, Root, open_file, open_path
 from exporter.collectors.proc import Proc
 from exporter.libcuda_probes.probes import LAUNCHES, PROBE_POINTS, WAITS
+from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.elf import ElfError, Machine, exported_functions
 from exporter.parse.printable import LONGEST_PROBLEM, printable
-from exporter.parse.proc import FileNumbers, MappedFile, parse_mapped_file
+from exporter.parse.proc import FileNumbers, MappedFile, parse_mapped_file, real_user
 
 # -- Mapped files ------------------------------------------------------------------------------------------------------
 
@@ -64,6 +66,7 @@ class LibraryMapping(NamedTuple):
     pid: int
     start_ticks: int
     file: MappedFile
+    holder: object  # what the process shares places with; root chose it
 
 
 @dataclass(slots=True)
@@ -87,7 +90,7 @@ class MappedLibraries:
     def find(self, pids: Iterable[int]) -> Mapping[FileNumbers, tuple[LibraryMapping, ...]]:
         """Return the libcuda files of these processes, each with the processes that have it mapped."""
         now = self._clock.monotonic()
-        self._processes = dict(self._present(sorted(set(pids))[:MAX_WATCHED], now))
+        self._processes = dict(self._present(islice(dict.fromkeys(pids), MAX_WATCHED), now))
         due = [pid for pid, process in self._processes.items() if process.due <= now]
         for pid in sorted(due, key=lambda pid: self._processes[pid].due)[:MAX_READS]:
             self._read(pid, self._processes[pid], now)
@@ -119,12 +122,17 @@ class MappedLibraries:
         process.unreadable = lines is None
         files = dict.fromkeys(map(parse_mapped_file, lines or ()))
         process.mapped = [
-            LibraryMapping(pid, process.start_ticks, file)
+            LibraryMapping(pid, process.start_ticks, file, self._holder(pid))
             for file in files
             if file is not None and file.executable and _LIBCUDA.fullmatch(file.path.rpartition("/")[2])
         ]
         process.due = now + (MAPPED_INTERVAL_SECONDS if process.mapped else process.interval)
         process.interval = min(process.interval * 2, LAST_INTERVAL_SECONDS)
+
+    def _holder(self, pid: int) -> object:
+        member = parse_cgroup(self._proc.text(pid, "cgroup") or "")
+        inside = member.job_or_pod or member.task or member.container  # where root can have any UID
+        return inside or (member, real_user(self._proc.status(pid) or ""), self._proc.namespace(pid, "mnt"))
 
 
 def open_mapped(mapping: LibraryMapping, proc: Proc) -> int:
@@ -200,14 +208,12 @@ NODE_PATHS = tuple(
 """Where distributions, NVIDIA's containers and GKE nodes have it."""
 
 MAX_LIBRARIES = 32
-MAX_PER_USER = 8
-"""How many of them one user may own; root has no such limit."""
+MAX_EXAMINED = 256  # mapped files that one call considers, in turn
 
 RETENTION_SECONDS = 60.0
 """How long the probes stay on a library without processes: the next process may be about to start."""
 
 RETRY_SECONDS = 60.0  # how often the node's own paths, and files that could not be used, are tried again
-_MAX_REFUSED = 256
 _MAX_REPORTED = 8
 _MAX_ATTEMPTS = 3
 
@@ -238,7 +244,6 @@ class Found(NamedTuple):
 class _OpenLibrary:
     library: Library
     descriptor: int
-    owner: int
     overlay: OverlayKey | None
     numbers: FileNumbers
     needed: float
@@ -255,14 +260,16 @@ class Libraries:
         self._paths = node_paths
         self._mapped = MappedLibraries(proc, clock)
         self._open: dict[FileNumbers, _OpenLibrary] = {}
+        self._chosen: set[FileNumbers] = set()  # the libraries that have a place
         self._refused: dict[FileNumbers, tuple[str, float]] = {}
         """Why each file cannot be used, and when it is tried again."""
         self._own: frozenset[FileNumbers] = frozenset()
         self._own_due = clock.monotonic()
 
-    def find(self, pids: Iterable[int]) -> Found:
-        """Return the node's own libraries, and those of these processes."""
+    def find(self, pids: Iterable[int], first: Collection[int] = ()) -> Found:
+        """Return the node's own libraries, then those of these processes; `first` has those that come first."""
         now = self._clock.monotonic()
+        self._chosen = set()
         if now >= self._own_due:
             self._own_due = now + RETRY_SECONDS
             self._own = frozenset(self._open_own(now))
@@ -270,9 +277,12 @@ class Libraries:
         self._refused = {
             file: (why, until) for file, (why, until) in self._refused.items() if file in mapped and now < until
         }
-        for file, mappings in mapped.items():
-            if file not in self._open and file not in self._refused:
-                self._open_mapped(file, mappings, now)
+        for file in (*self._own, *self._in_fair_order(chain.from_iterable(mapped.values()), first)):
+            if file in mapped and file not in self._open and file not in self._refused:
+                self._open_mapped(file, mapped[file], now)
+            opened = self._open.get(file)
+            if opened is not None and len(self._chosen) < MAX_LIBRARIES:
+                self._chosen.add(opened.numbers)
         # Files are closed after others were opened, so that one call never reuses a descriptor's number.
         self._close_unneeded(mapped, now)
         users: dict[FileNumbers, set[int]] = {}
@@ -298,6 +308,14 @@ class Libraries:
                 if file is not None:
                     yield file
 
+    def _in_fair_order(self, mappings: Iterable[LibraryMapping], first: Collection[int]) -> list[FileNumbers]:
+        """Return one file of each holder, then another, and so on. Open files are before others, so places last."""
+        files = defaultdict[object, dict[FileNumbers, None]](dict)
+        for each in sorted(mappings, key=lambda each: (each.pid not in first, each.file.numbers not in self._open)):
+            files[each.holder][each.file.numbers] = None
+        turns = chain.from_iterable(zip_longest(*files.values()))
+        return list(dict.fromkeys(file for file in turns if file is not None))[:MAX_EXAMINED]
+
     def _open_mapped(self, file: FileNumbers, mappings: Iterable[LibraryMapping], now: float) -> None:
         why = _REPLACED
         for mapping in [mapping for mapping in mappings if not mapping.file.deleted][:_MAX_ATTEMPTS]:
@@ -307,8 +325,7 @@ class Libraries:
                 why = str(error)
             else:
                 return
-        if len(self._refused) < _MAX_REFUSED:
-            self._refused[file] = why, now + RETRY_SECONDS
+        self._refused[file] = why, now + RETRY_SECONDS
 
     def _take(self, descriptor: int, file: FileNumbers | None, path: str, now: float) -> None:
         """Store an open file, or close it. Raises LibraryError if it cannot be used."""
@@ -330,28 +347,25 @@ class Libraries:
     def _read(self, descriptor: int, file: FileNumbers | None, path: str, now: float) -> _OpenLibrary:
         if file is None:
             raise LibraryError("it cannot be mapped")
-        owner = os.fstat(descriptor).st_uid
-        if len(self._distinct()) >= MAX_LIBRARIES:
+        if len(self._chosen) >= MAX_LIBRARIES:
             raise LibraryError(f"{MAX_LIBRARIES} others are watched already")
-        if owner != 0 and sum(library.owner == owner for library in self._distinct()) >= MAX_PER_USER:
-            raise LibraryError(f"{MAX_PER_USER} others of UID {owner} are watched already")
         library = Library(
             path_to_open=f"/proc/self/fd/{descriptor}",
             path=printable(path, LONGEST_PROBLEM),
             offsets=_read_offsets(descriptor, self._machine),
         )
-        return _OpenLibrary(library, descriptor, owner, overlay_key(descriptor), file, now)
+        return _OpenLibrary(library, descriptor, overlay_key(descriptor), file, now)
 
     def _distinct(self) -> list[_OpenLibrary]:
         """Return each open library once, although several device and inode numbers can lead to it."""
         return [opened for file, opened in self._open.items() if file == opened.numbers]
 
     def _close_unneeded(self, mapped: Mapping[FileNumbers, object], now: float) -> None:
-        for file, opened in self._open.items():
-            if file in mapped or file in self._own:
-                opened.needed = now
+        retention = RETENTION_SECONDS if len(self._distinct()) <= MAX_LIBRARIES else 0.0
         for file, opened in list(self._open.items()):
-            unneeded = now - opened.needed > RETENTION_SECONDS
+            if opened.numbers in self._chosen:
+                opened.needed = now
+            unneeded = opened.numbers not in self._chosen and now - opened.needed >= retention
             # A later overlay can get the numbers of one that is gone.
             if unneeded or (file != opened.numbers and file not in mapped):
                 del self._open[file]

@@ -1,6 +1,8 @@
 """delete_pod deletes exactly the pod that ran the daemon, and reports why it could not."""
 
+import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -86,6 +88,53 @@ def test_reports_that_no_api_server_answers(api: ApiServer) -> None:
 def test_outside_a_pod_no_api_server_is_known(api: ApiServer, environment: dict[str, str]) -> None:
     ask = partial(ask_pod, account=api.account, environment=environment)
     assert delete_pod(STEP, ask=ask) == Reason(ReasonCode.API_SERVER_UNKNOWN)
+
+
+SLOW = ("handshake", "headers", "body", "continue")
+
+
+@pytest.mark.parametrize("part", SLOW)
+def test_a_request_has_one_deadline_however_slow_the_answer_is(
+    api: ApiServer, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte comes in time."""
+    monkeypatch.setattr("exporter.collectors.api_server.REQUEST_SECONDS", 0.3)
+    stop = threading.Event()
+
+    def answer(accepted: socket.socket) -> None:
+        with contextlib.suppress(OSError), accepted:
+            if part == "handshake":
+                drip(accepted, b"\x16\x03\x03\x40\x00" + bytes(1 << 14))
+            with api.context.wrap_socket(accepted, server_side=True) as connection:
+                connection.recv(1 << 16)
+                if part == "continue":
+                    while not stop.is_set():
+                        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                if part == "body":
+                    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                drip(connection, b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 90)
+
+    def drip(connection: socket.socket, text: bytes) -> None:
+        for byte in text:
+            connection.sendall(bytes([byte]))
+            if stop.wait(0.02):
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        environment = {**api.environment, "KUBERNETES_SERVICE_PORT": str(server.getsockname()[1])}
+        results = list[Reason | None]()
+        ask = partial(ask_pod, account=api.account, environment=environment)
+        deletion = threading.Thread(target=lambda: results.append(delete_pod(STEP, ask=ask)), daemon=True)
+        deletion.start()
+        answering = threading.Thread(target=answer, args=(server.accept()[0],), daemon=True)
+        answering.start()
+        deletion.join(10)
+        stop.set()
+        answering.join()
+    (found,) = results
+    assert found is not None
+    assert found.code is ReasonCode.API_SERVER_UNREACHABLE
+    assert found.parameters["text"]
 
 
 def test_names_lead_to_no_other_path(api: ApiServer) -> None:

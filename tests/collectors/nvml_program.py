@@ -19,7 +19,7 @@ from tests.standin.nvml import CompilerMissingError, NvmlStandIn
 from tests.tools import not_here
 
 PROGRAM = """
-    import dataclasses, json, os, sys, threading
+    import dataclasses, json, os, resource, sys, threading
     from pathlib import Path
     from exporter.clock import SystemClock
     from exporter.collectors.nvml import collector as nvml_collector
@@ -48,6 +48,9 @@ PROGRAM = """
 
     def other_collect():
         return other.collect()
+
+    def limit_descriptors(limit):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
     def is_replaced():
         return nvml.driver.replaced

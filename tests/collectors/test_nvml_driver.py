@@ -6,6 +6,7 @@ import pynvml
 import pytest
 
 from exporter.collectors.nvml.driver import Driver, DriverError
+from exporter.model.reason import ReasonCode
 from tests.collectors.nvml_program import NvmlProgram, Start, assert_closed, built
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import wait_until
@@ -204,6 +205,69 @@ def test_a_process_that_began_with_unusable_libraries_ends_when_the_drivers_cont
             pass
         assert driver.replaced is expected
         (tmp_path / "ready").touch()
+
+
+def test_a_library_that_cannot_be_loaded_without_free_descriptors_is_not_replaced(
+    nvml: NvmlStandIn, nvml_program: Start
+) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    assert program.collect()["problem"] is None
+    program.call("pause", PATIENCE_SECONDS)
+    program.call("limit_descriptors", 3)
+    program.call("resume")
+
+    problem = program.collect()["problem"]
+    assert problem.startswith("driver_error: ")
+    assert problem.endswith("Too many open files")
+    assert program.call("is_replaced") is False
+    program.call("limit_descriptors", 256)
+    assert program.collect()["problem"] is None
+
+
+@pytest.mark.parametrize(
+    ("message", "replaced"),
+    [
+        ("cannot open shared object file: No such file or directory", True),
+        ("file too short", True),
+        ("invalid ELF header", True),
+        ("cannot open shared object file: Too many open files", False),
+        ("cannot open shared object file: Too many open files in system", False),
+        ("cannot open shared object file: Permission denied", False),
+        ("cannot read file data: Input/output error", False),
+        ("cannot create shared object descriptor: Cannot allocate memory", False),
+        ("failed to map segment from shared object", False),
+    ],
+)
+@pytest.mark.parametrize("worked", [True, False])
+def test_a_driver_is_replaced_only_if_its_library_is_missing_or_damaged(
+    message: str, replaced: bool, worked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it did not work before, another module is loaded now."""
+
+    def init() -> None:
+        error = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+        error.__context__ = OSError(f"libnvidia-ml.so.1: {message}")
+        raise error
+
+    module = tmp_path / "version"
+    module.write_text(DRIVER)
+    driver = Driver(tmp_path / "no-file", module)
+    if worked:
+        monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+        with driver.opened():
+            pass
+        assert driver.pause(PATIENCE_SECONDS)
+        driver.resume()
+    else:
+        module.write_text(NEXT_DRIVER)
+    monkeypatch.setattr(pynvml, "nvmlInit", init)
+    with pytest.raises(DriverError) as error, driver.opened():
+        pass
+    assert driver.replaced is replaced
+    code = ReasonCode.LIBRARY_MISSING if replaced else ReasonCode.DRIVER_ERROR
+    assert error.value.problem.code is code
+    assert replaced or message in str(error.value.problem.parameters["detail"])
 
 
 def test_an_unloaded_driver_is_not_replaced(nvml: NvmlStandIn, nvml_program: Start) -> None:

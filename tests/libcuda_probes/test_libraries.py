@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,6 @@ from exporter.collectors.proc import Proc
 from exporter.libcuda_probes.libraries import (
     LAST_INTERVAL_SECONDS,
     MAX_LIBRARIES,
-    MAX_PER_USER,
     RETENTION_SECONDS,
     RETRY_SECONDS,
     Found,
@@ -31,14 +30,26 @@ OTHER_USER = 54321
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, for mounts and others' files")
 
 
-class CountingProc(Proc):
-    """Records the PIDs of which the mappings were read."""
+class NodeProc(Proc):
+    """Records the PIDs of which the mappings were read. Processes can have other cgroups and users than here."""
 
-    reads: list[int]
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__(Path("/proc"), clock)
+        self.reads: list[int] = []
+        self.cgroups: dict[int, str] = {}
+        self.users: dict[int, int] = {}
 
     def mappings(self, pid: int, about: bytes) -> list[bytes] | None:
         self.reads.append(pid)
         return super().mappings(pid, about)
+
+    def text(self, pid: int, name: str, limit: int = 4096) -> str | None:
+        if name == "cgroup" and pid in self.cgroups:
+            return f"0::{self.cgroups[pid]}\n"
+        return super().text(pid, name, limit)
+
+    def status(self, pid: int) -> str | None:
+        return f"Uid:\t{self.users[pid]}\t0\n" if pid in self.users else super().status(pid)
 
 
 class Node:
@@ -46,13 +57,23 @@ class Node:
 
     def __init__(self, own: Path) -> None:
         self.clock = HandClock()
-        self.proc = CountingProc(Path("/proc"), self.clock)
-        self.proc.reads = []
+        self.proc = NodeProc(self.clock)
         self.libraries = Libraries(self.proc, self.clock, MACHINE, (own,))
 
-    def collect(self, *processes: MappingProcess, after: float = 0.0) -> Found:
+    def place(self, process: MappingProcess, cgroup: str, user: int = 0) -> MappingProcess:
+        """Put a process into a cgroup, as a user."""
+        self.proc.cgroups[process.pid], self.proc.users[process.pid] = cgroup, user
+        return process
+
+    def collect(self, *processes: MappingProcess, after: float = 0.0, clients: Sequence[MappingProcess] = ()) -> Found:
         self.clock.time += after
-        return self.libraries.find([process.pid for process in processes])
+        return self.libraries.find([process.pid for process in processes], [client.pid for client in clients])
+
+    def watched(
+        self, *processes: MappingProcess, after: float = 0.0, clients: Sequence[MappingProcess] = ()
+    ) -> set[str]:
+        """Return the paths of the libraries that are watched. There may be problems."""
+        return {library.path for library in self.collect(*processes, after=after, clients=clients).libraries}
 
     def paths(self, *processes: MappingProcess, after: float = 0.0) -> dict[str, tuple[int, ...]]:
         """Return the processes of each library, by its path. Assert that there is no problem."""
@@ -285,16 +306,89 @@ def test_refuses_a_name_that_was_reused_for_another_file(node: Node, library: Pa
         assert node.paths(process, after=RETRY_SECONDS) == {str(path): (process.pid,)}
 
 
+CONTAINER = f"/system.slice/docker-{'7' * 64}.scope"
+UNIT = "/system.slice/train.service"
+
+
+def several(library: Path, directory: Path, count: int) -> list[Path]:
+    return [copied(library, directory / str(number) / NAME) for number in range(count)]
+
+
 @as_root
-def test_limits_the_libraries_of_each_user(node: Node, library: Path, tmp_path: Path) -> None:
-    user_files = [copied(library, tmp_path / str(number) / NAME) for number in range(MAX_PER_USER + 2)]
-    for path in user_files:
+def test_a_container_with_all_places_leaves_them_to_other_workloads(node: Node, library: Path, tmp_path: Path) -> None:
+    """As UID 0, it can have files of any owner, and processes of any UID in any mount namespace and cgroup below."""
+    files = several(library, tmp_path / "container", MAX_LIBRARIES + 8)
+    for number, path in enumerate(files):
+        os.chown(path, OTHER_USER + number // 4, OTHER_USER)
+    own_files = several(library, tmp_path / "users", 10)
+    for path in own_files:
         os.chown(path, OTHER_USER, OTHER_USER)
-    with mapping(*user_files, copied(library, tmp_path / "root" / NAME)) as process:
-        found = node.collect(process)
-    assert len(found.libraries) == MAX_PER_USER + 1
-    assert len(found.problems) == 2
-    assert found.problems[0].endswith(f"{MAX_PER_USER} others of UID {OTHER_USER} are watched already")
+    with (
+        mapping(*files[::2]) as first,
+        mapping(*files[1::2], enter=apart('exec "$@"')) as second,
+        mapping(*own_files) as user,
+    ):
+        node.place(first, CONTAINER)
+        node.place(second, f"{CONTAINER}/below", OTHER_USER)
+        node.place(user, UNIT, OTHER_USER)
+        assert len(node.watched(first, second)) == MAX_LIBRARIES
+
+        watched = node.watched(first, second, user, after=1.0)
+        assert len(watched) == MAX_LIBRARIES
+        assert watched >= {str(path) for path in own_files}
+        for _ in range(5):
+            assert node.watched(first, second, user, after=RETRY_SECONDS) == watched, "places do not change"
+
+
+@pytest.fixture
+def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exporter.libcuda_probes.libraries.MAX_LIBRARIES", 3)
+
+
+@pytest.mark.usefixtures("few_places")
+def test_users_of_one_batch_system_have_places_in_turn(node: Node, library: Path, tmp_path: Path) -> None:
+    greedy, modest = several(library, tmp_path / "greedy", 4), several(library, tmp_path / "modest", 1)
+    with mapping(*greedy) as first, mapping(*modest) as second:
+        node.place(first, "/system.slice/sge_execd.service", 1001)
+        node.place(second, "/system.slice/sge_execd.service", 1002)
+        node.collect(first)
+        assert str(modest[0]) in node.watched(first, second)
+
+
+@pytest.mark.usefixtures("few_places")
+def test_clients_and_the_nodes_own_library_have_places_first(node: Node, library: Path, tmp_path: Path) -> None:
+    files = several(library, tmp_path, 4)
+    with mapping(files[0]) as a, mapping(files[1]) as b, mapping(files[2]) as c, mapping(files[3]) as client:
+        for number, process in enumerate((a, b, c, client)):
+            node.place(process, f"/system.slice/job{number}.service")
+        assert node.watched(a, b, c) == {str(path) for path in files[:3]}
+        assert node.watched(a, b, c, client) == {str(path) for path in files[:3]}
+
+        first = node.watched(a, b, c, client, after=RETRY_SECONDS, clients=[client])
+        assert first == {str(files[0]), str(files[1]), str(files[3])}
+        own = copied(library, tmp_path / "own" / NAME)
+        own_first = node.watched(a, b, c, client, after=RETRY_SECONDS, clients=[client])
+        assert own_first == {str(own), str(files[0]), str(files[3])}
+
+
+@pytest.mark.usefixtures("few_places")
+def test_a_file_does_not_lose_its_place_to_another_workload_that_maps_it_too(
+    node: Node, library: Path, tmp_path: Path
+) -> None:
+    (shared,), others = several(library, tmp_path / "shared", 1), several(library, tmp_path / "others", 4)
+    with mapping(*others, shared) as hostile, mapping(shared) as user:
+        node.place(hostile, CONTAINER)
+        node.place(user, UNIT)
+        assert str(shared) in node.watched(hostile, user)
+
+
+@pytest.mark.usefixtures("few_places")
+def test_files_that_cannot_be_used_take_no_place(node: Node, library: Path, tmp_path: Path) -> None:
+    source = "int cuLaunchKernel(void) { return 1; }"
+    (tmp_path / "bad").mkdir()
+    bad, good = shared_object(tmp_path / "bad" / NAME, source=source), several(library, tmp_path / "good", 3)
+    with mapping(bad, *good) as process:
+        assert node.watched(process) == {str(path) for path in good}
 
 
 def test_limits_the_number_of_libraries(node: Node, library: Path, tmp_path: Path) -> None:

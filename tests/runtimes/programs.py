@@ -26,11 +26,12 @@ SLEEP = ("/bin/busybox", "sleep", "600")
 
 
 class Place:
-    """Namespaces in which the programs of a test run, with a directory. `cgroups` are removed at the end."""
+    """Namespaces in which the programs of a test run, with a directory. `more` are options of unshare(1)."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *more: str) -> None:
         self.directory = directory
-        self._container = Container(directory, own_files=False)
+        self._container = Container(directory, own_files=False, more=more)
+        self.init = self._container.init
         self._removed: list[str] = []
 
     def __enter__(self) -> Self:
@@ -67,6 +68,10 @@ class Place:
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
+
+    def pids(self) -> list[int]:
+        """Return the PIDs here of all processes."""
+        return [each[0] for each in self._container.all()]
 
     def process(self, *cgroup: str) -> int:
         """Return the PID here of the only `sleep` in a cgroup whose path has these parts."""

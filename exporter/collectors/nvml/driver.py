@@ -49,6 +49,9 @@ The same is true if another module is loaded than when this process started, or 
 since: the container of this process was created too early.
 """
 
+_UNUSABLE = ("No such file or directory", "file too short", "invalid ELF header")
+"""How dlopen(3) ends its message if the library is missing or is none. Other failures are of this process."""
+
 GPU_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)  # no reading of this GPU is valid any more
 
 _CODES = {
@@ -231,6 +234,9 @@ class Driver:
         try:
             yield
         except pynvml.NVMLError as error:
+            loading = error.__context__ if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else None
+            if isinstance(loading, OSError) and not str(loading).endswith(_UNUSABLE):
+                raise DriverError(Reason(ReasonCode.DRIVER_ERROR, detail=str(loading))) from error
             self._lost = True
             self.replaced = self.replaced or (error.value in REPLACED and (self._worked or self._is_other_driver()))
             raise DriverError(nvml_problem(error)) from error
