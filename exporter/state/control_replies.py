@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from itertools import islice
 
-from exporter.model.daemon import Daemon, with_commands, with_lifecycle, with_runtime, with_totals
+from exporter.model.daemon import Daemon, with_commands, with_connections, with_lifecycle, with_runtime, with_totals
 from exporter.model.event import Step
 from exporter.model.observation import ControlReply
 from exporter.model.server import ServerState
@@ -45,10 +45,12 @@ MOST_NAMESPACES = 256  # Namespaces of one daemon that are stored.
 _ABOUT_A_SERVER = (SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY)
 
 
-def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None = None) -> None:
+def reply_read(
+    step: Step, reply: ControlReply, mps_pids: Collection[int] | None = None, unclaimed: Collection[int] = ()
+) -> None:
     """Apply the reply to a command of the exporter or, in a recording, of any other program.
 
-    `mps_pids` are the MPS clients that NVML shows; None if that is unknown.
+    `mps_pids` are the MPS clients that NVML shows; None if that is unknown. `unclaimed` are those that no daemon has.
     """
     at, before = reply.at, step.daemon
     step.daemon = with_commands(before, asked_at={**before.commands.asked_at, reply.command: at})
@@ -65,11 +67,16 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
             pass  # An answer to a query from before the end does not restore the daemon.
         case QueryOutcome.ANSWERED:
             lifecycle.answered(step, at)
-            _answer_read(step, reply, mps_pids)
+            if not _is_contradicted(before, reply, unclaimed):
+                _answer_read(step, reply, mps_pids)
         case QueryOutcome.NO_DAEMON:
             lifecycle.not_found(step, at)
         case QueryOutcome.REFUSED:
             step.daemon = limits.mark_stale(step.daemon, reply.command)
+            up_at = -math.inf if before.lifecycle.state_since is None else before.lifecycle.state_since
+            if not before.servers and reply.asked_at - up_at < servers.CONFIRMING_SECONDS:
+                # The empty list that was its first answer may have been a refusal too.
+                step.daemon = with_connections(step.daemon, listed_at=None)
             lifecycle.refused(step, at)
         case QueryOutcome.TIMED_OUT:
             daemon = step.daemon
@@ -82,6 +89,20 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
             step.daemon = lifecycle.unanswered(limits.mark_stale(daemon, reply.command), at, reply.asked_at)
         case QueryOutcome.UNUSABLE:
             lifecycle.control_unusable(step, at)
+
+
+def _is_contradicted(before: Daemon, reply: ControlReply, unclaimed: Collection[int]) -> bool:
+    """Return whether the first reply to a query for a list is empty, and NVML shows clients that may be missing in it.
+
+    A refused command can have an empty reply too (measured, R580). The same reply to the next such query is a list.
+    """
+    asked_at = before.commands.asked_at.get(reply.command, math.inf)
+    repeated = before.commands.refused_since is None and reply.at - asked_at >= servers.CONFIRMING_SECONDS
+    if reply.stdout.strip() or repeated or not unclaimed:
+        return False
+    if reply.command == LIST_SERVERS:
+        return before.connections.listed_at is None and not before.servers
+    return any(not before.servers[pid].clients_known for pid in servers_queried(reply.command, before.servers))
 
 
 def last_answer_at(daemon: Daemon) -> float:
