@@ -320,8 +320,9 @@ class StateFile:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise OSError(error.errno, "another exporter uses this state directory") from error
+            existed = os.path.lexists(self._path)
             self._connection = connection = _connect(self._path)
-            problem = _problem(connection)
+            problem = _problem(connection) if existed else None
             if problem is not None:
                 connection.close()
                 _set_aside(self._path, problem)
@@ -394,7 +395,9 @@ def _is_damage(error: Exception) -> bool:
 def _problem(connection: sqlite3.Connection) -> str | None:
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version not in (0, SCHEMA_VERSION):
+        if version == 0:
+            return "it is empty"  # Its content, such as an open circuit breaker, was lost.
+        if version != SCHEMA_VERSION:
             return f"it has schema version {version}, and this version of the program uses {SCHEMA_VERSION}"
         (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
