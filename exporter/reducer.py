@@ -110,8 +110,7 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
 
             def read_reply(step: Step) -> None:
                 known_daemons.pids_read(step, observation.at, observation.pids)
-                known = devices.mps_pids(node), devices.unclaimed_clients(node)
-                control_replies.reply_read(step, observation, *known)
+                control_replies.reply_read(step, observation, devices.mps_pids(node))
                 step.daemon = log_files.await_command(step.daemon, observation)
 
             return _resolve_hangs(_for_daemon(node, observation.daemon, read_reply), observation.at)

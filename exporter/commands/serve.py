@@ -17,7 +17,7 @@ import structlog
 from exporter import log
 from exporter.actions.locks import ActLocks
 from exporter.app import Assembly
-from exporter.clock import Clock, SystemClock
+from exporter.clock import Clock, SystemClock, boot_ns
 from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.processes import raise_open_file_limit
@@ -35,6 +35,7 @@ from exporter.policy import policy_of
 from exporter.recording import Header, Mask, RecordedGpu, header_of, open_recording, write_header, write_observation
 from exporter.report.text import SIMULATED
 from exporter.service import Service, handle_signals
+from exporter.state.gpus import with_lost_gpus
 from exporter.store.database import StateFile
 from exporter.store.writer import Writer
 from exporter.view import History, HistoryStatus
@@ -121,6 +122,7 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
             closing.callback(each.close)
         stored = writer.open()
         node = end_all_interrupted(stored.restore(header_of(config).node()), clock.now())
+        node = with_lost_gpus(node, stored.events, clock.now() - boot_ns() / 1e9)
         return Service(
             config,
             node if writer.available else mark_state_lost(node, clock.now()),

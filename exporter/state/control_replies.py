@@ -45,12 +45,10 @@ MOST_NAMESPACES = 256  # Namespaces of one daemon that are stored.
 _ABOUT_A_SERVER = (SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY)
 
 
-def reply_read(
-    step: Step, reply: ControlReply, mps_pids: Collection[int] | None = None, unclaimed: Collection[int] = ()
-) -> None:
+def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None = None) -> None:
     """Apply the reply to a command of the exporter or, in a recording, of any other program.
 
-    `mps_pids` are the MPS clients that NVML shows; None if that is unknown. `unclaimed` are those that no daemon has.
+    `mps_pids` are the MPS clients that NVML shows; None if that is unknown.
     """
     at, before = reply.at, step.daemon
     step.daemon = with_commands(before, asked_at={**before.commands.asked_at, reply.command: at})
@@ -67,14 +65,13 @@ def reply_read(
             pass  # An answer to a query from before the end does not restore the daemon.
         case QueryOutcome.ANSWERED:
             lifecycle.answered(step, at)
-            if not _is_contradicted(before, reply, unclaimed):
+            if not (mps_pids and _is_first_empty_list(before, reply)):
                 _answer_read(step, reply, mps_pids)
         case QueryOutcome.NO_DAEMON:
             lifecycle.not_found(step, at)
         case QueryOutcome.REFUSED:
             step.daemon = limits.mark_stale(step.daemon, reply.command)
-            up_at = -math.inf if before.lifecycle.state_since is None else before.lifecycle.state_since
-            if not before.servers and reply.asked_at - up_at < servers.CONFIRMING_SECONDS:
+            if not before.servers and reply.asked_at - (before.lifecycle.state_since or 0.0) < JUST_BEFORE_SECONDS:
                 # The empty list that was its first answer may have been a refusal too.
                 step.daemon = with_connections(step.daemon, listed_at=None)
             lifecycle.refused(step, at)
@@ -91,14 +88,12 @@ def reply_read(
             lifecycle.control_unusable(step, at)
 
 
-def _is_contradicted(before: Daemon, reply: ControlReply, unclaimed: Collection[int]) -> bool:
-    """Return whether the first reply to a query for a list is empty, and NVML shows clients that may be missing in it.
+def _is_first_empty_list(before: Daemon, reply: ControlReply) -> bool:
+    """Return whether a list is empty that was never read. If NVML shows clients, only the next empty reply is one.
 
-    A refused command can have an empty reply too (measured, R580). The same reply to the next such query is a list.
+    A refused command can have an empty reply too (measured, R580).
     """
-    asked_at = before.commands.asked_at.get(reply.command, math.inf)
-    repeated = before.commands.refused_since is None and reply.at - asked_at >= servers.CONFIRMING_SECONDS
-    if reply.stdout.strip() or repeated or not unclaimed:
+    if reply.stdout.strip() or (reply.command in before.commands.asked_at and before.commands.refused_since is None):
         return False
     if reply.command == LIST_SERVERS:
         return before.connections.listed_at is None and not before.servers

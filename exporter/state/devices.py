@@ -150,14 +150,6 @@ def mps_pids(node: Node) -> frozenset[int] | None:
     return frozenset(process.pid for each in lists for process in each) if lists else None
 
 
-def unclaimed_clients(node: Node) -> frozenset[int]:
-    """Return the MPS clients in NVML's lists that no daemon has or had a moment ago."""
-    known = (
-        (*each.clients, *each.connections.disconnected_at, *each.connections.queued) for each in node.daemons.values()
-    )
-    return (mps_pids(node) or frozenset()).difference(*known)
-
-
 # -- failure domains ---------------------------------------------------------------------------------------------------
 
 

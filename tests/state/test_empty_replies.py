@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.model.daemon import Daemon
-from exporter.model.observation import ControlReply, DaemonFound, Observation
+from exporter.model.observation import ControlReply, Observation
 from tests.builders import (
     AT,
     CLIENT,
@@ -30,7 +30,6 @@ def known_clients(*seen: Observation) -> int | None:
 def test_an_empty_list_of_servers_beside_clients_in_nvml_is_no_list() -> None:
     nvml = gpu_reading(FIVE)
     assert known_clients(nvml, servers()) is None
-    assert known_clients(nvml, servers(), servers(at=AT + 0.5)) is None
     assert known_clients(nvml, servers(), servers(SERVER, at=AT + 2)) is None
     assert known_clients(nvml, servers(), servers(SERVER, at=AT + 2), clients(*FIVE, at=AT + 2)) == len(FIVE)
 
@@ -41,16 +40,13 @@ def test_an_empty_list_of_clients_beside_clients_in_nvml_is_no_list() -> None:
     assert known_clients(*seen, clients(*FIVE, at=AT + 2)) == len(FIVE)
 
 
-def test_an_empty_list_is_one_if_nvml_shows_no_client_without_a_daemon() -> None:
+def test_an_empty_list_is_one_if_nvml_shows_no_client() -> None:
     assert known_clients(gpu_reading(), servers()) == 0
     assert known_clients(servers()) == 0
-    other = DaemonFound(at=AT, daemon="other", pipe_directory="other", log_directory="other/log")
-    of_other = (servers(9, daemon="other"), clients(*FIVE, server=9, daemon="other"))
-    assert known_clients(other, gpu_reading(FIVE), *of_other, servers(at=AT + 1)) == 0
 
 
 def test_a_repeated_empty_list_is_one() -> None:
-    """NVML may show clients of a daemon that the exporter does not know."""
+    """NVML may show clients of another daemon."""
     assert known_clients(gpu_reading(FIVE), servers(), servers(at=AT + 2)) == 0
     assert known_clients(gpu_reading(FIVE), servers(), refusal(at=AT + 1), servers(at=AT + 2)) is None
 
