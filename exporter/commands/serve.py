@@ -35,7 +35,6 @@ from exporter.policy import policy_of
 from exporter.recording import Header, Mask, RecordedGpu, header_of, open_recording, write_header, write_observation
 from exporter.report.text import SIMULATED
 from exporter.service import Service, handle_signals
-from exporter.state.gpus import with_lost_gpus
 from exporter.store.database import StateFile
 from exporter.store.writer import Writer
 from exporter.view import History, HistoryStatus
@@ -121,8 +120,8 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
         for each in (locks, assembly, writer, runner):
             closing.callback(each.close)
         stored = writer.open()
-        node = end_all_interrupted(stored.restore(header_of(config).node()), clock.now())
-        node = with_lost_gpus(node, stored.events, clock.now() - boot_ns() / 1e9)
+        restored = stored.restore(header_of(config).node(), booted_at=clock.now() - boot_ns() / 1e9)
+        node = end_all_interrupted(restored, clock.now())
         return Service(
             config,
             node if writer.available else mark_state_lost(node, clock.now()),

@@ -1,6 +1,6 @@
 """Readings of GPUs, readings that cannot be true, and processes that bypass MPS."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from exporter.model.daemon import Daemon
@@ -51,21 +51,6 @@ def apply_reading(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, .
 def is_lost(reading: GpuReading) -> bool:
     """Return whether a whole GPU is lost: it does not respond, or NVML works and does not list it."""
     return reading.mig is None and reading.problem is not None and reading.problem.code in LOST
-
-
-def with_lost_gpus(node: Node, newest_first: Iterable[Event], booted_at: float) -> Node:
-    """Return the node with the GPUs that were lost before the exporter started, until NVML lists them again.
-
-    A reboot ends that, and an operator who removed a GPU: a restart of a paused exporter forgets what was lost before.
-    """
-    gpus = dict(node.gpus)
-    for event in newest_first:
-        if event.at < booted_at or event.event is EventName.EXPORTER_PAUSED:
-            break
-        if event.event is EventName.GPU_LOST and event.gpu is not None:
-            lost = GpuReading(at=event.at, gpu=event.gpu, problem=Reason(ReasonCode.GPU_NOT_REPORTED))
-            gpus.setdefault(event.gpu, Gpu(reading=lost))
-    return replace(node, gpus=gpus)
 
 
 def mark_unread_gpus(node: Node, collected: SourceReading) -> tuple[Node, tuple[Event, ...]]:

@@ -21,11 +21,12 @@ import structlog
 from exporter.clock import Clock
 from exporter.errors import HistoryError
 from exporter.model.contention import Pace
-from exporter.model.event import TIMELINE, Event
+from exporter.model.event import TIMELINE, Event, EventName
 from exporter.model.identity import Workload, WorkloadIdentity
 from exporter.model.incident import Incident
-from exporter.model.node import Node, select_fairly
-from exporter.model.observation import DaemonName, GpuUuid
+from exporter.model.node import Gpu, Node, select_fairly
+from exporter.model.observation import DaemonName, GpuReading, GpuUuid
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Retention
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Account, GpuUsage, Method, Sample, Usage, UsageTotals
 from exporter.model.values import Built, build, plain, replace
@@ -67,11 +68,22 @@ class StoredState:
     unreadable: int = 0
     complete: bool = True
 
-    def restore(self, node: Node) -> Node:
-        """Return the node with this state. Incidents are in the order in which they began."""
-        states = self.watchdog_states
+    def restore(self, node: Node, booted_at: float = 0.0) -> Node:
+        """Return the node with this state. Incidents are in the order in which they began.
+
+        A GPU that was lost is lost until NVML lists it again, or the machine is rebooted. If an operator has removed
+        it, a restart of the exporter while it is paused forgets it.
+        """
+        states, gpus = self.watchdog_states, dict(node.gpus)
+        for event in self.events:
+            if event.at < booted_at or event.event is EventName.EXPORTER_PAUSED:
+                break
+            if event.event is EventName.GPU_LOST and event.gpu is not None:
+                lost = GpuReading(at=event.at, gpu=event.gpu, problem=Reason(ReasonCode.GPU_NOT_REPORTED))
+                gpus.setdefault(event.gpu, Gpu(reading=lost))
         return replace(
             node,
+            gpus=gpus,
             daemons={name: with_stop_remembered(daemon, states.get(name)) for name, daemon in node.daemons.items()},
             incidents={incident.id: incident for incident in reversed(self.incidents)},
             watches={**node.watches, **states},

@@ -13,7 +13,8 @@ from exporter.model.node import Gpu, Node, SharingMode
 from exporter.model.observation import DaemonFound, GpuProcess, GpuReading, Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.reducer import reduce
-from exporter.state.gpus import ENERGY, LIMITS, is_lost, sharing_mode, with_lost_gpus
+from exporter.state.gpus import ENERGY, LIMITS, is_lost, sharing_mode
+from exporter.store.database import StoredState
 from tests.builders import (
     AT,
     CLIENT,
@@ -186,7 +187,7 @@ class TestLostGpu:
         before = reduced(ALL, OTHER, look(), replace(ALL, at=AT + 10), look(at=AT + 10))
         newest_first = tuple(reversed(before.events))
         again = (replace(ALL, at=AT + 20), look(at=AT + 20))
-        result = reduced(*again, start=with_lost_gpus(node(), newest_first, AT - 3600))
+        result = reduced(*again, start=StoredState(events=newest_first).restore(node(), AT - 3600))
         assert (is_lost(result.node.gpus[OTHER_GPU].reading), is_lost(gpu(result).reading)) == (True, False)
         assert lost_events(result) == []
         result = reduced(*again, replace(OTHER, at=AT + 30), look(at=AT + 30), start=result.node)
@@ -197,11 +198,13 @@ class TestLostGpu:
         paused, resumed = (
             Event(at=AT + 10, event=name) for name in (EventName.EXPORTER_PAUSED, EventName.EXPORTER_RESUMED)
         )
-        assert with_lost_gpus(node(), (lost,), AT - 3600).gpus.keys() == {OTHER_GPU}
-        assert with_lost_gpus(node(), (lost,), AT + 60).gpus == {}
-        assert with_lost_gpus(node(), (paused, lost), AT - 3600).gpus == {}
+        assert StoredState(events=(lost,)).restore(node(), AT - 3600).gpus.keys() == {OTHER_GPU}
+        assert StoredState(events=(lost,)).restore(node(), AT + 60).gpus == {}
+        assert StoredState(events=(paused, lost)).restore(node(), AT - 3600).gpus == {}
         lost_again = replace(lost, at=AT + 20)
-        assert with_lost_gpus(node(), (lost_again, resumed, paused, lost), AT - 3600).gpus.keys() == {OTHER_GPU}
+        assert StoredState(events=(lost_again, resumed, paused, lost)).restore(node(), AT - 3600).gpus.keys() == {
+            OTHER_GPU
+        }
 
     def test_reports_a_gpu_again_that_is_still_lost_after_a_pause(self) -> None:
         """So a restart of the exporter after a reset that did not help does not forget it."""
