@@ -144,7 +144,11 @@ STOPPED_SECONDS = 5.0
 """If no cycle ran for so long, the exporter was stopped (SIGSTOP, a frozen cgroup) or had no CPU time."""
 
 SETTLE_SECONDS = 30.0
-"""How long the watchdog waits after that. What it knows is old, and deadlines have passed in which nobody looked."""
+READ_SECONDS, LATE_SECONDS = 2.0, 1.0
+"""After that, the watchdog waits until `READ_SECONDS` after all sources were read, at most `SETTLE_SECONDS`.
+
+What it knew is old, and deadlines have passed in which nobody looked.
+"""
 
 EVALUATION_SECONDS = 0.25
 """Interval of evaluations if no event occurs. With many daemons and clients, each takes a millisecond."""
@@ -172,7 +176,7 @@ class Watchdog:
         self._blocks: Locks = {}
         self._state_lost = self.store is not None and not self.store.has_watchdog_states
         self._planned: tuple[Action, ...] = ()
-        self._evaluated_at = self._settled_at = float("-inf")
+        self._evaluated_at = self._settled_at = self._resumed_at = float("-inf")
         self._called_at = float("inf")
         self.policy = Policy()
         """The policy in effect; replaced as a whole."""
@@ -207,7 +211,10 @@ class Watchdog:
         now, before, self._called_at = self.clock.monotonic(), self._called_at, self.clock.monotonic()
         if now - before >= STOPPED_SECONDS:
             self._log.warning("exporter_was_stopped", seconds=round(now - before))
-            self._settled_at = now + SETTLE_SECONDS
+            # Collectors may have gone on a moment before this loop did.
+            self._settled_at, self._resumed_at = now + SETTLE_SECONDS, self.clock.now() - LATE_SECONDS
+        elif now + READ_SECONDS < self._settled_at and poll_schedule.is_read_since(node, self._resumed_at):
+            self._settled_at = now + READ_SECONDS
         if now < self._settled_at or (not changed and now - self._evaluated_at < EVALUATION_SECONDS):
             return node, ()
         self._evaluated_at = now
@@ -277,6 +284,7 @@ class Loop:
         self._throttle = PublishThrottle(self.clock.monotonic())
         self._changed = self._urgent = self._inbox_left = False
         self._changed_at, self._received_at = self.clock.monotonic(), float("inf")
+        self._resumed_at = float("-inf")
         self._requested_for: Node | None = None
 
     def put(self, *observations: Observation) -> None:
@@ -306,7 +314,11 @@ class Loop:
         idle = self.pool.idle_pollers()
         received = self._receive(timeout)
         now, before, self._received_at = self.clock.monotonic(), self._received_at, self.clock.monotonic()
-        observations = [*received, *self.pool.readings(excused=now - before >= STOPPED_SECONDS)]
+        stopped = now - before >= STOPPED_SECONDS
+        if stopped:
+            self._resumed_at = now
+            self.pool.trigger_all(report=True)
+        observations = [*received, *self.pool.readings(excused=stopped)]
         events = self._reduce(sorted(observations, key=lambda each: each.at))
         if self.watchdog is not None:
             self.node, evaluated = self.watchdog.evaluate(self.node, changed=bool(events))
@@ -370,8 +382,11 @@ class Loop:
             self._requested_for = self.node
             self.pool.update(self.node)
         now = replace(self.node, at=max(self.node.at, self.clock.now()))
+        # After a stop of the exporter, each daemon is queried at once.
+        since = self.clock.monotonic() - self._resumed_at
+        intervals = replace(self.intervals, liveness=min(self.intervals.liveness, since))
         for name, poller in idle:
-            commands = poll_schedule.commands(now, name, self.intervals) if name in now.daemons else ()
+            commands = poll_schedule.commands(now, name, intervals) if name in now.daemons else ()
             if commands:
                 poller.request(commands, now.daemons[name])
         nvml = self.pool.nvml

@@ -184,6 +184,11 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
 # -- daemons ---------------------------------------------------------------------------------------------------------
 
 
+def _step(node: Node, daemon: Daemon) -> Step:
+    watch = node.watches.get(daemon.name)
+    return Step(daemon, restarting=watch is not None and watch.restarts_process(daemon.runtime.last_process))
+
+
 def _for_daemon(node: Node, name: str, take: Callable[[Step], None]) -> Reduced:
     daemon = node.daemons.get(name)
     if daemon is None:
@@ -191,7 +196,7 @@ def _for_daemon(node: Node, name: str, take: Callable[[Step], None]) -> Reduced:
         daemon = Daemon(name=name, pipe_directory=name, log_directory="", declared=declared)
     if daemon.discovered and daemon.declared.observed_at != node.at:
         daemon = with_declaration(daemon, observed_at=node.at)
-    step = Step(daemon)
+    step = _step(node, daemon)
     take(step)
     known_daemons.remove_other_users(step, node.at, node.processes)
     return known_daemons.with_daemon(node, step.daemon), tuple(step.events)
@@ -207,7 +212,7 @@ def _change_daemon(node: Node, name: str, change: Callable[[Daemon], Daemon]) ->
 
 
 def _for_daemons(node: Node, take: Callable[[Step], None]) -> Reduced:
-    steps = {name: Step(daemon) for name, daemon in node.daemons.items()}
+    steps = {name: _step(node, daemon) for name, daemon in node.daemons.items()}
     for step in steps.values():
         take(step)
     if all(step.daemon is node.daemons[name] for name, step in steps.items()):

@@ -284,6 +284,23 @@ def test_other_collectors_run_while_nvml_hangs(mps: MpsStandIn, nvml: NvmlStandI
     assert exporter.stop() == 0
 
 
+def test_a_lost_gpu_is_lost_after_a_restart_of_the_exporter(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve) -> None:
+    mps.start()
+    other = Device(index=1, uuid=GPU.replace("GPU-1", "GPU-2"), bus_id="0000:00:07.0")
+    nvml.write([Device(), other])
+    exporter = serve(fast=True)
+    exporter.shows(1, "cuda_mps_gpu_up", gpu=other.uuid)
+    nvml.write([Device()])
+    exporter.shows(0, "cuda_mps_gpu_up", gpu=other.uuid)
+    assert exporter.stop() == 0
+
+    exporter = serve(fast=True)
+    exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
+    assert exporter.value("cuda_mps_gpu_up", gpu=other.uuid) == 0
+    nvml.write([Device(), other])
+    exporter.shows(1, "cuda_mps_gpu_up", gpu=other.uuid)
+
+
 def test_serves_without_a_driver(mps: MpsStandIn, serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "libnvidia-ml.so.1").write_text("no library")
     mps.start()

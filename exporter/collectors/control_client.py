@@ -88,17 +88,21 @@ _NOT_STARTED = 127  # the exit code of a shell that finds no program
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Commands to send, and the daemon's process and servers, some `with_clients`, that must answer them."""
+    """Commands to send, and the daemon's process and servers, some `with_clients`, that must answer them.
+
+    `listed` is whether all servers were known before. `with_clients` may include servers with unknown clients.
+    """
 
     commands: tuple[str, ...] = ()
     process: ProcessIdentity | None = None
     servers: frozenset[int] = field(default_factory=frozenset)
     with_clients: frozenset[int] = field(default_factory=frozenset)
+    listed: bool = True
 
     def expects_output(self, command: str) -> bool:
-        """Return whether the answer to a command names servers or clients, as far as known."""
+        """Return whether the answer to a command may name servers or clients, as far as known."""
         if command == control_reply.LIST_SERVERS:
-            return bool(self.servers)
+            return bool(self.servers) or not self.listed
         return command.startswith(control_reply.LIST_CLIENTS) and bool(servers_queried(command, self.with_clients))
 
 
@@ -145,17 +149,18 @@ class ControlClient:
         process: ProcessIdentity | None = None,
         servers: Iterable[int] = (),
         with_clients: Iterable[int] = (),
+        listed: bool = True,
     ) -> None:
         """Set the commands of the next collection, and the daemon's `process` and `servers` as far as known."""
-        self._request = Request(
-            commands=commands, process=process, servers=frozenset(servers), with_clients=frozenset(with_clients)
-        )
+        known = {"servers": frozenset(servers), "with_clients": frozenset(with_clients)}
+        self._request = Request(commands=commands, process=process, listed=listed, **known)
 
     def request_from(self, daemon: Daemon, commands: tuple[str, ...]) -> None:
         """Set the commands of the next collection, which this daemon must answer."""
-        with_clients = (client.server for client in daemon.clients.values())
-        process = identity_of(daemon.runtime.process)
-        self.request(commands, process=process, servers=daemon.servers, with_clients=with_clients)
+        with_clients = {client.server for client in daemon.clients.values()}
+        with_clients.update(server.pid for server in daemon.servers.values() if not server.clients_known)
+        process, listed = identity_of(daemon.runtime.process), daemon.connections.listed_at is not None
+        self.request(commands, process=process, servers=daemon.servers, with_clients=with_clients, listed=listed)
 
     def collect(self) -> Reading:
         """Send the requested commands, until one gets no answer.
@@ -235,10 +240,11 @@ class ControlClient:
         return standing is not None and standing[1] in SUSPENDED and start_ticks in (None, standing[0])
 
     def send(self, command: str, *, expects_output: bool = False) -> ControlReply:
-        """Send one command, and again if it collides with that of another program. Return the last reply.
+        """Send one command, and again if it collides with that of another program. Return the last reply, or a refusal.
 
-        An empty reply to a query is an answer only if no attempt was refused. If the query `expects_output`, each
-        attempt must have an empty reply.
+        An empty reply to a query is an answer only if no attempt was refused: while another session is open, 1 to 3 %
+        of the refused commands end so (measured, R580). If the query `expects_output`, the daemon must also answer a
+        query whose answer has text.
         Nothing is sent to a daemon of a user who may not run the expected one.
         """
         try:
@@ -253,10 +259,14 @@ class ControlClient:
         refused: list[ControlReply] = []
 
         def may_be_refused(reply: ControlReply) -> bool:
-            if query_outcome(reply) is QueryOutcome.REFUSED:
-                refused.append(reply)
+            doubtful = expects_output and is_empty_answer(reply)
+            answer = self._send_once(control_reply.DEFAULT_THREADS) if doubtful else reply
+            if query_outcome(answer) is QueryOutcome.REFUSED:
+                refused.append(answer)
                 return True
-            return is_empty_answer(reply) and (expects_output or bool(refused))
+            if doubtful:
+                refused.clear()
+            return is_empty_answer(reply) and bool(refused)
 
         reply: ControlReply = self._retrying.copy(retry=retry_if_result(may_be_refused))(self._send_once, command)
         return refused[-1] if refused and is_empty_answer(reply) else reply

@@ -210,10 +210,11 @@ class CollectorPool:
         for thread in self._threads:
             thread.start()
 
-    def trigger_all(self) -> None:
-        """Have each permanent thread collect now, those with a long period too."""
-        for thread in self._threads:
-            thread.trigger()
+    def trigger_all(self, *, report: bool = False) -> None:
+        """Have each thread that reads by itself collect now, those with a long period too; `report` no news too."""
+        for thread in self._all():
+            if thread.period is not None or thread in self._threads:
+                thread.trigger(report=report)
 
     def close(self, timeout: float) -> None:
         """Stop all threads, within `timeout` seconds."""

@@ -17,7 +17,7 @@ import structlog
 from exporter import log
 from exporter.actions.locks import ActLocks
 from exporter.app import Assembly
-from exporter.clock import Clock, SystemClock
+from exporter.clock import Clock, SystemClock, boot_ns
 from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.processes import raise_open_file_limit
@@ -120,7 +120,8 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
         for each in (locks, assembly, writer, runner):
             closing.callback(each.close)
         stored = writer.open()
-        node = end_all_interrupted(stored.restore(header_of(config).node()), clock.now())
+        restored = stored.restore(header_of(config).node(), booted_at=clock.now() - boot_ns() / 1e9)
+        node = end_all_interrupted(restored, clock.now())
         return Service(
             config,
             node if writer.available else mark_state_lost(node, clock.now()),

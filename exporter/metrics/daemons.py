@@ -87,7 +87,7 @@ DAEMONS = Group(
         "Unix time of the daemon's last loss, also after a restart."
     ),
     DAEMON.values("cuda_mps_daemon_losses_total", Choice("reason", LossReason), lambda each: each.totals.losses).help(
-        "Ends of the daemon that no operator requested."
+        "Ends of the daemon that neither an operator nor the watchdog caused."
     ),
     DAEMON.values(
         "cuda_mps_daemon_log_contradictions_total",

@@ -116,6 +116,7 @@ class StopReason(StrEnum):
     """Why a daemon ended that was not lost, if no operator stopped it."""
 
     WORKLOAD_ENDED = "workload_ended"
+    WATCHDOG = "watchdog"  # The watchdog ended it, to start it again.
 
 
 RECOVERY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -237,6 +238,7 @@ class Lifecycle:
     """The known processes of these clients, which may have exited since."""
     loss_reason: LossReason = LossReason.DIED
     last_loss_at: float | None = None
+    watchdog_ended_at: float | None = None  # When the watchdog last ended the daemon, which is no loss.
     not_found_at: float | None = None  # When a command last found no daemon.
 
 

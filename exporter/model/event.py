@@ -196,12 +196,16 @@ def _incident_as_json(incident: Incident, *, briefly: bool) -> dict[str, object]
 
 
 class Step:
-    """One change of a daemon by the reducer: the daemon as changed so far, and the events of the change in order."""
+    """One change of a daemon by the reducer: the daemon as changed so far, and the events of the change in order.
 
-    __slots__ = ("daemon", "events")
+    `restarting` is whether the watchdog is ending the daemon's process, to start another one.
+    """
 
-    def __init__(self, daemon: Daemon) -> None:
+    __slots__ = ("daemon", "events", "restarting")
+
+    def __init__(self, daemon: Daemon, *, restarting: bool = False) -> None:
         self.daemon = daemon
+        self.restarting = restarting
         self.events: list[Event] = []
 
     def report(self, at: float, name: EventName, **details: Any) -> None:

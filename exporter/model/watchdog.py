@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.identity import ProcessIdentity
+from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import DaemonProcess
 from exporter.model.reason import Reason
 from exporter.model.settings import Limits
@@ -216,6 +216,13 @@ class WatchdogState:
     process: DaemonProcess | None = None
     children: tuple[ProcessIdentity, ...] = ()
     unit_restarts: int | None = None
+
+    def restarts_process(self, process: DaemonProcess | None) -> bool:
+        """Return whether the watchdog is ending this process of the daemon, to start another one."""
+        acting = self.acting
+        if acting is None or acting.kind is not ActionKind.RESTART or acting.reason is ActionReason.DOWN:
+            return False
+        return acting.before == identity_of(process)
 
 
 @dataclass(frozen=True, slots=True)

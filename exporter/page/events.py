@@ -33,6 +33,7 @@ _REASONS = {
     RefusalReason.FAULT.value: "the server is in FAULT",
     RefusalReason.OTHER.value: "for an unknown reason",
     StopReason.WORKLOAD_ENDED.value: "its job or pod ended",
+    StopReason.WATCHDOG.value: "the watchdog ended it",
     ActionReason.DOWN.value: "it was down",
     ActionReason.HUNG.value: "it was hung",
 }

@@ -35,7 +35,7 @@ EXPORTER_QUERIES = frozenset(
 )
 """The first words of the commands that the exporter sends to read values."""
 
-_NEVER_EMPTY = frozenset((SERVER_STATUS, THREADS, DEFAULT_THREADS, DEFAULT_PRIORITY))
+_NEVER_EMPTY = frozenset((SERVER_STATUS, THREADS, DEFAULT_THREADS, DEFAULT_PRIORITY, "device_query"))
 """Queries whose answer has text (measured, R580)."""
 
 _QUERY_ONE_SERVER = frozenset((SERVER_STATUS, LIST_CLIENTS, LIST_DEVICE_CLIENTS, THREADS, PINNED_MEMORY))

@@ -186,7 +186,8 @@ def _returned(node: Node, daemon: Daemon, watch: WatchdogState, at: float) -> It
             ),
         )
     elif watch.last_restart_at is not None and at - max(watch.last_restart_at, back_at) < ALERT_SECONDS:
-        yield Finding(DaemonProblem.DAEMON_RESTARTED, at=at, since=watch.last_restart_at, daemon=daemon.name)
+        ended = {} if daemon.lifecycle.watchdog_ended_at is None else _ended_clients(node, daemon)
+        yield Finding(DaemonProblem.DAEMON_RESTARTED, at=at, since=watch.last_restart_at, daemon=daemon.name, **ended)
 
 
 def _ended_text(daemon: Daemon) -> str:
@@ -307,7 +308,7 @@ def _problem(
             gpus = (each.reading for each in node.gpus.values())
             modes = {each.compute_mode for each in gpus if each.compute_mode and serves_gpu(node, daemon, each)}
             facts = (f"compute mode of its GPUs: {', '.join(sorted(modes)).upper()}",) if modes else ()
-            if daemon.lifecycle.last_loss_at is not None:
+            if (daemon.lifecycle.last_loss_at or daemon.lifecycle.watchdog_ended_at) is not None:
                 notes, affected = (f"{_ended_text(daemon)} with it", *notes), _ended_clients(node, daemon)
         case DaemonProblem.DAEMON_UNRESPONSIVE:
             facts = (_process_state(node, daemon),)

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from itertools import islice
 
-from exporter.model.daemon import Daemon, with_commands, with_lifecycle, with_runtime, with_totals
+from exporter.model.daemon import Daemon, with_commands, with_connections, with_lifecycle, with_runtime, with_totals
 from exporter.model.event import Step
 from exporter.model.observation import ControlReply
 from exporter.model.server import ServerState
@@ -65,11 +65,15 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
             pass  # An answer to a query from before the end does not restore the daemon.
         case QueryOutcome.ANSWERED:
             lifecycle.answered(step, at)
-            _answer_read(step, reply, mps_pids)
+            if not (mps_pids and _is_first_empty_list(before, reply)):
+                _answer_read(step, reply, mps_pids)
         case QueryOutcome.NO_DAEMON:
             lifecycle.not_found(step, at)
         case QueryOutcome.REFUSED:
             step.daemon = limits.mark_stale(step.daemon, reply.command)
+            if not before.servers and reply.asked_at - (before.lifecycle.state_since or 0.0) < JUST_BEFORE_SECONDS:
+                # The empty list that was its first answer may have been a refusal too.
+                step.daemon = with_connections(step.daemon, listed_at=None)
             lifecycle.refused(step, at)
         case QueryOutcome.TIMED_OUT:
             daemon = step.daemon
@@ -82,6 +86,18 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
             step.daemon = lifecycle.unanswered(limits.mark_stale(daemon, reply.command), at, reply.asked_at)
         case QueryOutcome.UNUSABLE:
             lifecycle.control_unusable(step, at)
+
+
+def _is_first_empty_list(before: Daemon, reply: ControlReply) -> bool:
+    """Return whether a list is empty that was never read. If NVML shows clients, only the next empty reply is one.
+
+    A refused command can have an empty reply too (measured, R580).
+    """
+    if reply.stdout.strip() or (reply.command in before.commands.asked_at and before.commands.refused_since is None):
+        return False
+    if reply.command == LIST_SERVERS:
+        return before.connections.listed_at is None and not before.servers
+    return any(not before.servers[pid].clients_known for pid in servers_queried(reply.command, before.servers))
 
 
 def last_answer_at(daemon: Daemon) -> float:

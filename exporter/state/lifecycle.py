@@ -271,6 +271,10 @@ def explain_end(
     ended_at = daemon.lifecycle.unexplained_end_at
     if ended_at is None:
         return
+    if step.restarting:
+        step.daemon = with_lifecycle(daemon, unexplained_end_at=None, watchdog_ended_at=ended_at)
+        step.report(ended_at, EventName.DAEMON_STOPPED, reason=StopReason.WATCHDOG)
+        return
     delay = SYSTEMD_SECONDS if processes.may_unit_change(unit, ended_at) else LOG_SECONDS
     if processes.is_unit_stopping(unit, ended_at):
         delay = UNIT_STOPPING_SECONDS

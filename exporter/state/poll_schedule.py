@@ -192,6 +192,18 @@ def nvml_due(node: Node, intervals: PollIntervals) -> bool:
     return node.at - source.last.at >= period
 
 
+def is_read_since(node: Node, at: float) -> bool:
+    """Return whether each source was read, and each expected daemon was queried, since a time."""
+    daemons = (daemon for daemon in node.daemons.values() if daemon.declared.expected and daemon.supported)
+    asked = (
+        last_answer_at(daemon) if daemon.commands.unanswered_at is None else daemon.commands.unanswered_at
+        for daemon in daemons
+        if daemon.runtime.foreign_owner is None and daemon.runtime.same_as is None
+    )
+    read = (source.last.at - source.last.seconds for source in node.sources.values())
+    return min((*asked, *read), default=at) >= at
+
+
 def unexplained_ends(node: Node) -> frozenset[DaemonName]:
     """Return the ended daemons with logs that may still report an operator's stop."""
     return frozenset(name for name, daemon in node.daemons.items() if daemon.lifecycle.unexplained_end_at is not None)

@@ -21,11 +21,12 @@ import structlog
 from exporter.clock import Clock
 from exporter.errors import HistoryError
 from exporter.model.contention import Pace
-from exporter.model.event import TIMELINE, Event
+from exporter.model.event import TIMELINE, Event, EventName
 from exporter.model.identity import Workload, WorkloadIdentity
 from exporter.model.incident import Incident
-from exporter.model.node import Node, select_fairly
-from exporter.model.observation import DaemonName, GpuUuid
+from exporter.model.node import Gpu, Node, select_fairly
+from exporter.model.observation import DaemonName, GpuReading, GpuUuid
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Retention
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Account, GpuUsage, Method, Sample, Usage, UsageTotals
 from exporter.model.values import Built, build, plain, replace
@@ -67,11 +68,22 @@ class StoredState:
     unreadable: int = 0
     complete: bool = True
 
-    def restore(self, node: Node) -> Node:
-        """Return the node with this state. Incidents are in the order in which they began."""
-        states = self.watchdog_states
+    def restore(self, node: Node, booted_at: float = 0.0) -> Node:
+        """Return the node with this state. Incidents are in the order in which they began.
+
+        A GPU that was lost is lost until NVML lists it again, or the machine is rebooted. If an operator has removed
+        it, a restart of the exporter while it is paused forgets it.
+        """
+        states, gpus = self.watchdog_states, dict(node.gpus)
+        for event in self.events:
+            if event.at < booted_at or event.event is EventName.EXPORTER_PAUSED:
+                break
+            if event.event is EventName.GPU_LOST and event.gpu is not None:
+                lost = GpuReading(at=event.at, gpu=event.gpu, problem=Reason(ReasonCode.GPU_NOT_REPORTED))
+                gpus.setdefault(event.gpu, Gpu(reading=lost))
         return replace(
             node,
+            gpus=gpus,
             daemons={name: with_stop_remembered(daemon, states.get(name)) for name, daemon in node.daemons.items()},
             incidents={incident.id: incident for incident in reversed(self.incidents)},
             watches={**node.watches, **states},
@@ -320,8 +332,9 @@ class StateFile:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise OSError(error.errno, "another exporter uses this state directory") from error
+            existed = os.path.lexists(self._path)
             self._connection = connection = _connect(self._path)
-            problem = _problem(connection)
+            problem = _problem(connection) if existed else None
             if problem is not None:
                 connection.close()
                 _set_aside(self._path, problem)
@@ -394,7 +407,9 @@ def _is_damage(error: Exception) -> bool:
 def _problem(connection: sqlite3.Connection) -> str | None:
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version not in (0, SCHEMA_VERSION):
+        if version == 0:
+            return "it is empty"  # Its content, such as an open circuit breaker, was lost.
+        if version != SCHEMA_VERSION:
             return f"it has schema version {version}, and this version of the program uses {SCHEMA_VERSION}"
         (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:

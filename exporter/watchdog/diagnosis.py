@@ -140,8 +140,9 @@ def _log_without_quit(daemon: Daemon) -> bool:
 
 
 def _loss_observed(daemon: Daemon) -> bool:
-    lost_at = daemon.lifecycle.last_loss_at
-    return lost_at is not None and lost_at >= (daemon.lifecycle.state_since or 0.0)
+    """Return whether the end was observed, and no operator caused it."""
+    ends = (daemon.lifecycle.last_loss_at, daemon.lifecycle.watchdog_ended_at)
+    return any(at is not None and at >= (daemon.lifecycle.state_since or 0.0) for at in ends)
 
 
 def _unit_since_exit(context: Context) -> UnitState | None:

@@ -416,13 +416,17 @@ def verify(context: Context) -> Evaluated:
     if acting.done_at is None:
         overdue = context.at - acting.began_at > RESULT_SECONDS
         return _end_action(context, acting, Reason(ReasonCode.NO_RESULT)) if overdue else (context.watch, ())
+    waited, pod_seconds = context.at - acting.done_at, 0.0 if context.pod_uid is None else POD_SECONDS
     if acting.problem is not None or acting.kind is not ActionKind.RESTART:
-        return _end_action(context, acting, acting.problem)
-    if context.condition is Condition.DOWN and _died_again(context, acting, acting.done_at):
+        # The action may have ended its process, which was not observed yet.
+        ends = context.watch.restarts_process(context.daemon.runtime.process) and waited < START_SECONDS
+        return (context.watch, ()) if ends else _end_action(context, acting, acting.problem)
+    # An end of the daemon that hung is no loss: the restart itself caused it.
+    loss_at = context.daemon.lifecycle.last_loss_at
+    if context.condition is Condition.DOWN and loss_at is not None and loss_at > acting.began_at:
         return _end_action(context, acting, Reason(ReasonCode.DAEMON_ENDED_AGAIN))
     # No daemon was observed since an earlier run of the exporter began the restart.
     missing = context.condition is Condition.DOWN and not context.daemon.lifecycle.ever_ran
-    waited, pod_seconds = context.at - acting.done_at, 0.0 if context.pod_uid is None else POD_SECONDS
     if missing and waited > START_SECONDS + pod_seconds:
         return _end_action(context, acting, Reason(ReasonCode.DAEMON_MISSING))
     seconds = context.thresholds.verify + pod_seconds
@@ -432,27 +436,13 @@ def verify(context: Context) -> Evaluated:
     return _end_action(context, acting, problem)
 
 
-def _died_again(context: Context, acting: OngoingAction, done_at: float) -> bool:
-    """Return whether the new daemon has died.
-
-    The restart itself ends a daemon that hung. The exit counts if it came after the restart, or of another process.
-    """
-    loss_at = context.daemon.lifecycle.last_loss_at
-    if context.pod_uid is not None and identity_of(context.watch.process) == acting.before:
-        # The pod, with a daemon that hung, ends some time after the API server has deleted it.
-        return False
-    if loss_at is None or loss_at <= acting.began_at:
-        return False
-    another = identity_of(context.watch.process) != acting.before
-    return acting.reason is ActionReason.DOWN or loss_at > done_at or another
-
-
 def _restart_problem(context: Context, acting: OngoingAction, seconds: float) -> Reason | None:
     """Return None if the daemon answers and its process is another one than before. It has so many seconds."""
-    daemon = context.daemon
-    if not context.works or (daemon.lifecycle.state_since or 0.0) < acting.began_at:
+    daemon, now = context.daemon, identity_of(context.daemon.runtime.process)
+    # If the process before is not known, only times show which one answers.
+    outdated = acting.before is None and (daemon.lifecycle.state_since or 0.0) < acting.began_at
+    if not context.works or outdated:
         return Reason(ReasonCode.DAEMON_NOT_ANSWERING, seconds=seconds)
-    now = identity_of(daemon.runtime.process)
     if acting.before is not None and now is None:
         return Reason(ReasonCode.ANSWERING_PROCESS_UNKNOWN)
     if acting.before is None or now != acting.before:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -173,16 +174,34 @@ REFUSED = "echo 'Cannot send command to MPS control daemon process' >&2; exit 1"
 SILENT = "exit 0"
 
 
+ANSWERS = "echo 100.0"
+BOTH_KNOWN = {"servers": (451, 452), "with_clients": (451,)}
+UNLISTED = {"listed": False}
+
+
 @pytest.mark.parametrize(
-    ("command", "attempts", "outcome"),
+    ("command", "known", "attempts", "outcome"),
     [
-        ("get_server_list", (REFUSED, SILENT, REFUSED, SILENT), QueryOutcome.REFUSED),
-        ("get_server_list", (SILENT, REFUSED, SILENT, SILENT), QueryOutcome.REFUSED),
-        ("get_client_list 451", (SILENT, SILENT, REFUSED, SILENT), QueryOutcome.REFUSED),
-        ("get_server_status 451", (SILENT, SILENT, SILENT, SILENT), QueryOutcome.REFUSED),
-        ("get_server_list", (SILENT, SILENT, SILENT, SILENT), QueryOutcome.ANSWERED),
-        ("get_server_list", (REFUSED, SILENT, "echo 451"), QueryOutcome.ANSWERED),
-        ("get_client_list 452", (SILENT,), QueryOutcome.ANSWERED),
+        ("get_server_list", UNLISTED, (SILENT, ANSWERS), QueryOutcome.ANSWERED),
+        ("get_server_list", UNLISTED, (SILENT, REFUSED) * 4, QueryOutcome.REFUSED),
+        ("get_server_list", UNLISTED, (SILENT, SILENT) * 4, QueryOutcome.REFUSED),
+        ("get_server_list", UNLISTED, (SILENT, REFUSED, "echo 451"), QueryOutcome.ANSWERED),
+        ("get_server_list", UNLISTED, (REFUSED, SILENT, ANSWERS), QueryOutcome.ANSWERED),
+        ("get_server_list", {}, (SILENT,), QueryOutcome.ANSWERED),
+        ("get_server_list", {}, (REFUSED, SILENT, SILENT, SILENT), QueryOutcome.REFUSED),
+        ("get_server_list", BOTH_KNOWN, (REFUSED, SILENT, REFUSED, SILENT, SILENT, REFUSED), QueryOutcome.REFUSED),
+        ("get_server_list", BOTH_KNOWN, (SILENT, ANSWERS), QueryOutcome.ANSWERED),
+        ("get_server_list", BOTH_KNOWN, (REFUSED, SILENT, REFUSED, "echo 451"), QueryOutcome.ANSWERED),
+        (
+            "get_client_list 451",
+            BOTH_KNOWN,
+            (SILENT, SILENT, REFUSED, SILENT, REFUSED, SILENT, SILENT),
+            QueryOutcome.REFUSED,
+        ),
+        ("get_client_list 451", BOTH_KNOWN, (SILENT, ANSWERS), QueryOutcome.ANSWERED),
+        ("get_client_list 452", BOTH_KNOWN, (SILENT,), QueryOutcome.ANSWERED),
+        ("get_server_status 451", BOTH_KNOWN, (SILENT, SILENT, SILENT, SILENT), QueryOutcome.REFUSED),
+        ("device_query --csv", {}, (SILENT, SILENT, SILENT, SILENT), QueryOutcome.REFUSED),
     ],
 )
 def test_an_empty_reply_beside_refused_ones_is_no_answer(
@@ -190,16 +209,17 @@ def test_an_empty_reply_beside_refused_ones_is_no_answer(
     program: Callable[[str], str],
     tmp_path: Path,
     command: str,
+    known: dict[str, Any],
     attempts: tuple[str, ...],
     outcome: QueryOutcome,
 ) -> None:
-    """Server 451 has clients, and 452 has none."""
+    """Server 451 has clients, and 452 has none. Another query whose answer has text confirms an empty list."""
     count = tmp_path / "count"
     cases = "".join(f"{number}) {attempt};;\n" for number, attempt in enumerate(attempts, start=1))
     control = client(
         executable=program(f"echo >> {count}\ncase $(wc -l < {count}) in\n{cases}esac"), sleep=lambda _: None
     )
-    control.request((command,), servers=(451, 452), with_clients=(451,))
+    control.request((command,), **known)
 
     (reply,) = replies(control.collect())
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from exporter.model.event import EventName
+from exporter.model.event import Event, EventName
 from exporter.model.launches import GpuUse
 from exporter.model.node import Gpu, Node, SharingMode
 from exporter.model.observation import DaemonFound, GpuProcess, GpuReading, Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.reducer import reduce
-from exporter.state.gpus import ENERGY, LIMITS, sharing_mode
+from exporter.state.gpus import ENERGY, LIMITS, is_lost, sharing_mode
+from exporter.store.database import StoredState
 from tests.builders import (
     AT,
     CLIENT,
@@ -180,6 +181,37 @@ class TestLostGpu:
         problem = Reason(ReasonCode.DRIVER_ERROR, subject=f"{OTHER_GPU} energy", detail="Unknown Error")
         seen = (replace(OTHER, at=AT + 10), look(at=AT + 10, problem=problem))
         assert lost_events(reduced(ALL, OTHER, look(), *seen)) == [(GPU, "gpu_not_reported")]
+
+    def test_remembers_a_lost_gpu_when_the_exporter_starts_again(self) -> None:
+        """It is lost until NVML lists it again, as if the exporter had run on."""
+        before = reduced(ALL, OTHER, look(), replace(ALL, at=AT + 10), look(at=AT + 10))
+        newest_first = tuple(reversed(before.events))
+        again = (replace(ALL, at=AT + 20), look(at=AT + 20))
+        result = reduced(*again, start=StoredState(events=newest_first).restore(node(), AT - 3600))
+        assert (is_lost(result.node.gpus[OTHER_GPU].reading), is_lost(gpu(result).reading)) == (True, False)
+        assert lost_events(result) == []
+        result = reduced(*again, replace(OTHER, at=AT + 30), look(at=AT + 30), start=result.node)
+        assert not is_lost(result.node.gpus[OTHER_GPU].reading)
+
+    def test_forgets_a_lost_gpu_after_a_reboot_and_after_a_restart_of_a_paused_exporter(self) -> None:
+        lost = Event(at=AT, event=EventName.GPU_LOST, gpu=OTHER_GPU, reason="gpu_not_reported")
+        paused, resumed = (
+            Event(at=AT + 10, event=name) for name in (EventName.EXPORTER_PAUSED, EventName.EXPORTER_RESUMED)
+        )
+        assert StoredState(events=(lost,)).restore(node(), AT - 3600).gpus.keys() == {OTHER_GPU}
+        assert StoredState(events=(lost,)).restore(node(), AT + 60).gpus == {}
+        assert StoredState(events=(paused, lost)).restore(node(), AT - 3600).gpus == {}
+        lost_again = replace(lost, at=AT + 20)
+        assert StoredState(events=(lost_again, resumed, paused, lost)).restore(node(), AT - 3600).gpus.keys() == {
+            OTHER_GPU
+        }
+
+    def test_reports_a_gpu_again_that_is_still_lost_after_a_pause(self) -> None:
+        """So a restart of the exporter after a reset that did not help does not forget it."""
+        pause = failure("paused")
+        seen = (look(problem=pause, at=AT + 20), replace(ALL, at=AT + 30), look(at=AT + 30))
+        result = reduced(ALL, OTHER, look(), replace(ALL, at=AT + 10), look(at=AT + 10), *seen)
+        assert lost_events(result) == [(OTHER_GPU, "gpu_not_reported")] * 2
 
     def test_a_failure_of_nvml_is_no_lost_gpu(self, subtests: pytest.Subtests) -> None:
         for problem in [

@@ -13,8 +13,9 @@ from structlog.testing import capture_logs
 
 from exporter.errors import HistoryError
 from exporter.model.values import plain
+from exporter.model.watchdog import WatchdogState
 from exporter.store import database
-from exporter.store.database import FILE, MAX_SET_ASIDE, MAX_VALUE_BYTES, StateFile, read_history
+from exporter.store.database import FILE, MAX_SET_ASIDE, MAX_VALUE_BYTES, StateFile, WatchdogRow, read_history
 from tests.clocks import HandClock
 from tests.store.values import RETENTION, event, fault, query, reopened
 from tests.tools import not_here
@@ -176,3 +177,37 @@ def test_reads_a_limited_number_of_bytes(
     state_file.write([fault("one"), fault("two"), event()])
     monkeypatch.setattr(database, "MAX_BYTES", len(json.dumps(plain(fault("one")))) + 9)
     assert read_history(tmp_path) == ((fault("two"),), (event(),))
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def lose_the_log(file: Path) -> None:
+    """Leave the header of a file whose content was in SQLite's log."""
+    with sqlite3.connect(file) as connection:
+        connection.execute("DROP TABLE watchdog_states")
+        connection.execute("PRAGMA user_version = 0")
+    connection.close()
+
+
+@pytest.mark.parametrize("damage", [empty, lose_the_log, write_garbage, truncate])
+def test_a_file_without_its_content_is_not_a_new_one(
+    damage: Callable[[Path], None], state_file: StateFile, tmp_path: Path
+) -> None:
+    """It may have had an open circuit breaker, so the watchdog does not restart until an operator's `resume`."""
+    state_file.write([WatchdogRow(daemon="node", state=WatchdogState(circuit_opened_at=1.0))])
+    state_file.close()
+    damage(tmp_path / FILE)
+    with capture_logs() as logs:
+        stored = state_file.open()
+    assert (stored.watchdog_states, stored.complete) == ({}, False)
+    assert [log["event"] for log in logs] == ["file_set_aside"]
+    state_file.close()
+    assert state_file.open().complete, "the new file is whole"
+
+
+def test_the_first_file_is_complete(tmp_path: Path, clock: HandClock) -> None:
+    state_file = StateFile(tmp_path, RETENTION, clock)
+    assert state_file.open().complete
+    state_file.close()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from exporter.loop import READ_SECONDS, STOPPED_SECONDS
 from tests.eventually import eventually
 
 from .node import CONFIGURATION, DAEMON, EXPORTER, GUIDE, NAME, Node
@@ -113,3 +114,25 @@ def test_leaves_a_manually_stopped_daemon_stopped(node: Node) -> None:
     time.sleep(3)
     assert node.pid(DAEMON) == 0
     assert sum(value for _, value in node.samples("cuda_mps_watchdog_restarts_total", daemon=NAME)) == done
+
+
+STOPS = 2
+"""How often the exporter is stopped."""
+
+
+def test_leaves_a_daemon_stopped_that_was_stopped_while_the_exporter_stood_still(node: Node) -> None:
+    def restarts() -> float:
+        return sum(value for _, value in node.samples("cuda_mps_watchdog_restarts_total", daemon=NAME))
+
+    for _ in range(STOPS):
+        node.settles()
+        done = restarts()
+        node.machine.signal(EXPORTER, "SIGSTOP")
+        stop = node.machine.start("systemctl", "stop", DAEMON)
+        time.sleep(STOPPED_SECONDS + 1)
+        node.machine.signal(EXPORTER, "SIGCONT")
+        assert stop.wait() == 0
+        node.shows(1, "cuda_mps_daemon_state", daemon=NAME, state="stopped")
+        # A wrong restart comes when all was read.
+        time.sleep(2 * READ_SECONDS)
+        assert (restarts(), node.pid(DAEMON)) == (done, 0)

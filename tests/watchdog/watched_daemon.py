@@ -127,7 +127,7 @@ def holder(at: float, pid: int | None = 700) -> SessionHolder:
     return SessionHolder(at=at, daemon=DAEMON, pid=pid, start_ticks=70000, uid=1001, user="alice")
 
 
-def _begun(daemon_policy: DaemonPolicy) -> Node:
+def begun(daemon_policy: DaemonPolicy) -> Node:
     """Return a node without observations of its daemon, which runs in the unit of its policy."""
     seen = node()
     daemon = replace(
@@ -149,7 +149,7 @@ class WatchedDaemon:
         **rules: Any,
     ) -> None:
         self.policy = Policy(mode=mode, thresholds=Thresholds(**rules), daemon_policies={DAEMON: daemon_policy})
-        self.node = _begun(daemon_policy)
+        self.node = begun(daemon_policy)
         self.at = AT
         self.events: list[Event] = []
         self.actions: list[Action] = []
@@ -213,7 +213,7 @@ class WatchedDaemon:
     def restarted(self) -> None:
         """Restart the exporter with only its stored state."""
         stored = build(WatchdogState, plain(self.watch))
-        self.node = replace(_begun(self.policy.daemon_policies[DAEMON]), at=self.at, watches={DAEMON: stored})
+        self.node = replace(begun(self.policy.daemon_policies[DAEMON]), at=self.at, watches={DAEMON: stored})
 
     def reported(self, *names: EventName) -> list[tuple[str, str | None]]:
         """Return the events with these names, with their results or reasons."""
