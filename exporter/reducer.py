@@ -176,7 +176,8 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
         case kinds.Resumed():
             return restart.resume(node, observation)
         case kinds.Paused(at=at, paused=paused):
-            return node, (Event(at=at, event=EventName.EXPORTER_PAUSED if paused else EventName.EXPORTER_RESUMED),)
+            event = Event(at=at, event=EventName.EXPORTER_PAUSED if paused else EventName.EXPORTER_RESUMED)
+            return node if paused else xids.with_resets(node, {gpu for gpu, _ in node.xids.counts}, at), (event,)
         case kinds.KernelRecord():
             return state_processes.add_oom_kill(xids.apply_kernel_record(node, observation), observation), ()
 

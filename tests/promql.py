@@ -42,8 +42,6 @@ LABELS |= {
 }
 """Those of the recorded series, by their level."""
 LABELS["ALERTS"] = OF_PROMETHEUS.union({"alertname", "alertstate", "severity"}, *LABELS.values())
-LABELS["cuda_mps:alerts_without_data"] = LABELS["ALERTS"]
-LABELS["cuda_mps:daemon_died_seconds"] = LABELS["cuda_mps_daemon_up"]
 for histogram in (family for family in CATALOGUE if family.kind is HistogramMetricFamily):
     COUNTERS |= {histogram.name + suffix for suffix in ("_bucket", "_count", "_sum")}
     LABELS |= {histogram.name + suffix: LABELS[histogram.name] for suffix in ("_count", "_sum")}

@@ -18,11 +18,12 @@ from exporter.model.node import CollectorName, Gpu, Node, SharingMode
 from exporter.model.observation import GpuReading
 from exporter.model.usage import GpuUsage, Method, Share, SharedAccount, Usage
 from exporter.parse.cgroup import claim_uid
+from exporter.parse.kernel_log import REBOOT, RESET
 from exporter.parse.printable import printable
 from exporter.state.devices import serving_daemon
 from exporter.state.gpus import sharing_mode
 from exporter.state.processes import workload_of
-from exporter.state.xids import WELL_KNOWN
+from exporter.state.xids import WELL_KNOWN, unresolved
 from exporter.usage.allocation import AllocatedShares, claim_names
 from exporter.usage.capacity import Bound, ClientUsage, GpuSharing
 from exporter.usage.last_minute import fresh_splits
@@ -176,6 +177,14 @@ XIDS = Group(
     ),
     _XID.time("cuda_mps_xid_last_timestamp_seconds", lambda count: count.last_at).help(
         "Unix time of the last such Xid."
+    ),
+    Series(
+        "cuda_mps_gpu_hardware_xid_timestamp_seconds",
+        ("gpu", "xid", Choice("action", (RESET, REBOOT, ""))),
+        lambda view: (((xid.gpu, str(xid.xid), xid.action), xid.at + view.clock_step) for xid in unresolved(view.node)),
+    ).help(
+        "Unix time of an Xid that no program causes, while it is a problem: with an action, until a reset or an "
+        "operator's resume; else for an hour. Absent while a quarantine reports it."
     ),
     NODE.value(
         "cuda_mps_exporter_fault_addresses_unrecognized_total",

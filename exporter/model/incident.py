@@ -103,6 +103,8 @@ class Xids:
     """Recent Xids of no fault, by GPU and number."""
     addresses_unrecognized: int = 0  # Xids 31 whose text has no faulting address in a known form.
     recovery_actions: Mapping[GpuUuid, RecoveryAction] = field(default_factory=dict)
+    resets: Mapping[str, float] = field(default_factory=dict)
+    """When each GPU was reset last: as the driver or NVML shows, or an operator states with `resume`."""
 
 
 # -- faults ---------------------------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ class EscalationStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """A GPU of the daemon needs a reset or a reboot because of this Xid. A restart of MPS would not fix it."""
+    """A GPU needs this action because of this Xid: a reset or a reboot. A restart of MPS would not fix it."""
 
     at: float
     xid: int

@@ -216,13 +216,13 @@ def parse_failed_access(text: str) -> FailedAccess | None:
 
 
 def parse_recovery_action(text: str) -> str | None:
-    """Return the action, as the catalogue names it, that the text of an Xid 154 requires at once; None if none.
+    """Return the action, as the catalogue names it, that the text of an Xid 154 requires at once; None if unknown.
 
     The numbers are NVML's (nvmlDeviceGpuRecoveryAction_t); their names differ between drivers. A GPU that must be
-    drained (3, 4) serves until then.
+    drained (3, 4) serves until then. An empty action: the GPU needs none (0).
     """
     found = _RECOVERY.fullmatch(text)
-    return None if found is None else {1: RESET, 2: REBOOT}.get(int(found[1], 16))
+    return None if found is None else {0: "", 1: RESET, 2: REBOOT}.get(int(found[1], 16))
 
 
 def parse_gpu_address(message: str) -> tuple[str, str] | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.daemon import DaemonState
 from exporter.model.node import CollectorName, Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
@@ -24,7 +24,7 @@ from exporter.report.problems import DaemonProblem, Situation
 from exporter.report.process_status import owner_of
 from exporter.report.reasons import log_text, reason_text, source_text
 from exporter.report.remedy import DOCTOR, gpu_text, needed, recovery_steps
-from exporter.state.devices import uses_gpu
+from exporter.state import xids
 from exporter.state.gpus import LOST, is_lost
 from exporter.view import View, gpu_name
 from exporter.watchdog.context import Policy
@@ -62,7 +62,7 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
         *mps_without_daemon(node, at),
         *lost_directories(node, at, policy),
         *_lost_gpus(node, at),
-        *_resets_needed(node, at),
+        *_hardware_xids(node, at),
         *full_servers(node, at),
         *filled_memory(node, at),
         *starved_clients(node, at),
@@ -90,8 +90,7 @@ def _lost_gpus(node: Node, at: float) -> Iterable[Finding]:
     for gpu, problem in lost_gpus(node):
         values = {"gpu": printable(gpu_name(node, gpu)), "problem": reason_text(problem, CollectorName.NVML)}
         action = RESET if problem.code is ReasonCode.GPU_LOST else REBOOT
-        in_quarantine = any(_handles(node, daemon, gpu, at) for daemon in node.daemons.values())
-        steps = () if in_quarantine else recovery_steps(node, gpu, action)
+        steps = () if xids.is_in_quarantine(node, gpu, at) else recovery_steps(node, gpu, action)
         yield Finding(NodeProblem.GPU_LOST, at=at, gpu=gpu, values=values, steps=steps)
 
 
@@ -112,28 +111,15 @@ def _problems(node: Node, name: str) -> Iterable[Reason]:
     return () if source is None else (each for problem in source.problems.values() for each in problem.each)
 
 
-def _resets_needed(node: Node, at: float) -> Iterable[Finding]:
-    """Yield GPUs that need a reset or a reboot after their last Xid, except those of a present or ended quarantine."""
-    for gpu, needs in node.xids.recovery_actions.items():
-        if not any(_handles(node, daemon, gpu, needs.at) for daemon in node.daemons.values()):
-            yield Finding(
-                NodeProblem.GPU_RESET_NEEDED,
-                at=at,
-                since=needs.at,
-                gpu=gpu,
-                values={"which": gpu_text(node, gpu), "needed": needed(needs.action)},
-                steps=recovery_steps(node, gpu, needs.action),
-            )
-
-
-def _handles(node: Node, daemon: Daemon, gpu: str, at: float) -> bool:
-    """Return whether a daemon is in quarantine for this GPU, or an operator has ended that quarantine since."""
-    watch = node.watches.get(daemon.name)
-    if watch is None:
-        return False
-    released = watch.resumed_at is not None and watch.resumed_at >= at
-    quarantined = watch.quarantine is not None and watch.quarantine.gpu == gpu
-    return quarantined or (released and uses_gpu(node, daemon, gpu))
+def _hardware_xids(node: Node, at: float) -> Iterable[Finding]:
+    """Yield GPUs that need a reset or a reboot, and other recent Xids of hardware, unless a quarantine reports them."""
+    for each in xids.unresolved(node):
+        values = {"which": gpu_text(node, each.gpu), "needed": needed(each.action)}
+        problem, steps = NodeProblem.GPU_RESET_NEEDED, recovery_steps(node, each.gpu, each.action)
+        if not each.action:
+            values = {"gpu": printable(gpu_name(node, each.gpu)), "xid": str(each.xid)}
+            problem, steps = NodeProblem.HARDWARE_XID, ()
+        yield Finding(problem, at=at, since=each.at, gpu=each.gpu, values=values, steps=steps)
 
 
 def _not_collected(node: Node, at: float) -> Iterable[Finding]:

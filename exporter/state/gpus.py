@@ -12,6 +12,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.parse.proc import mps_program
 from exporter.state.devices import instances_of, serving_daemon, serving_daemons
+from exporter.state.xids import with_resets
 
 LEFT_REMEMBERED_SECONDS = 60.0  # How long it is remembered that a process has left NVML's MPS list.
 
@@ -39,6 +40,9 @@ def apply_reading(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, .
         rejected_energy=None if energy is None else MonotonicCounter(last=energy, total=0, at=reading.at),
         discarded=(0 if known is None else known.discarded) + len(implausible),
     )
+    before, now = known.energy if known else None, gpu.energy
+    if known and before and now and now.last < before.last and now.total > before.total:
+        node = with_resets(node, (reading.gpu,), known.reading.at)
     gpu, events = _apply_process_lists(node, gpu)
     events += _lost(known, gpu.reading)
     gpus = {**node.gpus, reading.gpu: gpu}

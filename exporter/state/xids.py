@@ -1,7 +1,7 @@
 """Xid counts, and the correlation of Xids with faults."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields
 from itertools import islice
 
@@ -10,6 +10,7 @@ from exporter.model.incident import IncidentXid, RecoveryAction, XidBurst, XidCo
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuEvent, GpuReading, GpuUuid, KernelRecord
 from exporter.model.values import replace
+from exporter.model.watchdog import Quarantine
 from exporter.parse import kernel_log
 from exporter.state import devices
 
@@ -34,6 +35,8 @@ MAX_NUMBERS = 64
 MAX_GPUS = 64
 OTHER = "other"
 """Limits of the counts: numbers on one GPU, and GPUs. Others are counted as `other`."""
+
+HARDWARE_SECONDS = 3600.0  # How long an Xid of hardware is a problem that needs no action at once.
 
 MAX_UNMATCHED = 256
 MAX_RECENT = 256
@@ -104,7 +107,10 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
         access=access,
     )
     if error.number == kernel_log.RECOVERY_XID and board is not None:
-        xids = _with_recovery_action(xids, board, record.at, kernel_log.parse_recovery_action(error.text))
+        action = kernel_log.parse_recovery_action(error.text)
+        xids = _with_recovery_action(xids, board, record.at, action or None)
+        if action == "":
+            return with_resets(replace(node, xids=_add_report(xids, report)), (board,), record.at)
     return replace(node, xids=_add_report(xids, report))
 
 
@@ -126,6 +132,47 @@ def _with_recovery_action(xids: Xids, gpu: GpuUuid, at: float, action: str | Non
     if action is not None:
         actions[gpu] = RecoveryAction(at=at, action=action)
     return replace(xids, recovery_actions=actions)
+
+
+def with_resets(node: Node, gpus: Collection[str], at: float) -> Node:
+    """Return the node after a reset of these GPUs: their Xids until then are no problem any more."""
+    gpus = {*gpus, *(each for gpu in gpus for each in devices.instances_of(node, gpu))}
+    actions = {gpu: action for gpu, action in node.xids.recovery_actions.items() if gpu not in gpus or action.at > at}
+    resets = {**node.xids.resets, **dict.fromkeys(gpus, at)}
+    return replace(node, xids=replace(node.xids, recovery_actions=actions, resets=resets))
+
+
+def of_hardware(node: Node) -> Iterator[Quarantine]:
+    """Yield the Xids that no program causes since the last reset of their GPU, with the action that they need at once.
+
+    The driver demands it with Xid 154. For others, NVIDIA's catalogue has it; it is empty if they need none.
+    """
+    for gpu, demand in node.xids.recovery_actions.items():
+        yield Quarantine(at=demand.at, xid=kernel_log.RECOVERY_XID, gpu=gpu, action=demand.action)
+    for (gpu, number), count in node.xids.counts.items():
+        if number.isdecimal() and kernel_log.exonerates(int(number)) and count.last_at > node.xids.resets.get(gpu, 0.0):
+            action = kernel_log.XIDS[int(number)].action or ""
+            urgent = action if action in (kernel_log.RESET, kernel_log.REBOOT) else ""
+            yield Quarantine(at=count.last_at, xid=int(number), gpu=gpu, action=urgent)
+
+
+def unresolved(node: Node) -> Iterator[Quarantine]:
+    """Yield the Xids of hardware that are a problem now and not in quarantine: of a GPU, one that needs an action."""
+    found = [each for each in of_hardware(node) if not is_in_quarantine(node, each.gpu, each.at)]
+    urgent = sorted((each for each in found if each.action), key=lambda each: (each.action, -each.xid))
+    yield from {each.gpu: each for each in urgent}.values()
+    yield from (each for each in found if not each.action and node.at - each.at < HARDWARE_SECONDS)
+
+
+def is_in_quarantine(node: Node, gpu: str, at: float) -> bool:
+    """Return whether a daemon is in quarantine for this GPU, or an operator has ended that quarantine since."""
+    return any(
+        (watch.quarantine is not None and watch.quarantine.gpu == gpu)
+        or (
+            (watch.resumed_at or 0.0) >= at and name in node.daemons and devices.uses_gpu(node, node.daemons[name], gpu)
+        )
+        for name, watch in node.watches.items()
+    )
 
 
 def _add_report(xids: Xids, report: XidReport) -> Xids:

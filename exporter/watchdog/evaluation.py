@@ -1,6 +1,6 @@
 """Evaluate a node: diagnose each expected daemon, decide what to do, report and count the actions."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 
 from exporter.incidents import incidents
@@ -33,10 +33,10 @@ from exporter.model.watchdog import (
     WatchdogPhase,
     WatchdogState,
 )
-from exporter.parse.kernel_log import REBOOT, RECOVERY_XID, RESET, XIDS, exonerates
+from exporter.parse.kernel_log import RESET
 from exporter.parse.proc import mps_program
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL
-from exporter.state import devices
+from exporter.state import devices, xids
 from exporter.state.processes import client_id
 from exporter.watchdog import diagnosis, limit_enforcement, restart
 from exporter.watchdog.context import Context, Decision, Evaluated, PlannedAction, Policy, Wait, count_action
@@ -48,8 +48,9 @@ def quarantine(context: Context) -> Evaluated:
     watch = context.watch
     if watch.quarantine is not None:
         return watch, ()
-    new = (each for each in _demands(context) if each.at > (watch.resumed_at or 0.0))
-    found = max(new, key=lambda each: each.at, default=None)
+    new = (each for each in xids.of_hardware(context.node) if each.action and each.at > (watch.resumed_at or 0.0))
+    of_daemon = (each for each in new if devices.uses_gpu(context.node, context.daemon, each.gpu))
+    found = max(of_daemon, key=lambda each: each.at, default=None)
     if found is None:
         return watch, ()
     event = context.event(EventName.DAEMON_QUARANTINED, gpu=found.gpu, xid=found.xid, reason=_need(found))
@@ -59,20 +60,6 @@ def quarantine(context: Context) -> Evaluated:
 def _need(found: Quarantine) -> Reason:
     code = ReasonCode.GPU_NEEDS_RESET if found.action == RESET else ReasonCode.GPU_NEEDS_REBOOT
     return Reason(code, xid=found.xid, gpu=found.gpu)
-
-
-def _demands(context: Context) -> Iterator[Quarantine]:
-    """Yield what the driver demands, and what NVIDIA's catalogue demands after Xids that no program can cause."""
-    xids = context.node.xids
-    for gpu, demand in xids.recovery_actions.items():
-        if devices.uses_gpu(context.node, context.daemon, gpu):
-            yield Quarantine(at=demand.at, xid=RECOVERY_XID, gpu=gpu, action=demand.action)
-    for (gpu, number), count in xids.counts.items():
-        known = XIDS.get(int(number)) if number.isdecimal() else None
-        if known is None or known.action not in (RESET, REBOOT) or not exonerates(int(number)):
-            continue
-        if devices.uses_gpu(context.node, context.daemon, gpu):
-            yield Quarantine(at=count.last_at, xid=int(number), gpu=gpu, action=known.action)
 
 
 def decide(context: Context) -> Decision:

@@ -25,9 +25,7 @@ ENDS = (3600, 3605, 3610)
 RESOLVED_SECONDS = 120
 OUTAGE_SECONDS = 180
 
-PERSISTENT = {
-    f"CudaMps{name}" for name in ("WorkloadOftenSuspected", "GpuResetNeeded", "HardwareXid", "LogContradicted")
-}
+PERSISTENT = {"CudaMpsWorkloadOftenSuspected", "CudaMpsLogContradicted"}
 """The consequence of these events lasts longer than two minutes; their runbooks state how long they alert."""
 Value = Callable[[float, float], float | None]
 """The value of a series at a time, in seconds after the beginning and after the end of a failure. None: absent."""
@@ -155,6 +153,10 @@ FAILURES: Sequence[Failure] = (
         None,
         9,
     ),
+    _lasting(
+        "CudaMpsGpuResetNeeded", 400, "gpu_hardware_xid_timestamp_seconds gpu=0 xid=79 action=RESTART_BM", None, 9
+    ),
+    _lasting("CudaMpsHardwareXid", 600, "gpu_hardware_xid_timestamp_seconds gpu=0 xid=63 action=", None, 9),
     _lasting("CudaMpsLimitsDrifted", 1200, "server_limits_drifted daemon=a server=1", 0, 1),
     _lasting("CudaMpsGpuLost", 400, "gpu_up gpu=0", 1, 0, **{"exporter_source_up source=nvml": 1}),
     _lasting(

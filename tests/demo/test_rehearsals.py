@@ -14,12 +14,13 @@ from exporter.cli import main
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import CALM_SECONDS, FAILURES, PlannedFailure, Simulation, advance
 from exporter.metrics.catalogue import NodeCollector
+from exporter.model.settings import Mode
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
 from exporter.view import View
-from tests.alerts.files import rules, seconds
+from tests.alerts.files import Rule, rules, seconds
 from tests.clocks import HandClock
-from tests.simulated import POLICY
+from tests.simulated import ACTING, POLICY
 from tests.tools import needed, promtool
 
 RULES = Path(__file__).parents[2] / "alerts" / "cuda-mps.rules.yml"
@@ -65,30 +66,33 @@ NOT_RAISED = {
 
 
 @cache
-def scraped(failure: str) -> tuple[Series, list[tuple[Finding, ...]]]:
+def scraped(
+    failure: str, mode: Mode = Mode.OBSERVE, instance: str = "node1"
+) -> tuple[Series, list[tuple[Finding, ...]]]:
     """Return the samples of a demo with this failure, in promtool's notation, by their series; and its problems."""
+    policy = POLICY if mode is Mode.OBSERVE else ACTING
     clock, node = HandClock(STARTS_AT), initial_node()
     simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS, probes=failure in WITH_PROBES)
-    for second in advance(node, simulation, POLICY):
+    for second in advance(node, simulation, policy):
         node, _ = second
     lasts = FAILURES[failure].lasts
     simulation.plan([PlannedFailure(after=BEFORE, failure=failure, seconds=lasts)])
     series: Series = {}
     problems = []
     for scrape in range(int(BEFORE + lasts + AFTER) // SCRAPE_SECONDS):
-        found = {f'up{{instance="node1",job="{JOB}"}}': 1.0}
-        for metric in NodeCollector(View(node, client_min_age=15.0, policy=POLICY)).collect():
+        found = {f'up{{instance="{instance}",job="{JOB}"}}': 1.0}
+        for metric in NodeCollector(View(node, client_min_age=15.0, policy=policy)).collect():
             for sample in metric.samples if metric.name in FAMILIES or f"{metric.name}_total" in FAMILIES else ():
-                labels = {**sample.labels, "job": JOB, "instance": "node1"}
+                labels = {**sample.labels, "job": JOB, "instance": instance}
                 text = ",".join(f"{name}={json.dumps(value)}" for name, value in sorted(labels.items()))
                 found[f"{sample.name}{{{text}}}"] = float(sample.value)
         for name in found.keys() | series.keys():
             values = series.setdefault(name, ["_"] * scrape)
             gone = "stale" if values and values[-1] not in ("_", "stale") else "_"
             values.append(repr(found[name]) if name in found else gone)
-        problems.append(findings(node, clock.time, POLICY))
+        problems.append(findings(node, clock.time, policy))
         clock.time += SCRAPE_SECONDS
-        for second in advance(node, simulation, POLICY):
+        for second in advance(node, simulation, policy):
             node, _ = second
     return series, problems
 
@@ -143,18 +147,20 @@ def test_a_rehearsal_lasts_until_its_alert_fires(failure: str, tmp_path: Path) -
     promtool("test", "rules", file)
 
 
-def held(series: Series, steps: int, directory: Path) -> list[set[tuple[str, str, str]]]:
-    """Return the alerts whose expressions hold at each scrape, without their `for`: name, severity and daemon.
+def at_once(rule: Rule) -> str:
+    """Return the expression of an alert without the time that it waits for."""
+    if rule.alert in AS_LONG:
+        return f'ALERTS{{alertname="{rule.alert}", alertstate="firing"}}'
+    if rule.alert in ("CudaMpsDaemonDown", "CudaMpsDaemonDied"):
+        return re.sub("> 60$", "> 0", rule.expr, flags=re.MULTILINE).replace("> 30 < 105", "< 105")
+    return rule.expr
 
-    A rule that reads ALERTS reads those of the rules with their `for`.
-    """
-    text = RULES.read_text().replace("> 30 < 105", "< 105")
+
+def held(series: Series, steps: int, directory: Path) -> list[set[tuple[str, str, str]]]:
+    """Return the alerts whose expressions hold at each scrape, without their `for`: name, severity and daemon."""
+    text = RULES.read_text()
     added = [
-        {
-            "record": "held",
-            "expr": f'ALERTS{{alertname="{rule.alert}", alertstate="firing"}}' if rule.alert in AS_LONG else rule.expr,
-            "labels": {"alert": rule.alert, "severity": rule.severity},
-        }
+        {"record": "held", "expr": at_once(rule), "labels": {"alert": rule.alert, "severity": rule.severity}}
         for rule in rules()
     ]
     (directory / "rules.yml").write_text(text)

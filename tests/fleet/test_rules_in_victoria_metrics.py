@@ -1,10 +1,6 @@
 """VictoriaMetrics evaluates the recording rules as promtool does: with the series and results of promtool's tests."""
 
-import json
 import re
-import subprocess
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,9 +9,7 @@ import pytest
 from dashboards.parameters import DEFAULTS
 from dashboards.recording import groups
 from tests.alerts.files import ALERTS, read, seconds
-from tests.eventually import answering, eventually
-from tests.ports import free_address
-from tests.tools import needed
+from tests.victoria_metrics import Series, Store, running
 
 pytestmark = pytest.mark.systems
 
@@ -25,53 +19,13 @@ BEGAN = 20_000 * DAY
 """Each test has a day of its own."""
 
 LABEL = re.compile(r'(\w+)="(.*?)"')
-Labels = Mapping[str, str]
-Series = tuple[Labels, Sequence[float], Sequence[float]]
-"""Labels, values, and their times in seconds."""
-
-
-class Store:
-    """VictoriaMetrics at an address."""
-
-    def __init__(self, address: str) -> None:
-        self._url = f"http://{address}"
-
-    def read(self, path: str, body: bytes | None = None) -> bytes:
-        """Return an answer."""
-        with answering(), urllib.request.urlopen(f"{self._url}{path}", data=body, timeout=30) as response:
-            answer: bytes = response.read()
-        return answer
-
-    def write(self, series: Sequence[Series]) -> None:
-        """Write samples, and wait until they can be read."""
-        lines = (
-            json.dumps({"metric": labels, "values": values, "timestamps": [1000 * each for each in times]})
-            for labels, values, times in series
-        )
-        self.read("/api/v1/import", "\n".join(lines).encode())
-        self.read("/internal/force_flush")
-
-    def query(self, expression: str, at: float) -> Sequence[tuple[Labels, float]]:
-        """Return the samples of an expression at a time."""
-        query = urllib.parse.urlencode({"query": expression, "time": at, "nocache": 1})
-        found = json.loads(self.read("/api/v1/query", query.encode()))["data"]["result"]
-        return [(each["metric"], float(each["value"][1])) for each in found]
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """Without data."""
-    directory, address = tmp_path_factory.mktemp("victoria"), free_address()
-    options = (f"-storageDataPath={directory / 'data'}", f"-httpListenAddr={address}", "-retentionPeriod=100y")
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen([needed("victoria-metrics"), *options], stdout=log, stderr=log, cwd=directory)
-    running = Store(address)
-    try:
-        eventually(lambda: running.read("/health"))
-        yield running
-    finally:
-        process.kill()
-        process.wait()
+    with running(tmp_path_factory.mktemp("victoria")) as store:
+        yield store
 
 
 def values(text: str) -> Iterator[float | None]:

@@ -16,7 +16,7 @@ def by_name(texts: Any) -> dict[tuple[str, str], Any]:
 INSTALLED = by_name(yaml.load((fast_rules.ALERTS / "cuda-mps.rules.yml").read_text(), yaml.CSafeLoader))
 SHORT = by_name(fast_rules.rules())
 TIMES = re.compile(
-    r"(?<=[\[:])[0-9]+m?[smhd](?=[\]:])|(?<=offset )[0-9]+m?[sd]|(?<=[<>] )[0-9.]+(?= <|$)", re.MULTILINE
+    r"(?<=[\[:])[0-9]+m?[smhd](?=[\]:])|(?<=offset )[0-9]+m?[smhd]\b|(?<=[<>] )[0-9.]+(?= <|$)", re.MULTILINE
 )
 
 
@@ -26,8 +26,9 @@ def timeless(text: str) -> str:
 
 def test_a_minute_is_three_seconds() -> None:
     dead, refused = SHORT["CudaMpsDaemonDown", "critical"], SHORT["CudaMpsClientsRefused", "warning"]
-    died = SHORT["cuda_mps:daemon_died_seconds", None]
-    assert dead["for"] == "3000ms"
+    died = SHORT["CudaMpsDaemonDied", "critical"]
+    assert SHORT["CudaMpsServerFault", "critical"]["for"] == "3000ms"
+    assert "offset 3000ms" in dead["expr"]
     assert "[45000ms]" in refused["expr"]
     assert "offset 2250ms" in refused["expr"]
     assert "> 1.5 < 5.25\n" in died["expr"]
