@@ -285,7 +285,7 @@ class Processes:
             reading = self._proc.facts(pid)
         if reading is None:
             return None
-        environment = self._proc.variables(pid, CLIENT_LIMITS, intact=True)
+        environment = self._proc.variables(pid, CLIENT_LIMITS)
         return replace(reading, environment=environment, slurmstepd=self._workloads.slurmstepd(reading.cgroup))
 
     def _ending_parents(self, pids: Iterable[int]) -> Iterator[int]:
