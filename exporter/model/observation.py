@@ -434,6 +434,8 @@ class DaemonProcess:
     same_as: DaemonName | None = None  # Another daemon with the same pipe directory, by device and inode.
     foreign_owner: int | None = None
     """UID that owns the directory or the process there, if that user must not run this daemon."""
+    entered_by: int | None = None
+    """UID of the only user besides root who can enter the pipe directory, or can for certain; None if others can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

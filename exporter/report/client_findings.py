@@ -11,7 +11,7 @@ from exporter.parse.printable import printable
 from exporter.report.daemon_findings import FULL_RATIO
 from exporter.report.document import ManualStep
 from exporter.report.finding import MOST_COMMANDS, Finding
-from exporter.report.gpu_status import process_name, slowdown_text
+from exporter.report.gpu_status import MOST_NAMED, process_name, slowdown_text
 from exporter.report.problem import NodeProblem
 from exporter.report.problems import DaemonProblem
 from exporter.report.process_status import described
@@ -25,10 +25,9 @@ from exporter.report.remedy import (
     known,
     step_to_rerun,
 )
-from exporter.report.text import counted, duration_text, mebibytes, percent, workload_name
+from exporter.report.text import counted, duration_text, listed, mebibytes, percent, workload_name
 from exporter.report.watchdog_text import OBSERVES
 from exporter.state import limits
-from exporter.state.devices import serving_daemon, uses_gpu
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import workload_of
 from exporter.usage.capacity import gpu_sharing
@@ -161,9 +160,13 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
             held = "" if size is None else f" ({mebibytes(size)})"
             places.setdefault(pid, []).append(f"GPU {printable(gpu_name(node, uuid))}{held}")
             since[pid] = min(seen, since.get(pid, seen))
-    daemons = [each for gpu in gpus.values() if (each := serving_daemon(node, gpu.reading)) is not None]
-    directories = dict.fromkeys(each.pipe_directory for each in daemons)
-    is_down = any(each.ended and uses_gpu(node, each, uuid) for each in node.daemons.values() for uuid in gpus)
+    bypassed = {pid: gpu.bypassing_processes[pid].daemon or "" for gpu in gpus.values() for pid in gpu.bypassing}
+    daemons = [node.daemons[name] for name in dict.fromkeys(bypassed.values()) if name in node.daemons]
+    remedy, steps = NodeProblem.PROCESS_BYPASSING.definition.remedy, list[ManualStep]()
+    for daemon in daemons[:MOST_COMMANDS]:
+        those = [described(node, pid) for pid, name in bypassed.items() if name == daemon.name]
+        text = remedy if len(daemons) == 1 else f"{remedy} These are {listed(those, MOST_NAMED)}."
+        steps.append(ManualStep(text=text, commands=known(command_to_set(PIPE_DIRECTORY, daemon.pipe_directory))))
     rerun = step_to_rerun(node, places, "If their units, pods or jobs set the variable, restart these.")
     yield Finding(
         NodeProblem.PROCESS_BYPASSING,
@@ -182,13 +185,10 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
             for pid, on in places.items()
         ),
         outlook="They do not change to MPS while they run.",
-        follows=DaemonProblem.DAEMON_DOWN.definition.label if is_down else None,
+        follows=DaemonProblem.DAEMON_DOWN.definition.label if any(each.ended for each in daemons) else None,
         steps=(
             ManualStep(text="Find out why they bypass MPS.", commands=(DOCTOR,)),
-            ManualStep(
-                text=NodeProblem.PROCESS_BYPASSING.definition.remedy,
-                commands=known(*(command_to_set(PIPE_DIRECTORY, each) for each in directories))[:MOST_COMMANDS],
-            ),
+            *steps,
             *((rerun,) if rerun.commands else ()),
         ),
     )

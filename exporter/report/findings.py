@@ -123,7 +123,7 @@ def _handles(node: Node, daemon: Daemon, gpu: str, at: float) -> bool:
         return False
     released = watch.resumed_at is not None and watch.resumed_at >= at
     quarantined = watch.quarantine is not None and watch.quarantine.gpu == gpu
-    return quarantined or (released and uses_gpu(node, daemon, gpu))
+    return quarantined or (released and uses_gpu(node, daemon, gpu) is True)
 
 
 def _not_collected(node: Node, at: float) -> Iterable[Finding]:
