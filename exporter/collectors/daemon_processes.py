@@ -300,7 +300,9 @@ class PidFile:
         running_again = repeat and now.pid is not None
         if before is not None and not running_again and _key(before) == _key(now):
             return ()
-        now = replace(now, job_source=self._workloads.job_source(now.cgroup, now.pid))
+        closed = None if now.pid is None else location.pipe.closed()
+        entered_by = None if closed is None else closed[1]
+        now = replace(now, job_source=self._workloads.job_source(now.cgroup, now.pid), entered_by=entered_by)
         if not location.expected:
             # Add the processes of its job or pod, and those that ended since the last search or could not be read.
             earlier = () if before is None or identity_of(before) != identity_of(now) else before.peers

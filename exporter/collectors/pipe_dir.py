@@ -195,6 +195,16 @@ class Directory:
             return mount_type(mounts, Path(f"/proc/self/fdinfo/{descriptor}").read_text())
         return None
 
+    def closed(self) -> "tuple[Directory, int] | None":
+        """Return the first directory of the path that other users cannot enter, and its owner; None also if unknown."""
+        for path in (*reversed(self.path.parents), self.path):
+            directory = Directory(path, self.root)
+            with contextlib.suppress(OSError), directory.opened() as descriptor:
+                status = os.fstat(descriptor)
+                if not status.st_mode & stat.S_IXOTH:
+                    return directory, status.st_uid
+        return None
+
     def owner(self, name: str) -> int | None:
         """Return the UID of the owner of a file in it; None if there is none. A link is not followed."""
         try:

@@ -21,7 +21,7 @@ from exporter.clock import Clock
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import AddressRanges, ProcessReading
 from exporter.parse import proc
-from exporter.parse.proc import is_environment_intact
+from exporter.parse.proc import is_environment_intact, stable_command
 
 
 def read_memory(pid: int, start: int, size: int) -> bytes:
@@ -154,7 +154,9 @@ class Proc:
             parent = None
             if (parent_pid := self.parent_pid(pid)) and (parent_ticks := self.start_ticks(parent_pid)) is not None:
                 parent = ProcessIdentity(pid=parent_pid, start_ticks=parent_ticks)
+            arguments = self._bytes(pid, "cmdline", _MAX_BYTES) or b""
             with process.oneshot():
+                executable = _executable(process)
                 return ProcessReading(
                     at=self._clock.now(),
                     pid=pid,
@@ -162,8 +164,8 @@ class Proc:
                     started=process.create_time(),
                     uid=uid,
                     user=_user_name(uid),
-                    command=_encodable(process.name()),
-                    executable=_executable(process),
+                    command=stable_command(_encodable(process.name()), arguments, executable),
+                    executable=executable,
                     cgroup=self.text(pid, "cgroup"),
                     parent=parent,
                 )
@@ -173,12 +175,13 @@ class Proc:
                 return None
             raise OSError(getattr(error, "errno", None) or EIO, f"process {pid} cannot be read") from error
 
-    def variables(self, pid: int, names: Iterable[str], *, intact: bool = False) -> Mapping[str, str] | None:
-        """Return those a process was started with; None if unreadable or, if `intact`, overwritten. Needs ptrace."""
+    def variables(self, pid: int, names: Iterable[str]) -> Mapping[str, str] | None:
+        """Return those a process was started with; None if unreadable or overwritten. Needs ptrace."""
         environment = self._bytes(pid, "environ", _MAX_BYTES)
         if environment is None:
             environment = self._environment_in_memory(pid)
-        if environment is None or (intact and not is_environment_intact(environment)):
+        arguments = self._bytes(pid, "cmdline", _MAX_BYTES)
+        if environment is None or arguments is None or not is_environment_intact(environment, arguments):
             return None
         wanted = {name.encode() for name in names}
         pairs = (variable.partition(b"=") for variable in environment.split(b"\0"))

@@ -299,7 +299,7 @@ class Processes:
             reading = self._proc.facts(pid)
         if reading is None:
             return None
-        environment = self._proc.variables(pid, CLIENT_LIMITS, intact=True)
+        environment = self._proc.variables(pid, CLIENT_LIMITS)
         reading = replace(reading, environment=environment, job_source=self._workloads.job_source(reading.cgroup, pid))
         return replace(reading, unit_users=self._unit_users(reading, users))
 

@@ -7,6 +7,7 @@ from exporter.model.node import CollectorName, Gpu
 from exporter.model.reason import ReasonCode
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
 from exporter.parse.mps_variables import (
+    hides_gpus,
     is_device_visible,
     parse_memory_limits,
     parse_percentage,
@@ -16,7 +17,14 @@ from exporter.report.finding import Finding
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import gpu_text
-from exporter.state.devices import device_count, gpus_by_ordinal, is_from_volta, serves_gpu, serving_daemon
+from exporter.state.devices import (
+    device_count,
+    gpus_by_ordinal,
+    is_from_volta,
+    serves_gpu,
+    serves_user,
+    serving_daemons,
+)
 from exporter.state.limits import BEFORE_VOLTA
 
 _DRIVER_COMMANDS = "modprobe nvidia", "nvidia-smi", "ldconfig -p | grep libnvidia-ml"
@@ -57,9 +65,8 @@ def compute_mode(facts: Facts) -> Iterator[Finding]:
 
     Set EXCLUSIVE_PROCESS before the daemon starts. A reboot resets it.
     """
-    served = {gpu.reading.gpu for gpu in _served(facts)}
     for gpu in facts.node.gpus.values():
-        commands = (f"nvidia-smi -i {gpu.reading.index or 0} -c EXCLUSIVE_PROCESS",)
+        commands = (f"nvidia-smi -i {gpu.reading.gpu} -c EXCLUSIVE_PROCESS",)
         if gpu.reading.compute_mode == "prohibited":
             yield compute_mode.finding(
                 gpu_text(facts.node, gpu.reading.gpu),
@@ -67,7 +74,10 @@ def compute_mode(facts: Facts) -> Iterator[Finding]:
                 commands=commands,
                 rated=Severity.CRITICAL,
             )
-        elif gpu.reading.compute_mode == "default" and gpu.reading.gpu in served:
+        elif gpu.reading.compute_mode == "default" and any(
+            serves_user(each, None) for each in serving_daemons(facts.node, gpu.reading)
+        ):
+            # The mode would lock out all users but that of a private daemon.
             count = len(gpu.bypassing)
             yield compute_mode.finding(
                 gpu_text(facts.node, gpu.reading.gpu),
@@ -92,7 +102,7 @@ def mig(facts: Facts) -> Iterator[Finding]:
         if gpu.reading.mig_mode:
             yield mig.finding(
                 gpu_text(facts.node, gpu.reading.gpu),
-                commands=("nvidia-smi -L", f"nvidia-smi -i {gpu.reading.index or 0} -mig 0"),
+                commands=("nvidia-smi -L", f"nvidia-smi -i {gpu.reading.gpu} -mig 0"),
             )
 
 
@@ -151,7 +161,7 @@ def visible_devices_wrong(facts: Facts) -> Iterator[Finding]:
     """
     listed = {} if nvml_problem(facts) else {uuid: gpu.reading.index for uuid, gpu in facts.node.gpus.items()}
     for daemon, each in facts.running():
-        unknown = _unknown_device(each.process, listed)
+        unknown = _unknown_device(each.process, listed, needed=daemon.declared.expected)
         if unknown is not None:
             yield visible_devices_wrong.finding(
                 daemon_label(each),
@@ -171,11 +181,11 @@ def visible_devices_wrong(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _unknown_device(process: ProcessFacts, ordinals: Mapping[str, int | None]) -> str | None:
-    """Return the first entry that names none of these GPUs. A MIG instance ends the list, and -1 behind a GPU."""
+def _unknown_device(process: ProcessFacts, ordinals: Mapping[str, int | None], *, needed: bool = False) -> str | None:
+    """Return the first entry that names no GPU. A MIG instance, or what hides unneeded GPUs, ends the list."""
     visible = process.variable(VISIBLE_DEVICES)
     for number, entry in enumerate(() if visible is None or not ordinals else visible_device_entries(visible)):
-        if entry.startswith("MIG") or (entry == "-1" and number > 0):
+        if entry.startswith("MIG") or (hides_gpus(entry) and (number > 0 or not needed)):
             return None
         if not any(is_device_visible(entry, ordinal, uuid) for uuid, ordinal in ordinals.items()):
             return shown(entry) or "empty"
@@ -240,11 +250,11 @@ def _wrong_limits(limits: Mapping[str, int | None], ordinals: Mapping[str, int],
         elif not size:
             yield f"the limit of device {ordinal} is not a size."
         elif ordinal >= devices > 0:
-            yield f"device {ordinal} is not visible. The number of visible devices is {devices}."
+            yield f"device {ordinal} is not visible. The number of visible devices is {devices} at most."
 
 
 def _served(facts: Facts) -> Iterator[Gpu]:
     """Yield the GPUs that a known daemon serves, or would serve if it ran."""
     for gpu in facts.node.gpus.values():
-        if gpu.reading.problem is None and serving_daemon(facts.node, gpu.reading) is not None:
+        if gpu.reading.problem is None and any(serving_daemons(facts.node, gpu.reading)):
             yield gpu

@@ -33,7 +33,6 @@ from exporter.parse.protocol3 import PROTOCOL
 from exporter.report.finding import Finding
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import Situation
-from exporter.state.devices import serving_daemon
 from exporter.view import gpu_name
 
 _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
@@ -68,17 +67,10 @@ def process_bypassing(facts: Facts) -> Iterator[Finding]:
                 situation=Situation.CONTAINER_WITHOUT_DIRECTORY,
                 commands=(f"docker run --ipc=host -v {directory}:{directory} -e {PIPE_DIRECTORY}={directory} IMAGE",),
             )
-        if each.process.uid and process.uid not in (None, each.process.uid):
-            yield finding(
-                details=f"The daemon serves only its own user, UID {each.process.uid}.",
-                situation=Situation.DAEMON_OF_ANOTHER_USER,
-                commands=("systemctl enable --now nvidia-cuda-mps",),
-            )
-        elif reaches:
-            yield finding(
-                details="They have the daemon's directory: they started while no daemon ran.",
-                advice="To make such a process fail instead, set the compute mode to EXCLUSIVE_PROCESS.",
-            )
+        if reaches:
+            # The compute mode concerns all users.
+            advice = "" if each.process.uid else "To make such a process fail instead, set EXCLUSIVE_PROCESS."
+            yield finding(details="They have the daemon's directory: they started while no daemon ran.", advice=advice)
 
 
 @check(Severity.WARNING, *_NEEDS)
@@ -134,14 +126,11 @@ def exporter_pid_namespace(facts: Facts) -> Iterator[Finding]:
 def bypassing(facts: Facts) -> Iterator[tuple[Daemon, DaemonFacts, ProcessFacts, str]]:
     """Yield the bypassing processes of known environment, with the daemon of the GPU and the GPU's name."""
     for gpu in facts.node.gpus.values():
-        daemon = serving_daemon(facts.node, gpu.reading)
-        running = facts.daemons_of(daemon.name) if daemon is not None else ()
-        if daemon is None or not running or running[0].process.pipe is None:
-            continue
-        for pid in gpu.bypassing:
-            process = facts.processes.get(pid)
-            if process is not None and process.variables is not None:
-                yield daemon, running[0], process, printable(gpu_name(facts.node, gpu.reading.gpu))
+        label = printable(gpu_name(facts.node, gpu.reading.gpu))
+        for process in (facts.processes[pid] for pid in gpu.bypassing if pid in facts.processes):
+            running = facts.daemons_of(gpu.bypassing_processes[process.pid].daemon or "")
+            if running and running[0].process.pipe is not None and process.variables is not None:
+                yield facts.node.daemons[running[0].name], running[0], process, label
 
 
 def _connecting(facts: Facts) -> Iterator[tuple[DaemonFacts, ProcessFacts]]:

@@ -54,7 +54,8 @@ from exporter.parse.printable import is_service_name
 from exporter.parse.proc import Capability, effective_capabilities, effective_user, group_ids, max_open_files
 from exporter.report.findings import lost_gpus
 from exporter.report.reasons import reason_text, source_text
-from exporter.state.devices import serving_daemon
+from exporter.report.text import listed
+from exporter.state.devices import serves_gpu, serving_daemons
 from exporter.status_client import NAME, peer_of, unix_socket
 from exporter.web.web_config import WebSecurity
 
@@ -203,25 +204,15 @@ def _directory_facts(directory: Directory) -> DirectoryFacts:
             with contextlib.suppress(FileNotFoundError):
                 found = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
                 files |= {name: stat.S_IMODE(found)} if is_kind(found) else {}
-    pipe_files = directory.files()
+    pipe_files, closed = directory.files(), directory.closed()
     return DirectoryFacts(
         path=_path_here(directory),
-        closed=_closed(directory, mode),
+        closed=closed and _path_here(closed[0]),
         writable=bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX,
         pid=None if pipe_files is None else pipe_files.pid,
         pid_file_mode=files.get(PID_FILE),
         log_fifo_mode=files.get(FIFO),
     )
-
-
-def _closed(directory: Directory, mode: int) -> str | None:
-    """Return the first directory of the path that other users cannot enter."""
-    for parent in reversed(directory.path.parents):
-        above = Directory(parent, directory.root)
-        with contextlib.suppress(OSError), above.opened() as descriptor:
-            if not os.fstat(descriptor).st_mode & stat.S_IXOTH:
-                return _path_here(above)
-    return None if mode & stat.S_IXOTH else _path_here(directory)
 
 
 def _path_here(directory: Directory) -> str:
@@ -465,16 +456,23 @@ def not_examined(facts: Facts) -> Iterator[NotExamined]:
         yield NotExamined(area=Area.LAUNCHES, reason="only root can test the kernel", commands=ATTRIBUTION_AS_ROOT)
     of_daemons = [each.process for each in facts.daemons]
     for area, processes in ((Area.DAEMONS, of_daemons), (Area.PROCESSES, facts.processes.values())):
-        unreadable = [str(process.pid) for process in processes if process.variables is None]
+        without = [process for process in processes if process.variables is None]
+        # If the root of a process can be opened, its environment can be read.
+        overwritten = [str(process.pid) for process in without if process.shared_memory is not None]
+        unreadable = [str(process.pid) for process in without if process.shared_memory is None]
         if unreadable:
-            more = f" and {len(unreadable) - 5} more" if len(unreadable) > 5 else ""
-            yield _needs_root(area, f"the environment of PID {', '.join(unreadable[:5])}{more} cannot be read")
-    if any(
-        not gpu.bypassing_known and not gpu.reading.mig_mode and serving_daemon(node, gpu.reading) is not None
-        for gpu in node.gpus.values()
-    ):
+            yield _needs_root(area, f"the environment of PID {listed(unreadable, 5)} cannot be read")
+        if overwritten:
+            reason = f"PID {listed(overwritten, 5)} has overwritten its environment, as with a process title"
+            yield NotExamined(area=area, reason=reason, fix="See where the process is started.")
+    unknown = [gpu.reading for gpu in node.gpus.values() if not gpu.bypassing_known and not gpu.reading.mig_mode]
+    unseen = [each for each in node.daemons.values() if each.is_reported(node.at) and not each.runtime.seen_on]
+    if any(any(serving_daemons(node, reading)) for reading in unknown):
         reason = "bypassing processes are unknown while a daemon does not list its servers"
         yield NotExamined(area=Area.PROCESSES, reason=reason, reported=True)
+    elif any(serves_gpu(node, daemon, reading) is None for daemon in unseen for reading in unknown):
+        reason = "the GPUs of a daemon, and so processes that bypass it, are unknown until its first client connects"
+        yield NotExamined(area=Area.PROCESSES, reason=reason)
     if sum(1 for _ in cuda_processes(node)) > MAX_PROCESSES:
         reason = f"there are more than {MAX_PROCESSES} CUDA processes"
         yield NotExamined(

@@ -119,7 +119,7 @@ def _may_belong(node: Node, daemon: Daemon, incident: Incident, xid: IncidentXid
         return False
     if xid.gpu is not None and incident.gpus and not devices.is_same_or_parent(node, xid.gpu, incident.gpus):
         return False
-    if xid.gpu in node.gpus and not devices.uses_gpu(node, daemon, xid.gpu or ""):
+    if xid.gpu in node.gpus and devices.uses_gpu(node, daemon, xid.gpu or "") is False:
         return False
     return xid.pid is None or not _is_of_others(node, daemon, xid.pid)
 

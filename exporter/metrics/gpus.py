@@ -4,7 +4,7 @@ A GPU that NVML could not read has no values; it is only reported as not up. An 
 as the kernel log or NVML's events can be read. A count stays, also when both sources fail or the GPU is gone.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import islice
 from math import fsum
@@ -20,7 +20,7 @@ from exporter.model.usage import GpuUsage, Method, Share, SharedAccount, Usage
 from exporter.parse.cgroup import claim_uid
 from exporter.parse.kernel_log import REBOOT, RESET
 from exporter.parse.printable import printable
-from exporter.state.devices import serving_daemon
+from exporter.state.devices import serving_daemons
 from exporter.state.gpus import sharing_mode
 from exporter.state.processes import workload_of
 from exporter.state.xids import WELL_KNOWN, unresolved
@@ -66,8 +66,9 @@ def _driver(view: View) -> Rows:
 def _bypassing_counts(view: View) -> Samples:
     for labels, gpu in _GPU.items(view):
         if gpu.bypassing_known:
-            daemon = serving_daemon(view.node, gpu.reading)
-            yield ("" if daemon is None else daemon.name, *labels), len(gpu.bypassing)
+            first = next((daemon.name for daemon in serving_daemons(view.node, gpu.reading)), "")
+            counts = Counter(gpu.bypassing_processes[pid].daemon or "" for pid in gpu.bypassing)
+            yield from (((name, *labels), count) for name, count in (counts or {first: 0}).items())
 
 
 def _bypassing(view: View) -> Rows:
@@ -143,7 +144,8 @@ GPUS = Group(
         ),
     ).help("Energy of the GPU since the driver was loaded, at least."),
     Series("cuda_mps_bypassing_processes", ("daemon", "gpu"), _bypassing_counts).help(
-        "CUDA processes that bypass MPS on a GPU that the daemon (the first of several) serves or should serve."
+        "CUDA processes that bypass the daemon on a GPU that it serves or should serve. Without any, the first of "
+        "several daemons has a 0."
     ),
     info(
         "cuda_mps_bypassing_process_info",

@@ -194,6 +194,7 @@ class DaemonRuntime:
     stdout_in_journal: bool | None = None  # Whether that stdout may be the journal; None if that is unknown.
     visible_devices: str | None = None
     devices: Mapping[int, GpuUuid] = field(default_factory=dict)  # GPUs by ordinal, as the daemon last listed them.
+    seen_on: frozenset[GpuUuid] = frozenset()  # GPUs on which NVML has shown its servers or clients.
     addresses: Mapping[GpuUuid, str] = field(default_factory=dict)
     """PCI addresses of these GPUs, and of the MLOPart devices into which servers divide them."""
     lists_partitions: bool = False  # Whether the daemon last listed static SM partitions, with protocol 3.

@@ -40,10 +40,14 @@ class SharingMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BypassingProcess:
-    """A process on a GPU that is not a client of a known daemon; it is `confirmed` after a second reading."""
+    """A process on a GPU that is not a client of a known daemon; it is `confirmed` after a second reading.
+
+    It bypasses the `daemon` there that certainly serves its user; None if there is none.
+    """
 
     first_seen: float
     confirmed: bool = False
+    daemon: DaemonName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,7 @@ class Gpu:
     """Since when each PID is in NVML's MPS list, which also shows refused clients."""
     mps_left: Mapping[int, float] = field(default_factory=dict)  # When each PID was first missing from that list.
     bypassing_processes: Mapping[int, BypassingProcess] = field(default_factory=dict)
-    bypassing_known: bool = False  # Whether the last reading showed which processes bypass MPS.
+    bypassing_known: bool = False  # Whether the last reading showed which processes do not use MPS.
     energy: MonotonicCounter | None = None  # In millijoules.
     rejected_energy: MonotonicCounter | None = None
     """The energy counter of the last reading, if that could not be true."""
@@ -73,7 +77,12 @@ class Gpu:
 
     @property
     def bypassing(self) -> tuple[int, ...]:
-        """PIDs of the confirmed bypassing processes; none if the last reading lacks a list of processes."""
+        """PIDs of those that a daemon of the GPU would serve."""
+        return tuple(pid for pid in self.outside if self.bypassing_processes[pid].daemon is not None)
+
+    @property
+    def outside(self) -> tuple[int, ...]:
+        """PIDs of the confirmed processes outside MPS; none if the last reading lacks a list of processes."""
         if self.reading.compute_processes is None or self.reading.mps_processes is None:
             return ()
         return tuple(pid for pid, each in self.bypassing_processes.items() if each.confirmed)

@@ -452,6 +452,8 @@ class DaemonProcess:
     """UID that owns the directory or the process there, if that user must not run this daemon."""
     directory: DirectoryReading | None = None
     """Its pipe directory, if that lacks the socket or has another PID than the daemon's; None also if it is unread."""
+    entered_by: int | None = None
+    """UID of the only user besides root who can enter the pipe directory, or can for certain; None if others can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

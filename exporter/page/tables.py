@@ -36,7 +36,7 @@ MOST_BRIDGES = 4
 NBSP = "\N{NO-BREAK SPACE}"
 
 _SERVER_SEVERITIES = {"active": Severity.WELL, "fault": Severity.CRITICAL, None: Severity.UNKNOWN}
-_WITHOUT_MPS = {"bypassing": (Severity.WARNING, "bypasses MPS"), "other": (Severity.UNKNOWN, "unknown whether by MPS")}
+_WITHOUT_MPS = {"bypassing": (Severity.WARNING, "bypasses MPS"), "other": (Severity.UNKNOWN, "without MPS, or unknown")}
 _TD, _TH = Markup("<td>"), Markup('<th scope="row">')
 
 

@@ -12,6 +12,10 @@ from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PER_CONTEXT_PARTIT
 
 _SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 _SHIFT = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_ORDINAL = re.compile(r"[0-9]{1,3}")
+_HIDING = re.compile(r"|-[0-9]+|[0-9]{4,}|nodevfiles|none|void", re.IGNORECASE)
+"""HTCondor sets 10000, Slurm NoDevFiles, NVIDIA's container runtime void or none, and others -1 or nothing."""
+
 _MAX_VALUE = 2048
 """A longer value may be truncated, and is not used."""
 
@@ -66,22 +70,31 @@ def visible_device_entries(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(","))
 
 
-def is_device_visible(text: str | None, index: int | None, uuid: str, older_name: str = "") -> bool:
-    """Return whether CUDA_VISIBLE_DEVICES leaves a GPU visible; if it is not set, all GPUs are visible.
+def is_device_visible(text: str, index: int | None, uuid: str, older_name: str = "") -> bool:
+    """Return whether CUDA_VISIBLE_DEVICES leaves a GPU visible.
 
-    Ordinals are taken as NVML's indices. This holds if all GPUs are alike, or CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    Ordinals are taken as NVML's indices. This holds if the process sees all GPUs of the node, and they are alike or
+    CUDA_DEVICE_ORDER is PCI_BUS_ID. Without an `index`, no ordinal names the GPU.
     As in CUDA, -1 ends the list, and a UUID may be abbreviated. `older_name` is that of a MIG instance before R470.
     """
-    if text is None:
-        return True
     for entry in visible_device_entries(text):
         if entry == "-1":
             return False
-        if entry and entry in (str(index), older_name):
+        if entry and entry in (older_name, "" if index is None else str(index)):
             return True
         if entry.startswith(("GPU-", "MIG-")) and uuid.startswith(entry):
             return True
     return False
+
+
+def has_ordinals(text: str) -> bool:
+    """Return whether an entry may be the number of a GPU, which counts the GPUs that the process sees."""
+    return any(map(_ORDINAL.fullmatch, visible_device_entries(text)))
+
+
+def hides_gpus(entry: str) -> bool:
+    """Return whether an entry hides all further GPUs on purpose, as in jobs without GPUs."""
+    return _HIDING.fullmatch(entry) is not None
 
 
 def visible_gpu_uuids(text: str, gpus: Mapping[str, int | None]) -> tuple[str, ...]:

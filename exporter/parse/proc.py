@@ -37,9 +37,37 @@ def is_mps_name(name: str) -> bool:
     return _MPS_NAME.search(name) is not None
 
 
-def is_environment_intact(environment: bytes) -> bool:
-    """Return whether all of /proc/PID/environ is assignments: not in execve(2), nor after setproctitle wrote it."""
-    return all(b"=" in variable for variable in environment.removesuffix(b"\0").split(b"\0"))
+_ASSIGNMENT = re.compile(rb"[^\s=]+=")
+_LONGEST_TITLE = 4095  # The kernel shows at most a page of a title that is longer than the arguments were.
+_TITLE = re.compile(r"[\s:=(\[]")
+_WORD = re.compile(r"[A-Za-z]+(?:[._-][A-Za-z]+)*")
+
+
+def is_environment_intact(environment: bytes, arguments: bytes) -> bool:
+    """Return whether /proc/PID/environ has what the process was started with, given /proc/PID/cmdline.
+
+    A process that shows a title (setproctitle, Perl, nginx, sshd) writes it over its arguments and the environment
+    behind them, and fills the rest with NUL bytes or spaces. If the title is longer than the arguments were, the kernel
+    shows all of it as the only argument. Then the environment begins with its end, which may look like an assignment.
+    An empty environment is not believed: it is empty during execve(2) too.
+    """
+    variables, title = environment.removesuffix(b"\0").split(b"\0"), arguments.rstrip(b"\0 ")
+    is_end = title.endswith(variables[0].rstrip(b" ")) or len(title) >= _LONGEST_TITLE
+    return all(map(_ASSIGNMENT.match, variables)) and (b"\0" in title or not is_end)
+
+
+def stable_command(name: str, arguments: bytes, program: str | None) -> str:
+    """Return the name of a process; if it shows a title, its `program` and the first word of the title.
+
+    The rest of a title may change all the time: Ray shows `ray::IDLE`, and then each task.
+    """
+    title, executable = arguments.rstrip(b"\0"), (program or "").rpartition("/")[2].removesuffix(_DELETED)
+    is_padded = b"\0" not in title and len(arguments) - len(title) > 1
+    if executable.startswith(name) or not (is_padded or _TITLE.search(name)):
+        return name
+    word = _WORD.match(name)
+    first = "" if word is None or word[0] == executable else word[0]
+    return " ".join(filter(None, (executable, first))) or name
 
 
 def max_open_files(text: str) -> int | None:

@@ -14,7 +14,7 @@ from exporter.parse.proc import MpsProgram, is_on_network, mps_program
 from exporter.report.daemon_findings import FULL_RATIO
 from exporter.report.document import ManualStep
 from exporter.report.finding import MOST_COMMANDS, Finding
-from exporter.report.gpu_status import process_name, slowdown_text
+from exporter.report.gpu_status import MOST_NAMED, process_name, slowdown_text
 from exporter.report.problem import NodeProblem, Severity
 from exporter.report.problems import DaemonProblem
 from exporter.report.process_status import described
@@ -22,7 +22,7 @@ from exporter.report.reasons import reason_text
 from exporter.report.remedy import (
     DOCTOR,
     address_of,
-    client_count,
+    clients_beside,
     command_to_end,
     command_to_set,
     commands_to_restart,
@@ -31,10 +31,10 @@ from exporter.report.remedy import (
     known,
     step_to_rerun,
 )
-from exporter.report.text import counted, duration_text, mebibytes, percent, workload_name
+from exporter.report.text import counted, duration_text, listed, mebibytes, percent, workload_name
 from exporter.report.watchdog_text import OBSERVES
 from exporter.state import limits
-from exporter.state.devices import serving_daemon, serving_daemons, usable_gpus, uses_gpu
+from exporter.state.devices import serving_daemons, usable_gpus
 from exporter.state.gpus import used_bytes
 from exporter.state.known_daemons import named_pids
 from exporter.state.processes import workload_of
@@ -168,9 +168,13 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
             held = "" if size is None else f" ({mebibytes(size)})"
             places.setdefault(pid, []).append(f"GPU {printable(gpu_name(node, uuid))}{held}")
             since[pid] = min(seen, since.get(pid, seen))
-    daemons = [each for gpu in gpus.values() if (each := serving_daemon(node, gpu.reading)) is not None]
-    directories = dict.fromkeys(each.pipe_directory for each in daemons)
-    is_down = any(each.ended and uses_gpu(node, each, uuid) for each in node.daemons.values() for uuid in gpus)
+    bypassed = {pid: gpu.bypassing_processes[pid].daemon or "" for gpu in gpus.values() for pid in gpu.bypassing}
+    daemons = [node.daemons[name] for name in dict.fromkeys(bypassed.values()) if name in node.daemons]
+    remedy, steps = NodeProblem.PROCESS_BYPASSING.definition.remedy, list[ManualStep]()
+    for daemon in daemons[:MOST_COMMANDS]:
+        those = [described(node, pid) for pid, name in bypassed.items() if name == daemon.name]
+        text = remedy if len(daemons) == 1 else f"{remedy} These are {listed(those, MOST_NAMED)}."
+        steps.append(ManualStep(text=text, commands=known(command_to_set(PIPE_DIRECTORY, daemon.pipe_directory))))
     rerun = step_to_rerun(node, places, "If their units, pods or jobs set the variable, restart these.")
     yield Finding(
         NodeProblem.PROCESS_BYPASSING,
@@ -189,13 +193,10 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
             for pid, on in places.items()
         ),
         outlook="They do not change to MPS while they run.",
-        follows=DaemonProblem.DAEMON_DOWN.definition.label if is_down else None,
+        follows=DaemonProblem.DAEMON_DOWN.definition.label if any(each.ended for each in daemons) else None,
         steps=(
             ManualStep(text="Find out why they bypass MPS.", commands=(DOCTOR,)),
-            ManualStep(
-                text=NodeProblem.PROCESS_BYPASSING.definition.remedy,
-                commands=known(*(command_to_set(PIPE_DIRECTORY, each) for each in directories))[:MOST_COMMANDS],
-            ),
+            *steps,
             *((rerun,) if rerun.commands else ()),
         ),
     )
@@ -303,7 +304,11 @@ def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[F
             facts=(fact,) if taken else (),
             steps=(
                 ManualStep(text=f"{'Change no file there. ' if taken else ''}Wait until its clients have ended."),
-                *((ManualStep(text=end, commands=commands, ends=client_count(daemon)),) if commands else ()),
+                *(
+                    (ManualStep(text=end, commands=commands, ends=clients_beside(node, daemon, policy)),)
+                    if commands
+                    else ()
+                ),
                 *((ManualStep(text="Start the daemon with a directory that only this node has."),) if taken else ()),
             ),
         )

@@ -49,7 +49,7 @@ from exporter.report.remedy import (
 from exporter.report.text import counted, duration_text, failed_starts_text, mebibytes, pid_text
 from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
 from exporter.state import servers
-from exporter.state.devices import serves_gpu, uses_gpu
+from exporter.state.devices import serves_gpu
 from exporter.state.lifecycle import STARTING_SECONDS
 from exporter.state.processes import is_suspended, state_of_daemon
 from exporter.view import View, clients_of
@@ -402,7 +402,8 @@ def _steps(
                 return (_WAIT, cause)
             if suspended:
                 return (*_steps_to_resume(daemon, watch), *(() if acts else (to_start,)))
-            bypass = [pid for uuid, gpu in node.gpus.items() if uses_gpu(node, daemon, uuid) for pid in gpu.bypassing]
+            bypassing = [(pid, gpu.bypassing_processes[pid]) for gpu in node.gpus.values() for pid in gpu.bypassing]
+            bypass = [pid for pid, process in bypassing if process.daemon == daemon.name]
             restart = (step_to_rerun(node, bypass, "Restart the processes that bypass MPS."),) if bypass else ()
             return (to_start, *restart, cause)
         case DaemonProblem.DAEMON_UNRESPONSIVE:

@@ -202,10 +202,11 @@ class SlowdownStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess(ProcessStatus):
-    """A process on a GPU. `role` is `client`, `bypassing`, `server` or, if that is unknown, `other`.
+    """A process on a GPU. `role` is `client`, `bypassing`, `server` or `other`.
 
-    `sm_ratio` is what it used, with one standard error. What follows `method` is known of clients only: what they may
-    use, and whether their launches are `watched`.
+    `other` is a process of a user that no daemon of the GPU serves, or one that may be any of these. `sm_ratio` is what
+    it used, with one standard error. What follows `method` is known of clients only: what they may use, and whether
+    their launches are `watched`.
     """
 
     role: str

@@ -96,7 +96,7 @@ def _gpu(
         label, severity = "cannot be read", NodeProblem.GPU_UNREADABLE.definition.severity
     held, used = used_bytes(reading), {} if sharing is None else sharing.recent.shares
     clients = {} if sharing is None else {each.client.pid: each for each in sharing.clients}
-    pids = sorted({*held, *gpu.bypassing, *clients}, key=lambda pid: (-held.get(pid, 0), pid))
+    pids = sorted({*held, *gpu.outside, *clients}, key=lambda pid: (-held.get(pid, 0), pid))
 
     def process(pid: int) -> GpuProcess:
         share = used.get(pid)
@@ -285,7 +285,7 @@ def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
             f"{process_name(node, pid)} used {with_error(share.sm, share.error)}"
             for pid, share in found.bypassing.items()
         ]
-        yield f"bypassing MPS: {listed(uses, MOST_NAMED)} of its SMs"
+        yield f"without MPS: {listed(uses, MOST_NAMED)} of its SMs"
     if found.departed_sm >= LEAST_SHOWN:
         yield f"exited processes used another {percent(found.departed_sm)} of its SMs {_recently(found)}"
     if found.unwatched:

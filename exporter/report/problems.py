@@ -362,7 +362,6 @@ class Situation(Enum):
         "and its clients."
     )
     CONTAINER_WITHOUT_DIRECTORY = "Mount the pipe directory and /dev/shm into the container."
-    DAEMON_OF_ANOTHER_USER = "Run the daemon as root, if several users share the GPU."
     LOG_TO_STDOUT = (
         "Append (>>) the daemon's standard output to the file stdout.log in its log directory, as "
         "nvidia-cuda-mps.service does. Or start the daemon with -d instead of -f. Both need a restart, which ends "

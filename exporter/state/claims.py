@@ -234,7 +234,8 @@ def _client_disconnect(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     if last_shown is not None:
         return Verdict.REFUTED if last_shown > claim.at + REFUTED_SECONDS else Verdict.OPEN
     # NVML's lists show all clients, except those of a GPU in MIG mode.
-    readings = [reading for reading in devices.usable_gpus(node).values() if devices.serves_gpu(node, daemon, reading)]
+    usable = devices.usable_gpus(node).values()
+    readings = [each for each in usable if devices.serves_gpu(node, daemon, each) is not False]
     complete = (each.at > claim.at and each.mps_processes is not None and not each.mig_mode for each in readings)
     if readings and all(complete):
         return Verdict.CONFIRMED
@@ -343,7 +344,7 @@ def _may_be_of_server(node: Node, daemon: Daemon, server: Server, xid: IncidentX
     does it at the end of another server, which may have faulted.
     """
     gpu = None if xid.gpu is None else node.gpus.get(xid.gpu)
-    if gpu is not None and not devices.uses_gpu(node, daemon, gpu.reading.gpu):
+    if gpu is not None and devices.uses_gpu(node, daemon, gpu.reading.gpu) is False:
         return False
     if xid.pid is not None:
         of_server = xid.pid == server.pid or _is_client_of(daemon, server, xid.pid)

@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import ClaimKind, Daemon, with_runtime
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
 from exporter.parse.control_reply import DEVICE_QUERY
 from exporter.parse.kernel_log import parse_bus_id
-from exporter.parse.mps_variables import is_device_visible, visible_gpu_uuids
+from exporter.parse.mps_variables import has_ordinals, is_device_visible, visible_device_entries, visible_gpu_uuids
 
 VOLTA = 7  # The major compute capability of Volta.
 MOST_DEVICES = 64  # No machine has more. Log lines and replies about further devices are ignored.
@@ -49,20 +49,40 @@ def physical_gpus(node: Node, daemon: Daemon, uuids: Iterable[GpuUuid]) -> set[G
     return {physical_gpu(node, daemon, uuid) or uuid for uuid in uuids}
 
 
-def serves_gpu(node: Node, daemon: Daemon, gpu: GpuReading) -> bool:
-    """Return whether the daemon has this GPU or MIG instance: by its own list, else by CUDA_VISIBLE_DEVICES.
+def serves_gpu(node: Node, daemon: Daemon, gpu: GpuReading) -> bool | None:
+    """Return whether the daemon has this GPU or MIG instance; None if that is not known.
 
-    Only its own list shows the limits of a container's device nodes. Older drivers do not know that query. If a GPU
-    from Volta on is visible, the daemon ignores those before Volta (NVIDIA's MPS guide).
+    Its own list decides. Before R580 there is none: then a server with a client has a context on each of its GPUs
+    (measured, R580), and a UUID in CUDA_VISIBLE_DEVICES names a GPU. If a GPU from Volta on is visible, the daemon
+    ignores those before Volta (NVIDIA's MPS guide).
     """
     if daemon.runtime.devices:
         devices = daemon.runtime.devices.values()
         return gpu.gpu in devices or gpu.gpu in {physical_gpu(node, daemon, each) for each in devices}
-    if not _is_visible(daemon, gpu):
-        return False
-    return is_from_volta(gpu) is not False or not any(
-        is_from_volta(each.reading) and _is_visible(daemon, each.reading) for each in node.gpus.values()
-    )
+    if gpu.gpu in daemon.runtime.seen_on:
+        return True
+    visible = _is_visible(node, daemon, gpu)
+    if visible is not False and is_from_volta(gpu) is False:
+        newer = {_is_visible(node, daemon, each.reading) for each in node.gpus.values() if is_from_volta(each.reading)}
+        return False if True in newer else None if None in newer else visible
+    return visible
+
+
+def with_contexts(daemon: Daemon, reading: GpuReading) -> Daemon:
+    """Return the daemon with this GPU if NVML shows one of its servers, or of the clients that it lists, there."""
+    servers = {pid for pid in daemon.servers if not daemon.claimed(ClaimKind.SERVER_START, pid)}
+    clients = {pid for pid, client in daemon.clients.items() if client.listed_at is not None}
+    if (servers | clients).isdisjoint(_processes_with_context(reading)) or reading.gpu in daemon.runtime.seen_on:
+        return daemon
+    return with_runtime(daemon, seen_on=daemon.runtime.seen_on | {reading.gpu})
+
+
+def serves_user(daemon: Daemon, uid: int | None) -> bool:
+    """Return whether the daemon certainly serves a user: root's serves all who can enter its pipe directory."""
+    process = daemon.runtime.last_process
+    owner = daemon.declared.owner if process is None or process.uid is None else process.uid
+    only = owner or (None if process is None else process.entered_by)
+    return only is None or uid == only or (uid == 0 and not owner)
 
 
 def is_from_volta(gpu: GpuReading) -> bool | None:
@@ -76,57 +96,71 @@ def version_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else None
 
 
-def _is_visible(daemon: Daemon, gpu: GpuReading) -> bool:
-    """Return whether CUDA_VISIBLE_DEVICES leaves the GPU or MIG instance visible.
+def _is_visible(node: Node, daemon: Daemon, gpu: GpuReading) -> bool | None:
+    """Return whether CUDA_VISIBLE_DEVICES leaves the GPU or MIG instance visible; None if that is not known.
 
-    Without a MIG instance in it, CUDA uses one instance (MIG user guide), and it is not known which.
+    A device cgroup or a container may hide other GPUs, and renumbers them. Without a MIG instance in the variable, CUDA
+    uses one instance (MIG user guide), and it is not known which.
     """
     visible = daemon.runtime.visible_devices
-    if gpu.mig is None:
-        return is_device_visible(visible, gpu.index, gpu.gpu)
-    older_name = f"MIG-{gpu.mig.parent}/{gpu.mig.gpu_instance}/{gpu.mig.compute_instance}"
-    return visible is not None and is_device_visible(visible, None, gpu.gpu, older_name)
+    if gpu.mig is not None:
+        older_name = f"MIG-{gpu.mig.parent}/{gpu.mig.gpu_instance}/{gpu.mig.compute_instance}"
+        return visible is not None and is_device_visible(visible, None, gpu.gpu, older_name)
+    every = (gpu, *(each.reading for each in node.gpus.values() if each.reading.mig is None))
+    indices = {each.gpu: each.index for each in every}
+    renumbered = len(indices) > 1
+    if visible is None:
+        return None if renumbered else True
+    if gpu.gpu in visible_gpu_uuids(visible, dict.fromkeys(indices) if renumbered else indices):
+        return True
+    return None if renumbered and has_ordinals(visible) else False
 
 
 def device_count(node: Node, daemon: Daemon) -> int:
-    """Return how many devices the daemon has; 0 if that is unknown. Clients may count MLOPart devices."""
+    """Return how many devices the daemon has at most; 0 if unknown. Clients may count MLOPart devices."""
     if daemon.has_mlopart_devices:
         return 0
     if daemon.runtime.devices:
         return min(max(daemon.runtime.devices) + 1, MOST_DEVICES)
-    return min(sum(serves_gpu(node, daemon, gpu.reading) for gpu in node.gpus.values()), MOST_DEVICES)
+    visible = daemon.runtime.visible_devices
+    most = MOST_DEVICES if visible is None else min(MOST_DEVICES, len(visible_device_entries(visible)))
+    return min(sum(serves_gpu(node, daemon, gpu.reading) is not False for gpu in node.gpus.values()), most)
 
 
 def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
-    """Return the GPUs by the daemon's ordinals: by its own list, else by CUDA_VISIBLE_DEVICES; empty if unknown.
+    """Return the GPUs by the daemon's ordinals: by its own list, else by UUIDs in its environment; empty if unknown.
 
-    An unset CUDA_VISIBLE_DEVICES looks like one that cannot be read, so several GPUs have no known order then.
-    Clients may count MLOPart devices, which are not GPUs.
+    Of several GPUs, their numbers there show nothing (see `_is_visible`). Clients may count MLOPart devices, which are
+    not GPUs.
     """
     if daemon.has_mlopart_devices:
         return {}
     if daemon.runtime.devices:
         return daemon.runtime.devices
     devices = usable_gpus(node)
-    if daemon.runtime.visible_devices is not None:
+    visible = daemon.runtime.visible_devices
+    if visible is not None and (len(devices) == 1 or not has_ordinals(visible)):
         # CUDA enumerates one MIG instance at most (MIG user guide).
         instances = [uuid for uuid, reading in devices.items() if reading.mig and serves_gpu(node, daemon, reading)]
         if instances:
             return {0: instances[0]} if len(instances) == 1 else {}
         indices = {uuid: reading.index for uuid, reading in devices.items()}
-        visible = visible_gpu_uuids(daemon.runtime.visible_devices, indices)
-        return dict(enumerate(uuid for uuid in visible if serves_gpu(node, daemon, devices[uuid])))
+        uuids = visible_gpu_uuids(visible, indices)
+        return dict(enumerate(uuid for uuid in uuids if serves_gpu(node, daemon, devices[uuid])))
     return dict(enumerate(devices)) if len(devices) == 1 else {}
 
 
-def uses_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> bool:
+def uses_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> bool | None:
     """Return whether the daemon has this GPU, or a MIG instance of it: a fault of a GPU concerns all of them.
+
+    None if that is not known.
 
     Of a GPU that NVML has not shown, only the daemon's own list of devices is known.
     """
     if uuid not in node.gpus:
         return uuid in daemon.runtime.devices.values()
-    return any(serves_gpu(node, daemon, node.gpus[each].reading) for each in (uuid, *instances_of(node, uuid)))
+    serves = [serves_gpu(node, daemon, node.gpus[each].reading) for each in (uuid, *instances_of(node, uuid))]
+    return True in serves or (None if None in serves else False)
 
 
 def is_same_or_parent(node: Node, uuid: GpuUuid, others: Collection[GpuUuid]) -> bool:
@@ -134,13 +168,8 @@ def is_same_or_parent(node: Node, uuid: GpuUuid, others: Collection[GpuUuid]) ->
     return uuid in others or any(each in others for each in instances_of(node, uuid))
 
 
-def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:
-    """Return the known daemon that serves this GPU, or would if it ran."""
-    return next(iter(serving_daemons(node, gpu)), None)
-
-
 def serving_daemons(node: Node, gpu: GpuReading) -> Iterable[Daemon]:
-    """Return all known daemons that serve this GPU, or would if they ran."""
+    """Return all known daemons that certainly serve this GPU, or would if they ran."""
     known = (each for each in node.daemons.values() if each.is_reported(node.at) and not each.is_over)
     return (each for each in known if serves_gpu(node, each, gpu))
 
@@ -169,7 +198,7 @@ class FailureDomain:
 def failure_domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[FailureDomain, ...]]:
     """Return the failure domains by server. A client without complete information about its GPUs has none."""
     # NVML must list the processes of all GPUs that clients of the daemon may use.
-    readings = (reading for reading in usable_gpus(node).values() if serves_gpu(node, daemon, reading))
+    readings = [each for each in usable_gpus(node).values() if serves_gpu(node, daemon, each) is not False]
     complete = len(gpus_by_ordinal(node, daemon)) == 1 or all(
         reading.compute_processes is not None and not reading.mig_mode for reading in readings
     )

@@ -1,6 +1,6 @@
 """Readings of GPUs, readings that cannot be true, and processes that bypass MPS."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from exporter.model.daemon import Daemon
@@ -11,7 +11,7 @@ from exporter.model.observation import GpuProcess, GpuReading, SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.parse.proc import mps_program
-from exporter.state.devices import instances_of, serving_daemon, serving_daemons
+from exporter.state.devices import instances_of, serves_user, serving_daemons, with_contexts
 from exporter.state.xids import with_resets
 
 LEFT_REMEMBERED_SECONDS = 60.0  # How long it is remembered that a process has left NVML's MPS list.
@@ -40,6 +40,7 @@ def apply_reading(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, .
         rejected_energy=None if energy is None else MonotonicCounter(last=energy, total=0, at=reading.at),
         discarded=(0 if known is None else known.discarded) + len(implausible),
     )
+    node = replace(node, daemons={name: with_contexts(each, reading) for name, each in node.daemons.items()})
     before, now = known.energy if known else None, gpu.energy
     if known and before and now and now.last < before.last and now.total > before.total:
         node = with_resets(node, (reading.gpu,), known.reading.at)
@@ -162,7 +163,7 @@ def _apply_process_lists(node: Node, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
     # Before a daemon has listed its servers, one of them might be taken for a bypassing process.
     if not all(daemon.connections.listed_at is not None or daemon.ended for daemon in daemons):
         return gpu, ()
-    return with_bypassing_processes(node, daemons[0], gpu)
+    return with_bypassing_processes(node, daemons, gpu)
 
 
 def used_bytes(reading: GpuReading) -> Mapping[int, int]:
@@ -263,13 +264,15 @@ BYPASSING_AFTER_SECONDS = 1.0
 before it is in the compute list; measured.)"""
 
 
-def with_bypassing_processes(node: Node, daemon: Daemon, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
-    """Find the processes that use a GPU of the daemon outside MPS, confirmed or not, and report new ones."""
+def with_bypassing_processes(node: Node, daemons: Sequence[Daemon], gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
+    """Find the processes that use a GPU of the daemons outside MPS, confirmed or not, and report new ones."""
     found: dict[int, BypassingProcess] = {}
     events: list[Event] = []
     at, uuid = gpu.reading.at, gpu.reading.gpu
     for pid in _pids_outside_mps(node, gpu.reading):
-        process = gpu.bypassing_processes.get(pid) or BypassingProcess(first_seen=at)
+        known = gpu.bypassing_processes.get(pid) or BypassingProcess(first_seen=at)
+        uid = node.processes[pid].uid if pid in node.processes else None
+        process = replace(known, daemon=next((each.name for each in daemons if serves_user(each, uid)), None))
         lasting = at - process.first_seen >= BYPASSING_AFTER_SECONDS
         # By the daemon's log, or from a later list, every server that started since then must be known.
         servers_known = all(
@@ -279,9 +282,10 @@ def with_bypassing_processes(node: Node, daemon: Daemon, gpu: Gpu) -> tuple[Gpu,
         )
         if not process.confirmed and lasting and servers_known:
             process = replace(process, confirmed=True)
-            if not any(pid in other.bypassing for key, other in node.gpus.items() if key != uuid):
-                name = EventName.PROCESS_BYPASSING
-                events.append(Event(at=at, event=name, daemon=daemon.name, pid=pid, gpu=uuid))
+        is_new = process.confirmed and process.daemon is not None and not (known.confirmed and known.daemon)
+        if is_new and not any(pid in other.bypassing for key, other in node.gpus.items() if key != uuid):
+            name = EventName.PROCESS_BYPASSING
+            events.append(Event(at=at, event=name, daemon=process.daemon, pid=pid, gpu=uuid))
         found[pid] = process
     return replace(gpu, bypassing_processes=found, bypassing_known=True), tuple(events)
 
@@ -315,10 +319,10 @@ def sharing_mode(node: Node, gpu: Gpu) -> SharingMode | None:
     if reading.compute_processes is None or reading.mps_processes is None:
         return None
     outside = _pids_outside_mps(node, reading)
-    if outside and gpu.bypassing_known and not set(outside) <= set(gpu.bypassing):
+    if outside and gpu.bypassing_known and not set(outside) <= set(gpu.outside):
         return None
     # If it is unknown which servers there are, a process outside MPS may be one of them.
-    if outside and not gpu.bypassing_known and (reading.mps_processes or serving_daemon(node, reading) is not None):
+    if outside and not gpu.bypassing_known and (reading.mps_processes or any(serving_daemons(node, reading))):
         return None
     if len(outside) < len({process.pid for process in (*reading.compute_processes, *reading.mps_processes)}):
         return SharingMode.MIXED if outside else SharingMode.MPS

@@ -68,7 +68,9 @@ def _new_if_ended(daemon: Daemon) -> Daemon:
         return daemon
     if daemon.lifecycle.unexplained_end_at is None:
         daemon = with_lifecycle(daemon, quit_at=None, quit_claimed_at=None)
-    daemon = with_runtime(daemon, version=None, protocol=None, devices={}, addresses={}, lists_partitions=False)
+    daemon = with_runtime(
+        daemon, version=None, protocol=None, devices={}, seen_on=frozenset(), addresses={}, lists_partitions=False
+    )
     return with_commands(daemon, asked_at={})
 
 

@@ -45,7 +45,7 @@ def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
     variables = (process.environment for process in clients if process is not None)
     if any(each is not None and each.get(MAX_CONNECTIONS, "2") not in ("1", "2") for each in variables):
         return None
-    gpus = (gpu.reading for gpu in node.gpus.values() if serves_gpu(node, daemon, gpu.reading))
+    gpus = (gpu.reading for gpu in node.gpus.values() if serves_gpu(node, daemon, gpu.reading) is not False)
     documented = {_documented(daemon, gpu) for gpu in gpus}
     return documented.pop() if len(documented) == 1 else None
 

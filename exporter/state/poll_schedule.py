@@ -168,7 +168,8 @@ def _status_period(node: Node, daemon: Daemon, server: Server, intervals: PollIn
     claimed = claimed_since(daemon, ClaimKind.FAULT, ClaimKind.RECOVERY)
     # After an Xid on one of the daemon's GPUs, the log should have reported a fault by now.
     due_xids = (xid for xid in node.xids.recent if node.at - xid.at >= XID_SECONDS)
-    xids = [xid.at for xid in due_xids if xid.gpu not in node.gpus or devices.uses_gpu(node, daemon, xid.gpu or "")]
+    of_others = {gpu for gpu in node.gpus if devices.uses_gpu(node, daemon, gpu) is False}
+    xids = [xid.at for xid in due_xids if xid.gpu not in of_others]
     if intervals.is_recent(node.at, latest((suspected_at, *claimed, *xids))):
         return intervals.stale
     return intervals.fault if server.state is ServerState.FAULT else intervals.lists

@@ -374,7 +374,7 @@ def server_with_hidden_pids(node: Node, reading: GpuReading) -> tuple[Daemon, Se
     if reading.problem is not None or reading.mig_mode or reading.mps_processes is None:
         return None
     every = ((daemon, server) for daemon in node.daemons.values() for server in daemon.servers.values())
-    found = [each for each in every if each[1].has_hidden_pids and serves_gpu(node, each[0], reading)]
+    found = [each for each in every if each[1].has_hidden_pids and serves_gpu(node, each[0], reading) is not False]
     return found[0] if len(found) == 1 else None
 
 

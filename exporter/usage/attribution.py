@@ -321,18 +321,18 @@ def _logged_on(node: Node, daemon: Daemon, gpu: Gpu, clients: Mapping[int, Clien
 
 
 def _bypassing_parts(gpu: Gpu) -> tuple[dict[int, float], float]:
-    """Return the parts of the processes that bypass MPS, by PID, and the part of MPS, of the time with any kernel.
+    """Return the parts of the processes outside MPS, by PID, and the part of MPS, of the time with any kernel.
 
     They are those of NVML's last samples, which list a process with a context of its own (measured, R580). If there
     are no samples, MPS has no part, unless no process bypasses it.
     """
-    if not gpu.bypassing:
+    if not gpu.outside:
         return {}, 1.0
     means = _utilization(gpu.reading)
     total = sum(means.values())
     if not total:
-        return dict.fromkeys(gpu.bypassing, 0.0), 0.0
-    parts = {pid: means.get(pid, 0.0) / total for pid in gpu.bypassing}
+        return dict.fromkeys(gpu.outside, 0.0), 0.0
+    parts = {pid: means.get(pid, 0.0) / total for pid in gpu.outside}
     return parts, max(0.0, 1 - sum(parts.values()))
 
 

@@ -118,7 +118,7 @@ class GpuSharing:
     """How a GPU is shared by MPS clients. None: not known.
 
     `threads_committed` and `memory_committed` are the sums of the clients' limits, as fractions of what the GPU has.
-    `bypassing` has the shares of processes that bypass MPS, by PID. `departed_sm` is the fraction of the SMs that was
+    `bypassing` has the shares of processes outside MPS, by PID. `departed_sm` is the fraction of the SMs that was
     used by processes that have left the GPU. `gain` is how many clients' worth of work the GPU did.
     """
 
@@ -247,7 +247,7 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: 
         threads_committed=fsum(threads) if len(threads) == len(clients) else None,
         memory_committed=sum(limits) / total if total and len(limits) == len(clients) else None,
         gain=gain,
-        bypassing={pid: recent.shares[pid] for pid in gpu.bypassing if pid in recent.shares},
+        bypassing={pid: recent.shares[pid] for pid in gpu.outside if pid in recent.shares},
         departed_sm=departed,
     )
 

@@ -1,6 +1,7 @@
 """Tests of PidFile: a pid file counts only for a control daemon of the same pipe directory."""
 
 import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,3 +170,15 @@ def test_starts_nothing_in_another_users_directory_or_as_an_unconfigured_user(
     refused = Reason(ReasonCode.USER_NOT_CONFIGURED, uid=TENANT)
     assert (start_problem(missing, TENANT), start_problem(missing, 0)) == (refused, None)
     assert start_problem(replace(foreign, owner=TENANT), 0) is None
+
+
+@pytest.mark.parametrize(("mode", "by_all"), [(0o755, True), (0o711, True), (0o750, False), (0o700, False)])
+def test_reports_the_only_user_who_can_certainly_enter_the_pipe_directory(mode: int, by_all: bool) -> None:
+    """It is not known which users a group or an access list admits."""
+    with tempfile.TemporaryDirectory() as above, MpsStandIn(Path(above)) as mps:
+        Path(above).chmod(0o755)
+        mps.start()
+        mps.pipe_directory.chmod(mode)
+        (found,) = PidFile(Proc(Path("/proc"), CLOCK), CLOCK).changed(location_of(mps))
+        assert found.pid == mps.pid
+        assert found.entered_by == (None if by_all else os.geteuid())

@@ -24,7 +24,7 @@ from exporter.collectors.thread import Reading
 from exporter.collectors.workload_processes import SEARCH_SECONDS, WorkloadProcesses
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
 from exporter.model.reason import joined
-from exporter.parse.proc import is_exiting
+from exporter.parse.proc import is_environment_intact, is_exiting, stable_command
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import eventually
@@ -168,13 +168,75 @@ def test_reports_only_the_limits_of_a_clients_environment(watch: Watch, start: S
         (b"\0" * 40, None),
         (b"ray::worker(A=1)\0\0\0\0", None),
         (b"engine core\0A=1\0", None),
+        (b" " * 99 + b"\0", None),
+        (b"tgres: a=1" + b" " * 40 + b"\0", None),
+        (b"PATH=/bin\0A=1\0\0", None),
     ],
 )
 def test_an_overwritten_environment_is_unknown(tmp_path: Path, environ: bytes, read: object) -> None:
-    """Many inference servers overwrite it with setproctitle."""
+    """Many inference servers overwrite it with setproctitle, which clears it. Perl fills it with spaces."""
     (tmp_path / "600").mkdir()
     (tmp_path / "600" / "environ").write_bytes(environ)
-    assert Proc(tmp_path, SystemClock()).variables(600, ["A"], intact=True) == read
+    (tmp_path / "600" / "cmdline").write_bytes(b"python3\0worker.py\0")
+    assert Proc(tmp_path, SystemClock()).variables(600, ["A"]) == read
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "environ", "intact"),
+    [
+        (b"python\0worker.py\0", b"A=1\0B=2\0", True),
+        (b"worker\0", b"A=1\0B=2\0", True),
+        (b"env\0A=1\0", b"A=1\0B=2\0", True),
+        (b"", b"A=1\0B=2\0", True),
+        (b"step=5 lr=1\0", b"lr=1\0E=/usr\0A=1\0", False),
+        (b"step=5 lr=1   ", b"lr=1   \0A=1\0", False),
+        (b"x" * 4096, b"lr=1\0A=1\0", False),
+    ],
+)
+def test_a_title_that_continues_in_the_environment_is_no_variable(cmdline: bytes, environ: bytes, intact: bool) -> None:
+    """The kernel shows a title that is longer than the arguments to its end, at most a page (measured, Linux 6.18)."""
+    assert is_environment_intact(environ, cmdline) is intact
+
+
+@pytest.mark.parametrize(
+    ("name", "cmdline", "program", "command"),
+    [
+        ("ray::IDLE", b"ray::IDLE" + bytes(90), "/usr/bin/python3.11", "python3.11 ray"),
+        ("ray::train_step(lr=0.1)", b"ray::train_step(lr=0.1) [epoch=1]\0", "/usr/bin/python3.11", "python3.11 ray"),
+        ("VLLM::EngineCor", b"VLLM::EngineCore_DP0" + bytes(9), "/opt/py/python3", "python3 VLLM"),
+        ("worker-17", b"worker-17\0\0\0", "/usr/bin/python3.11", "python3.11 worker"),
+        ("17", b"17\0\0\0", "/usr/bin/python3.11", "python3.11"),
+        ("nginx: worker p", b"nginx: worker process\0", "/usr/sbin/nginx (deleted)", "nginx"),
+        ("ray::IDLE", b"ray::IDLE\0\0", None, "ray"),
+        ("::", b"::\0\0", None, "::"),
+        ("Isaac Sim", b"/opt/Isaac Sim\0\0", "/opt/Isaac Sim", "Isaac Sim"),
+        ("train.py", b"python3\0train.py\0", "/usr/bin/python3.11", "train.py"),
+        ("pt_main_thread", b"python3\0train.py\0", "/usr/bin/python3.11", "pt_main_thread"),
+        ("sleep", b"sleep\0", None, "sleep"),
+    ],
+)
+def test_a_command_has_only_what_is_stable_of_a_title(
+    name: str, cmdline: bytes, program: str | None, command: str
+) -> None:
+    assert stable_command(name, cmdline, program) == command
+
+
+def test_a_process_with_a_title_has_one_command_and_an_unknown_environment() -> None:
+    """Perl writes $0 over its arguments and its environment."""
+    titles = '$0 = "ray::IDLE" . " " x 4000; print "\\n"; readline; $0 = "ray::train(lr=0.1)"; print "\\n"; readline'
+    variables, proc, commands = {"CUDA_VISIBLE_DEVICES": "0"}, Proc(Path("/proc"), SystemClock()), set()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(["/usr/bin/perl", "-e", f"$| = 1; {titles}"], env=variables, **pipes) as shown:
+        assert shown.stdin is not None
+        assert shown.stdout is not None
+        for _ in range(2):
+            shown.stdout.readline()
+            reading = proc.facts(shown.pid)
+            commands.add(None if reading is None else reading.command)
+            assert proc.variables(shown.pid, variables) is None
+            shown.stdin.write(b"\n")
+            shown.stdin.flush()
+    assert commands == {"perl ray"}
 
 
 def test_an_unreadable_environment_is_unknown(watch: Watch, start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:

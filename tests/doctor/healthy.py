@@ -125,7 +125,7 @@ def with_daemon(facts: Facts, **changes: Any) -> Facts:
 
 
 def with_bypassing(facts: Facts, *processes: ProcessFacts) -> Facts:
-    bypassing = {each.pid: BypassingProcess(first_seen=AT, confirmed=True) for each in processes}
+    bypassing = {each.pid: BypassingProcess(first_seen=AT, confirmed=True, daemon=DAEMON) for each in processes}
     facts = _with(facts, replace(facts.node.gpus[GPU], bypassing_processes=bypassing, bypassing_known=True))
     return replace(facts, processes={**facts.processes, **{each.pid: each for each in processes}})
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from exporter.doctor import CHECKS, examine, report_lines
 from exporter.doctor.facts import Area, ExporterProcess, Facts, LibcudaProbesFacts, NotExamined, Programs
 from exporter.doctor.readers import not_examined
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
-from exporter.model.observation import GpuProcess
+from exporter.model.observation import DaemonProcess, GpuProcess
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
@@ -27,7 +28,7 @@ from exporter.report.finding import Finding
 from exporter.report.problem import Severity
 from exporter.report.problems import DaemonProblem
 from exporter.report.text import counted, text_of
-from tests.builders import CLIENT, GPU, OTHER_GPU, UNIT, failure
+from tests.builders import AT, CLIENT, CONTROL, GPU, OTHER_GPU, UNIT, failure
 from tests.doctor.healthy import (
     ALL_RIGHTS,
     BYPASSING,
@@ -252,7 +253,6 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     ("process_bypassing", WARNING, "In their container", lambda: bypassing(pipe=None, container="c0ffee")),
     ("process_bypassing", WARNING, "they started while no daemon ran", bypassing),
-    ("process_bypassing", WARNING, "its own user, UID 1002", lambda: replace(bypassing(), daemons=(daemon(uid=1002),))),
     ("shared_memory_differs", WARNING, "", waits_with_another_shm),
     ("pid_namespace_differs", WARNING, "", lambda: of_daemon(pid_namespaces=(CONTAINERS, NODES))),
     ("exporter_pid_namespace", INFO, "", lambda: of_exporter(pid_namespaces=(CONTAINERS, NODES))),
@@ -373,6 +373,9 @@ def test_reports_no_mistake_for_a_correct_variant(subtests: pytest.Subtests) -> 
         lambda: client(**{PINNED_MEMORY_LIMIT: f"{GPU}=2G", VISIBLE_DEVICES: GPU[:12]}),
         lambda: of_daemon(variables={VISIBLE_DEVICES: GPU}),
         lambda: client(**{VISIBLE_DEVICES: "0,-1,7"}),
+        *(partial(client, **{VISIBLE_DEVICES: hidden}) for hidden in HIDDEN),
+        *(partial(of_job, hidden) for hidden in HIDDEN),
+        lambda: with_gpu(with_private_daemon(healthy()), compute_mode="default"),
         lambda: of_daemon(variables={LOG_DIRECTORY: "/mps/log"}, container="c0ffee"),
         without_server_log,
         lambda: of_exporter(uid=0, capabilities=ALL_RIGHTS),
@@ -387,6 +390,39 @@ def test_reports_no_mistake_for_a_correct_variant(subtests: pytest.Subtests) -> 
     ]:
         with subtests.test(make=make):
             assert found(make()) == []
+
+
+HIDDEN = ("10000", "-1", "", "NoDevFiles", "none", "void", "10000,0")
+"""Values with which batch systems hide all GPUs from a job without GPUs."""
+
+
+def of_job(visible: str) -> Facts:
+    """A job has its own daemon, and no GPU."""
+    facts = with_daemon(healthy(), declared__expected=False)
+    return replace(facts, daemons=(daemon(variables={VISIBLE_DEVICES: visible}),))
+
+
+def with_private_daemon(facts: Facts) -> Facts:
+    return with_daemon(facts, runtime__last_process=DaemonProcess(at=AT, daemon=DAEMON, pid=CONTROL, uid=1002))
+
+
+def test_the_compute_mode_that_excludes_other_users_is_no_advice_for_a_private_daemon() -> None:
+    (finding,) = found(replace(bypassing(uid=1002), daemons=(daemon(uid=1002),)))
+    assert "while no daemon ran" in finding.text
+    assert "EXCLUSIVE_PROCESS" not in finding.text
+
+
+def test_an_overwritten_environment_is_reported_and_nothing_follows_from_it() -> None:
+    (finding,) = found(with_examined(bypassing(variables=None, pipe=None)))
+    assert (finding.problem.code, finding.commands) == ("not_examined", ())
+    assert "has overwritten its environment" in finding.text
+    (unreadable,) = found(with_examined(bypassing(variables=None, pipe=None, shared_memory=None)))
+    assert "cannot be read" in unreadable.text
+
+
+def with_examined(facts: Facts) -> Facts:
+    """Return the facts with what they lack of CUDA processes."""
+    return replace(facts, not_examined=tuple(each for each in not_examined(facts) if each.area is Area.PROCESSES))
 
 
 def test_a_process_can_have_the_directory_of_a_namespace_with_protocol_3(subtests: pytest.Subtests) -> None:

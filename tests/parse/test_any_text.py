@@ -15,7 +15,14 @@ from exporter.model.observation import ControlReply
 from exporter.parse import control_reply, proc
 from exporter.parse.log_line import LogEntry, parse_log_line, parse_log_message
 from exporter.parse.log_message import Message
-from exporter.parse.mps_variables import is_device_visible, parse_byte_size, parse_percentage, visible_gpu_uuids
+from exporter.parse.mps_variables import (
+    has_ordinals,
+    hides_gpus,
+    is_device_visible,
+    parse_byte_size,
+    parse_percentage,
+    visible_gpu_uuids,
+)
 from exporter.recording import Recording
 from tests.builders import stamped
 
@@ -81,11 +88,19 @@ def test_any_number_parses_in_process_stat(subtests: pytest.Subtests) -> None:
             assert proc.start_ticks("1 (x) " + f"{number} " * 20) in (None, 3)
 
 
-@given(st.none() | texts, st.none() | st.integers(), texts)
+@given(texts, st.none() | st.integers(), texts)
 @generous
-def test_any_text_parses_as_visible_devices(text: str | None, index: int | None, uuid: str) -> None:
+def test_any_text_parses_as_visible_devices(text: str, index: int | None, uuid: str) -> None:
     assert is_device_visible(text, index, uuid) in (True, False)
-    assert set(visible_gpu_uuids(text or "", {uuid: index})) <= {uuid}
+    assert {has_ordinals(text), hides_gpus(text)} <= {True, False}
+    assert set(visible_gpu_uuids(text, {uuid: index})) <= {uuid}
+
+
+@given(texts, st.binary(), st.binary(), st.none() | texts)
+@generous
+def test_any_title_leaves_a_command(name: str, arguments: bytes, environment: bytes, program: str | None) -> None:
+    assert bool(proc.stable_command(name, arguments, program)) >= bool(name)
+    assert proc.is_environment_intact(environment, arguments) in (True, False)
 
 
 def read(text: str) -> None:

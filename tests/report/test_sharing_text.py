@@ -139,7 +139,7 @@ def test_says_why_the_room_in_shared_memory_is_unknown() -> None:
 
 def test_shows_bypassing_processes_separately() -> None:
     present = split(three_clients(), {EVAL: flight(0.2), STRANGER: flight(0.5)}, gpu=OTHER_GPU)
-    assert "  bypassing MPS: PID 801 (jupyter-lab) used 50.0 ± 1.0 % of its SMs" in texts(present)
+    assert "  without MPS: PID 801 (jupyter-lab) used 50.0 ± 1.0 % of its SMs" in texts(present)
 
 
 def test_shows_the_use_of_exited_processes_separately() -> None:

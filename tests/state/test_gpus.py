@@ -32,10 +32,14 @@ from tests.builders import (
     gpu_reading,
     look,
     node,
+    process,
     reduced,
     reply,
+    server_log,
     servers,
 )
+from tests.metrics.test_families import by
+from tests.status import document_of
 
 BYPASSING = 801
 ALL = gpu_reading([CLIENT], **SENSORS)
@@ -461,9 +465,94 @@ def test_an_ordinal_in_the_environment_may_be_another_gpu_here() -> None:
 
 
 @pytest.mark.parametrize("answer", [(), (reply(ASKED, f'Unknown command "{ASKED}"\n'),)], ids=("not asked", "in vain"))
-def test_without_a_list_of_devices_the_environment_decides(answer: tuple[Observation, ...]) -> None:
-    result = reduced(*at_work(CLIENT), *answer, *on_both(5, 7))
-    assert bypassing(result.node) == {GPU: (BYPASSING,), OTHER_GPU: (BYPASSING + 1,)}
+@pytest.mark.parametrize("visible", [{}, {"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "0,1"}])
+def test_without_a_list_of_devices_nvml_decides(answer: tuple[Observation, ...], visible: Mapping[str, str]) -> None:
+    """Numbers in its environment count the GPUs that it sees, as in a job with device nodes of its own."""
+    confined = replace(daemon_process(), environment=visible)
+    result = reduced(confined, *at_work(CLIENT), *answer, *on_both(5, 7))
+    assert bypassing(result.node) == {GPU: (BYPASSING,)}
+    assert not any(each.bypassing_processes for uuid, each in result.node.gpus.items() if uuid != GPU)
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (OTHER_GPU, {GPU: (BYPASSING,), OTHER_GPU: (BYPASSING + 1,)}),
+        (OTHER_GPU[:12], {GPU: (BYPASSING,), OTHER_GPU: (BYPASSING + 1,)}),
+        ("GPU-", {GPU: (BYPASSING,)}),
+        ("10000", {GPU: (BYPASSING,)}),
+        ("None", {GPU: (BYPASSING,)}),
+    ],
+)
+def test_a_unique_part_of_a_uuid_in_the_environment_names_a_gpu(
+    visible: str, expected: Mapping[str, tuple[int, ...]]
+) -> None:
+    named = replace(daemon_process(), environment={"CUDA_VISIBLE_DEVICES": visible})
+    assert bypassing(reduced(named, *at_work(CLIENT), *on_both(5, 7)).node) == expected
+
+
+def test_an_ended_daemon_retains_the_gpus_that_nvml_showed_and_a_new_one_does_not() -> None:
+    gone, back = exited(CONTROL, at=AT + 4), daemon_process(CONTROL + 1, at=AT + 5)
+    before = reduced(daemon_process(), *at_work(CLIENT), *on_both(1), gone)
+    assert before.daemon.runtime.seen_on == {GPU}
+    assert [each.pid for each in reduced(*on_both(5, 7), start=before.node).of(EventName.PROCESS_BYPASSING)] == [
+        BYPASSING
+    ]
+    assert reduced(back, start=before.node).daemon.runtime.seen_on == frozenset()
+
+
+def test_a_claimed_server_names_no_gpu() -> None:
+    """Any user can write the line, and the process on the other GPU may be anything."""
+    claims = server_log("Initializing server process", server=BYPASSING + 1, at=AT + 2)
+    result = reduced(daemon_process(), *at_work(CLIENT), *claims, *on_both(5, 7))
+    assert OTHER_GPU not in result.daemon.runtime.seen_on
+
+
+# Whom a daemon serves.
+
+
+@pytest.mark.parametrize(
+    ("runs_as", "entered_by", "served"),
+    [(0, None, True), (0, 1001, True), (0, 0, False), (0, 1002, False), (1001, None, True), (1002, None, False)],
+)
+def test_a_process_bypasses_only_a_daemon_that_serves_its_user(
+    runs_as: int, entered_by: int | None, served: bool
+) -> None:
+    """An ordinary user's daemon serves that user, and root's daemon all who can enter its directory."""
+    owned = replace(daemon_process(), uid=runs_as, entered_by=entered_by)
+    result = reduced(owned, *at_work(CLIENT), has(GPU), process(BYPASSING, uid=1001), *on_both(5, 7))
+    assert bypassing(result.node) == {GPU: (BYPASSING,) if served else ()}
+    assert result.node.gpus[GPU].outside == (BYPASSING,)
+    assert sharing_mode(result.node, result.node.gpus[GPU]) is SharingMode.MIXED
+    assert [event.pid for event in result.of(EventName.PROCESS_BYPASSING)] == [BYPASSING] * served
+    codes = [finding.code for finding in document_of(result.node).findings]
+    assert codes.count("process_bypassing") == served
+
+
+def test_a_process_of_an_unknown_user_does_not_bypass_a_private_daemon() -> None:
+    owned = replace(daemon_process(), uid=1001)
+    unknown = reduced(owned, *at_work(CLIENT), has(GPU), *on_both(5, 7))
+    assert bypassing(unknown.node) == {GPU: ()}
+    known = reduced(process(BYPASSING, uid=1001), *on_both(9), start=unknown.node)
+    assert [event.pid for event in known.of(EventName.PROCESS_BYPASSING)] == [BYPASSING]
+
+
+def test_each_process_is_told_the_directory_of_the_daemon_that_serves_it() -> None:
+    """Root's daemon and one of alice have the same GPU; a process of each user bypasses them."""
+    of_root = replace(daemon_process(CONTROL + 9, daemon="/run/root"), uid=0)
+    has_it = replace(has(GPU), daemon="/run/root")
+    listed = [reply("get_server_list", "77\n", daemon="/run/root", at=AT + second) for second in (0, 6)]
+    users = process(BYPASSING, uid=1001), process(BYPASSING + 5, uid=1002, user="bob")
+    first, second = (gpu_reading([CLIENT], beside=[BYPASSING, BYPASSING + 5], at=AT + at) for at in (5, 7))
+    alices = (replace(daemon_process(), uid=1001), *at_work(CLIENT), has(GPU))
+    present = reduced(*alices, of_root, listed[0], has_it, *users, first, listed[1], second).node
+    (found,) = (each for each in document_of(present).findings if each.code == "process_bypassing")
+    by_directory = {
+        each.commands[0].rpartition("=")[2]: each.text for each in found.steps if "PIPE" in str(each.commands)
+    }
+    assert [path for path, text in by_directory.items() if f"PID {BYPASSING} " in text] == [DAEMON]
+    assert [path for path, text in by_directory.items() if f"PID {BYPASSING + 5} " in text] == ["/run/root"]
+    assert by(present, "cuda_mps_bypassing_processes", "daemon") == {DAEMON: 1, "/run/root": 1}
 
 
 def test_a_list_of_devices_corrects_bypassing_processes() -> None:

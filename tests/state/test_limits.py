@@ -234,21 +234,24 @@ class TestDevices:
         return dict(gpus_by_ordinal(present, daemon))
 
     def test_visible_devices_give_the_order(self, subtests: pytest.Subtests) -> None:
-        """As in CUDA, an entry that is unknown or ambiguous ends the list."""
+        """As in CUDA, an entry that is unknown or ambiguous ends the list. Numbers are of the daemon's view."""
         for visible, ordinals in [
-            ("0,1", {0: GPU, 1: OTHER_GPU}),
-            ("1,0", {0: OTHER_GPU, 1: GPU}),
-            ("1", {0: OTHER_GPU}),
+            ("0,1", {}),
+            ("1", {}),
+            ("GPU-6edbf013,0", {}),
             (f"{OTHER_GPU},{GPU}", {0: OTHER_GPU, 1: GPU}),
-            ("GPU-6edbf013,0", {0: OTHER_GPU, 1: GPU}),
-            ("1,-1,0", {0: OTHER_GPU}),
-            ("1,7,0", {0: OTHER_GPU}),
-            ("1,1,0", {0: OTHER_GPU}),
-            ("GPU-,0", {}),
+            ("GPU-6edbf013,GPU-1efa3f60", {0: OTHER_GPU, 1: GPU}),
+            (f"{OTHER_GPU},-1,{GPU}", {0: OTHER_GPU}),
+            (f"{OTHER_GPU},GPU-7,{GPU}", {0: OTHER_GPU}),
+            (f"{OTHER_GPU},{OTHER_GPU},{GPU}", {0: OTHER_GPU}),
+            (f"GPU-,{GPU}", {}),
+            ("10000", {}),
+            ("None", {}),
             ("", {}),
         ]:
             with subtests.test(visible=visible, ordinals=ordinals):
                 assert self.ordinals(GPU, OTHER_GPU, runtime__visible_devices=visible) == ordinals
+        assert self.ordinals(GPU, runtime__visible_devices="0") == {0: GPU}
 
     def test_the_devices_that_the_daemon_reports_have_precedence(self) -> None:
         reported = {0: OTHER_GPU, 1: GPU}
@@ -330,17 +333,19 @@ def test_limit_is_unknown_if_one_gpu_is_unknown() -> None:
 @pytest.mark.parametrize("visible", [None, "1,0", f"{OTHER_GPU},{GPU}"])
 def test_gpus_before_volta_are_ignored_beside_later_ones(visible: str | None) -> None:
     """The control daemon filters them out (NVIDIA's MPS guide, CUDA_VISIBLE_DEVICES)."""
-    old = gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1")
-    present = with_visible(visible, reduced(*at_work(), gpu_reading(), old).node)
+    old = gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1", server=None)
+    present = with_visible(visible, reduced(*at_work(), gpu_reading(server=None), old).node)
     daemon = present.daemons[DAEMON]
-    assert limit_of(present) == 48
-    assert [serves_gpu(present, daemon, present.gpus[each].reading) for each in (GPU, OTHER_GPU)] == [True, False]
-    assert gpus_by_ordinal(present, daemon) == ({} if visible is None else {0: GPU})
+    known = visible is not None and visible.startswith("GPU")
+    served = [serves_gpu(present, daemon, present.gpus[each].reading) for each in (GPU, OTHER_GPU)]
+    assert served == ([True, False] if known else [None, None])
+    assert limit_of(present) == (48 if known else None)
+    assert gpus_by_ordinal(present, daemon) == ({0: GPU} if known else {})
 
 
 def test_gpus_before_volta_are_served_if_no_later_one_is_visible() -> None:
     old = gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1")
-    present = with_visible("1", reduced(*at_work(), gpu_reading(), old).node)
+    present = with_visible(OTHER_GPU, reduced(*at_work(), gpu_reading(server=None), old).node)
     assert limit_of(present) == 16
     assert gpus_by_ordinal(present, present.daemons[DAEMON]) == {0: OTHER_GPU}
 

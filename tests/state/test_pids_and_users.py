@@ -383,9 +383,10 @@ def test_removes_other_users_clients_once_the_daemons_user_is_known() -> None:
     assert everywhere(reduced(*CLAIMS[1:], ROOTS, FAKE)) == {SERVER, CLIENT}
 
 
-def test_another_users_process_bypasses_mps() -> None:
+def test_another_users_process_runs_outside_mps_and_bypasses_no_daemon() -> None:
     readings = (gpu_reading([CLIENT], beside=[VICTIM], at=AT + second) for second in (1, 3))
-    assert reduced(*CLAIMS, ROOTS, *readings).node.gpus[GPU].bypassing == (VICTIM,)
+    gpu = reduced(*CLAIMS, ROOTS, *readings).node.gpus[GPU]
+    assert (gpu.outside, gpu.bypassing) == ((VICTIM,), ())
 
 
 def test_another_users_process_is_no_disconnected_client() -> None:
@@ -394,7 +395,7 @@ def test_another_users_process_is_no_disconnected_client() -> None:
     readings = (gpu_reading([CLIENT], beside=[VICTIM], at=AT + second) for second in (2, 3, 5))
     before = reduced(*CLAIMS, *left, next(readings), look(at=AT + 2))
     assert VICTIM in poll_schedule.processes_wanted(before.node)
-    assert reduced(ROOTS, *readings, start=before.node).node.gpus[GPU].bypassing == (VICTIM,)
+    assert reduced(ROOTS, *readings, start=before.node).node.gpus[GPU].outside == (VICTIM,)
 
 
 def test_another_users_process_is_no_server_and_no_queued_client() -> None:
