@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from shlex import join, quote
 from typing import Any
 
@@ -148,28 +149,36 @@ def step_to_rerun(node: Node, pids: Iterable[int], text: str) -> ManualStep:
 
     A process in a plain shell or an unnamed container has no such command, nor one that shares the place with others.
     """
-    found = dict(filter(None, (_command_to_rerun(node, pid) for pid in pids)))
-    commands = tuple(sorted(found)[:MOST_RERUN])
-    if not commands:
+    places: dict[tuple[str, str, str], set[int]] = {}
+    for pid in pids:
+        if (found := _command_to_rerun(node, pid)) is not None:
+            places.setdefault(found, set()).add(pid)
+    ended: dict[str, set[int]] = {}
+    for (command, place, name), own in sorted(places.items(), key=itemgetter(0)):
+        there = _ended_with(node, {place: name}) if len(ended) < MOST_RERUN else None
+        owners = {each and (workload_of(each), each.uid) for each in map(node.processes.get, own | (there or set()))}
+        if there is not None and len(owners) == 1:
+            ended[command] = own | there
+    if not ended:
         return ManualStep(text=text)
-    ended = set[int]().union(*map(found.__getitem__, commands))
     clients = {pid for daemon in node.daemons.values() for pid in daemon.clients}
-    beside = f", {others} of them on GPUs without MPS" if (others := len(ended - clients)) else ""
+    all_ended = set[int]().union(*ended.values())
+    beside = f", {others} of them on GPUs without MPS" if (others := len(all_ended - clients)) else ""
     return ManualStep(
         text=f"{text} All of their processes end{beside}.",
-        commands=commands,
-        ends=len(ended & clients) if clients <= node.processes.keys() else None,
+        commands=tuple(ended),
+        ends=len(all_ended & clients) if clients <= node.processes.keys() else None,
     )
 
 
-def _command_to_rerun(node: Node, pid: int) -> tuple[str, set[int]] | None:
-    """Return the command, and the processes that use GPUs and that it ends."""
+def _command_to_rerun(node: Node, pid: int) -> tuple[str, str, str] | None:
+    """Return the command, and the kind and the name of the place of which it ends all processes."""
     process, source = node.processes.get(pid), node.sources.get(CollectorName.PROCESS)
     if process is None:
         return None
-    member, workload, pod = cgroup_of(process), workload_of(process), pod_of(node, process)
-    match workload:
-        case Workload(kind=WorkloadKind.POD) if pod is not None and parse_step(process.cgroup or "") is None:
+    member, pod = cgroup_of(process), pod_of(node, process)
+    match workload_of(process):
+        case Workload(kind=WorkloadKind.POD, name=name) if pod is not None and parse_step(process.cgroup or "") is None:
             place, command = "pod_uid", join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))
         case Workload(kind=WorkloadKind.JOB, name=name) if member.job_manager in _RERUN and _JOB.fullmatch(name):
             place, command = "job_id", f"{_RERUN[member.job_manager]} {quote(name)}"
@@ -177,9 +186,7 @@ def _command_to_rerun(node: Node, pid: int) -> tuple[str, set[int]] | None:
             place, command = "unit", "" if source and source.problems else f"systemctl restart {quote(name)}"
         case _:
             return None
-    ended = _ended_with(node, {place: getattr(member, place)})
-    owners = {each and (workload_of(each), each.uid) for each in map(node.processes.get, (pid, *(ended or ())))}
-    return (command, {pid} | ended) if ended is not None and len(owners) == 1 and command and _line(command) else None
+    return (command, place, name) if command and _line(command) else None
 
 
 def _ended_with(node: Node, places: Mapping[str, str | None], daemon: Daemon | None = None) -> set[int] | None:
