@@ -25,6 +25,7 @@ from exporter.state import (
     control_replies,
     devices,
     gpus,
+    hangs,
     known_daemons,
     lifecycle,
     log_files,
@@ -225,7 +226,7 @@ def _for_daemons(node: Node, take: Callable[[Step], None]) -> Reduced:
 def _resolve_hangs(reduced: Reduced, at: float) -> Reduced:
     """Decide which daemons hang: any report about a daemon may be the second indication."""
     node, events = reduced
-    node, resolved = _for_daemons(node, lambda step: lifecycle.resolve_hang(step, node, at))
+    node, resolved = _for_daemons(node, lambda step: hangs.resolve_hang(step, node, at))
     return node, events + resolved
 
 

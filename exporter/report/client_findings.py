@@ -291,8 +291,9 @@ def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[F
         fact = f"{where}; the PID file has PID {directory.pid}, and no process here listens on the socket"
         if directory.other is not None:
             fact = f"the other daemon is PID {directory.other} on this machine"
+        text = "End the daemon." if taken else "End the daemon, and start it again if it is needed."
         commands = (commands_to_stop if taken else commands_to_restart)(node, daemon, policy) if daemon.pid else ()
-        end = "End the daemon." if taken else "End the daemon, and start it again if it is needed."
+        end = ManualStep(text=text, commands=commands, ends=clients_beside(node, daemon, policy))
         yield Finding(
             DaemonProblem.DIRECTORY_LOST,
             at=at,
@@ -304,11 +305,7 @@ def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[F
             facts=(fact,) if taken else (),
             steps=(
                 ManualStep(text=f"{'Change no file there. ' if taken else ''}Wait until its clients have ended."),
-                *(
-                    (ManualStep(text=end, commands=commands, ends=clients_beside(node, daemon, policy)),)
-                    if commands
-                    else ()
-                ),
+                *((end,) if commands else ()),
                 *((ManualStep(text="Start the daemon with a directory that only this node has."),) if taken else ()),
             ),
         )

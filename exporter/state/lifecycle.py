@@ -28,7 +28,7 @@ from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.values import increment, replace, without
 from exporter.parse.control_reply import list_servers
 from exporter.state import claims, log_files, processes, servers
-from exporter.state.processes import cgroup_of, death_of, is_from_outside, probes
+from exporter.state.processes import cgroup_of, death_of, is_from_outside
 
 SECOND_PROBE_SECONDS = 1.0
 """Least time between the first and the second command without an answer. One alone proves nothing."""
@@ -43,6 +43,12 @@ SYSTEMD_SECONDS = 2.0
 
 UNIT_STOPPING_SECONDS = 5.0
 """The same, while systemd reports that the unit is stopping. It reports the result a moment later."""
+
+STARTING_SECONDS = 60.0
+"""After this time, a daemon that has neither answered nor been found to hang is not starting: its state is unknown.
+
+A daemon answers within 0.1 s of its start (measured, R580). A hang is detected within half of this time.
+"""
 
 QUIT_REMEMBERED_SECONDS = 900.0  # A daemon that ends within this time after a `quit` ends because of it.
 
@@ -201,6 +207,14 @@ def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
 def with_unknown_state(daemon: Daemon, at: float) -> Daemon:
     """Return a daemon that exists but cannot be queried."""
     return with_lifecycle(replace(daemon, state=None), state_since=at, ever_ran=True)
+
+
+def expire_start(daemon: Daemon, at: float) -> Daemon:
+    """Return the daemon with an unknown state if it did not answer for long after its start."""
+    since = daemon.lifecycle.state_since
+    if daemon.state is not DaemonState.STARTING or since is None or at - since <= STARTING_SECONDS:
+        return daemon
+    return with_unknown_state(daemon, at)
 
 
 def _is_recent(quit_at: float | None, ended_at: float) -> bool:
@@ -406,100 +420,3 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
     if all(death is not None and death.at - ended_at <= SANDBOX_SECONDS for death in sandboxes):
         return True
     return None if node.at - ended_at <= SANDBOX_SECONDS else False
-
-
-# -- hangs -------------------------------------------------------------------------------------------------------------
-
-
-PROBES = 2  # Commands, and connections of the exporter itself, without an answer that indicate a hang.
-
-PROBES_ALONE = 5
-ALONE_SECONDS = 30.0
-"""Without any other indication, this many unanswered commands in this time confirm a hang."""
-
-SAME_MOMENT_SECONDS = 0.1
-"""A command that was sent at most this long before the first one failed counts as sent after it."""
-
-STARTING_SECONDS = 60.0
-"""After this time, a daemon that has neither answered nor been found to hang is not starting: its state is unknown.
-
-A daemon answers within 0.1 s of its start (measured, R580). A hang is detected within half of this time.
-"""
-
-
-def resolve_hang(step: Step, node: Node, at: float) -> None:
-    """Change the daemon to unresponsive, to held by another process, or to up if only the control program hangs."""
-    daemon = step.daemon
-    if daemon.ended or daemon.has_lost_directory or not _unanswered(daemon, at):
-        return
-    known = probes(daemon)
-    others = False if known is None else known.others
-    since, asked_at = daemon.commands.unanswered_since, daemon.commands.unanswered_at
-    # If only commands were collected, as by another recorder, two in sequence without an answer suffice.
-    in_sequence = since is not None and asked_at is not None and asked_at >= since - SAME_MOMENT_SECONDS
-    confirmed = is_established(node, daemon, at) or (known is None and in_sequence)
-    if confirmed or others is None or (not others and _long_enough(daemon, at)):
-        enter_state(step, at, DaemonState.UNRESPONSIVE)
-    elif others:
-        enter_state(step, at, DaemonState.HELD)
-    elif program_hangs(daemon, at) and daemon.state is DaemonState.UNRESPONSIVE:
-        enter_state(step, at, DaemonState.UP)
-
-
-def is_established(node: Node, daemon: Daemon, at: float) -> bool:
-    """Return whether the indications of a hang suffice to end the daemon.
-
-    Any user can connect to a daemon and send nothing. Then neither commands nor the exporter's own connections get an
-    answer (measured, R580), so both count only if it is known that no other process is connected. A recording may have
-    commands alone.
-    """
-    no_connections = probes(daemon) is None and _long_enough(daemon, at)
-    return _unanswered(daemon, at) and (_is_confirmed(node, daemon) or no_connections)
-
-
-def program_hangs(daemon: Daemon, at: float) -> bool:
-    """Return whether commands get no answer but connections do: then the control program is at fault."""
-    known = probes(daemon)
-    return known is not None and known.answered and not daemon.ended and _unanswered(daemon, at)
-
-
-def _is_confirmed(node: Node, daemon: Daemon) -> bool:
-    """Return whether another indication confirms the hang, and existed when the last command was sent."""
-    asked_at, known = daemon.commands.unanswered_at, probes(daemon)
-    if asked_at is None:
-        return False
-    if daemon.commands.listening is False and daemon.runtime.process is not None:
-        return True
-    if known is not None and known.unanswered >= PROBES:
-        return True
-    answered_at = known.answered_at if known is not None and known.answered else None
-    of_servers = (processes.state_of_server(node, pid) for pid in daemon.servers)
-    states = (processes.state_of_daemon(node, daemon), *of_servers)
-    return any(
-        (processes.is_suspended(state) or processes.is_stuck(state))
-        and state.at <= asked_at
-        and (answered_at is None or answered_at < state.at)
-        for state in states
-        if state is not None
-    )
-
-
-def _unanswered(daemon: Daemon, at: float) -> bool:
-    since = daemon.commands.unanswered_since
-    return since is not None and daemon.commands.unanswered >= PROBES and at - since >= SECOND_PROBE_SECONDS
-
-
-def _long_enough(daemon: Daemon, at: float) -> bool:
-    """Return whether commands get no answer for so long that the daemon is unresponsive, whatever the reason."""
-    known, since = probes(daemon), daemon.commands.unanswered_since
-    if since is None or (known is not None and known.answered):
-        return False
-    return daemon.commands.unanswered >= PROBES_ALONE and at - since >= ALONE_SECONDS
-
-
-def expire_start(daemon: Daemon, at: float) -> Daemon:
-    """Return the daemon with an unknown state if it did not answer for long after its start."""
-    since = daemon.lifecycle.state_since
-    if daemon.state is not DaemonState.STARTING or since is None or at - since <= STARTING_SECONDS:
-        return daemon
-    return with_unknown_state(daemon, at)

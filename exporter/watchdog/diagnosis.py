@@ -14,7 +14,7 @@ from exporter.model.watchdog import HARMLESS, Condition, Diagnosis
 from exporter.parse.control_reply import servers_queried
 from exporter.state import processes
 from exporter.state import servers as state_servers
-from exporter.state.lifecycle import program_hangs
+from exporter.state.hangs import program_hangs
 from exporter.watchdog.context import Context, Evaluated
 
 _STOPPED_SECONDS = 1.0

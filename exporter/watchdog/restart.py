@@ -36,7 +36,7 @@ from exporter.model.values import replace, updated
 from exporter.model.watchdog import Condition, OngoingAction, WatchdogPhase, WatchdogState
 from exporter.parse.proc import mps_program
 from exporter.parse.protocol3 import PROTOCOL
-from exporter.state import lifecycle, processes
+from exporter.state import hangs, processes
 from exporter.watchdog import limit_enforcement
 from exporter.watchdog.context import Context, DaemonPolicy, Decision, Evaluated, PlannedAction, Wait, count_action
 
@@ -212,7 +212,7 @@ def restart_hung(context: Context, since: float) -> Decision:
     if state is not None and asked_at is not None and not processes.is_suspended(state) and state.at > asked_at:
         # The process continued after the last query: the daemon may answer again.
         return Wait(reason=Reason(ReasonCode.PROCESS_CONTINUED))
-    if not lifecycle.is_established(context.node, context.daemon, context.at):
+    if not hangs.is_established(context.node, context.daemon, context.at):
         return Wait(reason=Reason(ReasonCode.HANG_UNCONFIRMED))
     return restart_running(context, ActionReason.HUNG, since)
 
