@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from itertools import islice
 
-from exporter.model.daemon import Daemon, with_commands, with_connections, with_lifecycle, with_runtime, with_totals
+from exporter.model.daemon import Daemon, with_commands, with_lifecycle, with_runtime, with_totals
 from exporter.model.event import Step
 from exporter.model.observation import ControlReply
 from exporter.model.server import ServerState
@@ -71,9 +71,6 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
             lifecycle.not_found(step, at)
         case QueryOutcome.REFUSED:
             step.daemon = limits.mark_stale(step.daemon, reply.command)
-            if not before.servers and reply.asked_at - (before.lifecycle.state_since or 0.0) < JUST_BEFORE_SECONDS:
-                # The empty list that was its first answer may have been a refusal too.
-                step.daemon = with_connections(step.daemon, listed_at=None)
             lifecycle.refused(step, at)
         case QueryOutcome.TIMED_OUT:
             daemon = step.daemon

@@ -1,9 +1,7 @@
 """An empty reply to a query for a list proves nothing: a refused command can have one too (1 to 3 % of them, R580)."""
 
-import pytest
-
 from exporter.model.daemon import Daemon
-from exporter.model.observation import ControlReply, Observation
+from exporter.model.observation import Observation
 from tests.builders import (
     AT,
     CLIENT,
@@ -13,7 +11,6 @@ from tests.builders import (
     gpu_reading,
     reduced,
     refusal,
-    reply,
     servers,
     status,
 )
@@ -49,20 +46,6 @@ def test_a_repeated_empty_list_is_one() -> None:
     """NVML may show clients of another daemon."""
     assert known_clients(gpu_reading(FIVE), servers(), servers(at=AT + 2)) == 0
     assert known_clients(gpu_reading(FIVE), servers(), refusal(at=AT + 1), servers(at=AT + 2)) is None
-
-
-@pytest.mark.parametrize(
-    "refused",
-    [
-        refusal(at=AT + 0.1),
-        reply("get_default_active_thread_percentage", at=AT + 0.1),
-        reply("device_query --csv", at=AT + 0.1),
-        reply("get_default_client_priority", at=AT + 0.1),
-    ],
-)
-def test_an_empty_list_beside_a_refused_command_is_no_list(refused: ControlReply) -> None:
-    assert known_clients(servers(), refused) is None
-    assert known_clients(servers(), refused, servers(SERVER, at=AT + 9), clients(*FIVE, at=AT + 9)) == len(FIVE)
 
 
 def test_what_is_known_outlasts_a_later_session() -> None:
