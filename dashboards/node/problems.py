@@ -3,7 +3,7 @@
 from dashboards import looks
 from dashboards.board import Row
 from dashboards.faults import faults
-from dashboards.panel import bars, lines, stat
+from dashboards.panel import Column, bars, lines, stat, table
 from dashboards.query import DAEMON, NODE, SERVER, WITH_INDEX, WORKLOAD, Query, increase, max_by
 
 PROBLEMS = Row(
@@ -71,6 +71,22 @@ PROBLEMS = Row(
                 "suspected: {{workload_kind}} {{workload}} {{instance}}",
             ),
             width=8,
+        ),
+        table(
+            "Hardware errors",
+            "GPUs that need a reset or a reboot of the machine, until it happens, and other Xids of hardware in the last "
+            "hour. A quarantine is below. Empty: there is none.",
+            "1000 * max by (cluster, job, instance, gpu, xid, action) (cuda_mps_gpu_hardware_xid_timestamp_seconds{gpus})",
+            {
+                "instance": "Node",
+                "gpu": "GPU",
+                "xid": "Xid",
+                "action": "NVIDIA advises",
+                "Value": Column("Since", looks.MOMENT, painted=False),
+            },
+            sort=("Node", False),
+            width=24,
+            height=5,
         ),
         stat(
             "Recovery time",
