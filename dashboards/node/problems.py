@@ -74,9 +74,10 @@ PROBLEMS = Row(
         ),
         table(
             "Hardware errors",
-            "GPUs that need a reset or a reboot of the machine, until it happens, and other Xids of hardware in the last "
-            "hour. A quarantine is below. Empty: there is none.",
-            "1000 * max by (cluster, job, instance, gpu, xid, action) (cuda_mps_gpu_hardware_xid_timestamp_seconds{gpus})",
+            "GPUs that need a reset or a reboot of the machine, until it happens, and other Xids of hardware in the "
+            "last hour. A quarantine is below. Empty: there is none.",
+            "1000 * max by (cluster, job, instance, gpu, xid, action) "
+            "(cuda_mps_gpu_hardware_xid_timestamp_seconds{gpus})",
             {
                 "instance": "Node",
                 "gpu": "GPU",

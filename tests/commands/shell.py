@@ -53,8 +53,8 @@ CONTROL_COMMANDS_3 = (
 """Patterns of the commands of protocol 3, which are arguments of the program."""
 
 PROGRAMS = _words(
-    """amtool apt-get cat cd chmod chown chronyc curl cut date dcgmi df dmesg dnf docker echo export findmnt fuser grep head
-    helm dkms install jq kubectl ldconfig ln ls lspci mkdir modinfo modprobe mypy nvidia-smi pgrep pip podman
+    """amtool apt-get cat cd chmod chown chronyc curl cut date dcgmi df dmesg dnf docker echo export findmnt fuser grep
+    head helm dkms install jq kubectl ldconfig ln ls lspci mkdir modinfo modprobe mypy nvidia-smi pgrep pip podman
     prlimit promtool ps restorecon rm rmmod ruff sacct scontrol sed sha256sum sort ss ssh systemd-analyze
     systemd-sysusers systemd-tmpfiles tail tee tr truncate type watch uname uniq COMMAND deploy/packages/build
     lab/attribution/run.sh tests/gpu/run.sh"""

@@ -290,7 +290,7 @@ def test_has_clients_at_the_start() -> None:
 
 
 def test_every_family_has_samples_in_the_first_minute() -> None:
-    """A simulation has no families about the exporter's process, and its quarantine, as any Xid of hardware, is over by then."""
+    """A simulation has no families about the exporter's process, and its hardware Xids are over by then."""
     clock = HandClock(AT)
     simulation = Simulation(1, clock, probes=True)
     first = next(minutes(clock, simulation, ACTING))
