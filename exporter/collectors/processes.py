@@ -157,7 +157,7 @@ class Processes:
         """`wait` limits one collection, in seconds."""
         self._proc = Proc(proc, clock)
         self._workloads = workloads or WorkloadProcesses(self._proc, clock)
-        self._users: dict[str | None, set[int | None]] = {}  # By unit; none at all if they could not be read.
+        self._users: dict[str | None, set[int | None]] = {}  # by unit
         self._users_due = float("-inf")
         self._clock = clock
         self._wait = wait
@@ -282,9 +282,9 @@ class Processes:
         for pid in [pid for pid, (due, _) in self._again.items() if due <= now]:
             _, before = self._again.pop(pid)
             if before.at - before.started < EXEC_SECONDS or self._workloads.may_know_more(before):
-                after = self._read(pid, before.unit_users)
+                after = self._read(pid)
             else:
-                after = replace(before, at=self._clock.now(), unit_users=self._unit_users(before, before.unit_users))
+                after = replace(before, at=self._clock.now(), unit_users=self._unit_users(before))
             if after is None:  # It cannot be read now.
                 self._again[pid] = (now + SEARCH_SECONDS, before)
             elif after.start_ticks == before.start_ticks:
@@ -293,29 +293,36 @@ class Processes:
                 if after != replace(before, at=after.at):
                     yield after
 
-    def _read(self, pid: int, users: tuple[int, ...] | None = None) -> ProcessReading | None:
+    def _read(self, pid: int) -> ProcessReading | None:
         reading = None
         with contextlib.suppress(OSError):
             reading = self._proc.facts(pid)
         if reading is None:
             return None
-        environment = self._proc.variables(pid, CLIENT_LIMITS)
-        reading = replace(reading, environment=environment, job_source=self._workloads.job_source(reading.cgroup, pid))
-        return replace(reading, unit_users=self._unit_users(reading, users))
+        return replace(
+            reading,
+            environment=self._proc.variables(pid, CLIENT_LIMITS),
+            job_source=self._workloads.job_source(reading.cgroup, pid),
+            unit_users=self._unit_users(reading),
+        )
 
-    def _unit_users(self, reading: ProcessReading, before: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        """Return `unit_users`. If the unit was shared `before`, it stays so: its workload must not alternate."""
+    def _unit_users(self, reading: ProcessReading) -> tuple[int, ...] | None:
+        """Return `unit_users`. A unit that has had several users stays shared: its workload must not alternate."""
         unit, now = parse_cgroup(reading.cgroup or "").own_unit, self._clock.monotonic()
         if unit is None:
             return None
         # Only root makes units, so that new ones are few.
-        if now >= self._users_due or (self._users and unit not in self._users):
-            self._users_due, self._users = now + SEARCH_SECONDS, {}
-            with contextlib.suppress(OSError):
-                self._users = users_of_units(self._proc)
-        users = {reading.uid, *self._users.get(unit, (None,)), *(before or ())}
-        is_known = None not in users or len(before or ()) > 1
-        return tuple(sorted(uid for uid in users if uid is not None)) if is_known else None
+        if now >= self._users_due or unit not in self._users:
+            self._users_due, before = now + SEARCH_SECONDS, self._users
+            try:
+                found = users_of_units(self._proc)
+                self._users = {each: users | (before.get(each, set()) - {None}) for each, users in found.items()}
+            except OSError:
+                self._users = {each: {None, *users} for each, users in before.items()}
+            self._users.setdefault(unit, {None})
+        users = {reading.uid, *self._users[unit]}
+        known = tuple(sorted(uid for uid in users if uid is not None))
+        return known if None not in users or len(known) > 1 else None
 
     def _ending_parents(self, pids: Iterable[int]) -> Iterator[int]:
         """Wait for parents that are ending too.

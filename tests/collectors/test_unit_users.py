@@ -172,6 +172,31 @@ def test_searches_once_for_all_clients_of_all_units(machine: Machine) -> None:
     assert machine.searches == 2
 
 
+def test_a_unit_that_is_not_found_is_searched_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes were moved after they were read."""
+    pids = range(100, 110)
+    for pid in pids:
+        machine.add(pid, "/system.slice/moved.service", ALICE)
+    machine.watch(*pids)
+    facts = {pid: machine.facts(pid) for pid in pids}
+    for pid in pids:
+        machine.add(pid, "/system.slice/pbs_jobs.service", ALICE)
+    monkeypatch.setattr(Proc, "facts", lambda _, pid: facts[pid])
+    assert set(machine.collect().values()) == {None}
+    assert machine.searches == 1
+
+
+def test_a_unit_of_one_user_after_the_other_is_shared(machine: Machine) -> None:
+    machine.add(10, UNIT, ALICE)
+    machine.watch(10)
+    assert machine.collect() == {10: (ALICE,)}
+    machine.end(10)
+    machine.add(11, UNIT, BOB)
+    machine.watch(11)
+    assert machine.collect(SEARCH_SECONDS) == {11: (ALICE, BOB)}
+    assert machine.kind() is WorkloadKind.USER
+
+
 def test_a_client_in_a_new_unit_has_its_users_at_once(machine: Machine) -> None:
     machine.add(10, UNIT, ALICE)
     machine.watch(10)
