@@ -1,4 +1,4 @@
-"""Processes of jobs and pods: those that name a job, and those whose ends show that a job or pod ends."""
+"""Processes of jobs, pods and units: what names a job, whose ends show that a job or pod ends, and users of units."""
 
 import contextlib
 import os
@@ -70,6 +70,8 @@ class WorkloadProcesses:
         self._namespaces: dict[str, str] = {}  # of pods by UID
         self._members: dict[str, dict[int, str]] = {}
         self._sources: dict[_Key, _Source] = {}
+        self._users: dict[str | None, set[int | None]] = {}
+        """The real UIDs of the processes in each unit, or below it, None for what is unknown."""
         self._searched_at = float("-inf")
         self._lock = threading.Lock()
 
@@ -129,6 +131,21 @@ class WorkloadProcesses:
         ticks, pid, text = self._sources.get(key, (0, 0, None))
         return text if not text or self._proc.start_ticks(pid) == ticks else None
 
+    def unit_users(self, reading: ProcessReading) -> tuple[int, ...] | None:
+        """Return `ProcessReading.unit_users`. A unit of several users stays shared: its workload must not alternate."""
+        unit = parse_cgroup(reading.cgroup or "").own_unit
+        if unit is None:
+            return None
+        with self._lock:
+            # Only root makes units, so that new ones are few.
+            if self._clock.monotonic() - self._searched_at >= SEARCH_SECONDS or unit not in self._users:
+                with contextlib.suppress(OSError):
+                    self._search()
+                self._users.setdefault(unit, {None})
+            users = {reading.uid, *self._users[unit]}
+        known = tuple(sorted(uid for uid in users if uid is not None))
+        return known if None not in users or len(known) > 1 else None
+
     def may_know_more(self, reading: ProcessReading) -> bool:
         """Return whether a later reading may have the number of the process's job."""
         member = parse_cgroup(reading.cgroup or "", reading.job_source)
@@ -178,14 +195,21 @@ class WorkloadProcesses:
             return self._members.get(name, {})
 
     def _search(self) -> None:
-        """Find the processes of all jobs and pods, and what names jobs. Raises OSError."""
+        """Find the processes of all jobs and pods, what names jobs, and the users of units. Raises OSError."""
         self._searched_at = self._clock.monotonic()
-        self._members = {}
-        cgroups = {pid: self._proc.certain_text(pid, "cgroup") for pid in self._proc.pids()}
-        found: dict[_Key, set[_Source]] = {}
+        self._members, self._users = {}, {unit: {None, *users} for unit, users in self._users.items()}
+        cgroups = {pid: self._proc.certain_text(pid, "cgroup") for pid in {1, *self._proc.pids()}}
+        found, all_users = dict[_Key, set[_Source]](), dict[str | None, set[int | None]]()
         for pid, cgroup in cgroups.items():
             for key, source in self._named_by(pid, cgroup):
                 found.setdefault(key, set()).add(source)
+            # Where the processes of other users are hidden (hidepid=2), the first process cannot be read. A unit with
+            # the first process of this PID namespace may have processes outside it.
+            member = parse_cgroup(cgroup)
+            users = all_users.setdefault(member.unit, self._users.get(member.unit, set()) - {None})
+            is_known = member.own_unit is not None and pid != 1
+            users.add(parse_proc.real_user(self._proc.certain_text(pid, "status")) if is_known else None)
+        self._users = all_users
         self._sources = {key: _one_of(key[0], sources) for key, sources in found.items()}
         has_tasks = any(manager is JobManager.GRID_ENGINE for manager, _ in found)
         members: dict[str, dict[int, str]] = {}

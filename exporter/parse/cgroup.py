@@ -123,7 +123,7 @@ _JOBS = _patterns(
     # Torque (cgroup_exporter).
     rf"{_CPUSET}/torque/(?P<torque>{_PBS}{_SERVER})",
     # HTCondor's slot: `EXECUTE_SLOT@NODE`, from 24.8 on below the parent of its starter's cgroup (vanilla_proc.cpp).
-    rf"[^:]*:{_SLICES}htcondor/[^/]*_(?P<htcondor>[A-Za-z][A-Za-z.-]*[0-9]+(?:_[0-9]+)?)@[^/]+",
+    rf"[^:]*:{_SLICES}htcondor/[^/@]*_(?P<htcondor>[A-Za-z][A-Za-z.-]*[0-9]+(?:_[0-9]+)?)@[^/]+",
     # Flux with exec.service=sdexec, in the service manager of its user (bgexec.c, sdmon.c).
     rf":/user\.slice/user-(?P<user>[0-9]{{1,10}})\.slice/user@(?P=user)\.service{_SLICES}"
     r"(?:imp-)?shell-[0-9]+-(?P<flux>f[0-9A-Za-z]{1,12})\.service",

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collectors import processes
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import Processes, users_of_units
-from exporter.collectors.workload_processes import SEARCH_SECONDS
+from exporter.collectors.processes import Processes
+from exporter.collectors.workload_processes import SEARCH_SECONDS, WorkloadProcesses
 from exporter.model.identity import WorkloadKind
 from exporter.model.observation import ProcessReading
 from exporter.state.processes import workload_of
@@ -30,11 +29,12 @@ class Machine:
         self.add(1, "/init.scope", ROOT)
         monkeypatch.setattr(Proc, "is_unused", lambda _, pid: not (root / str(pid)).exists())
         monkeypatch.setattr(Proc, "facts", self.facts)
-        monkeypatch.setattr(processes, "users_of_units", self.searched)
+        search = WorkloadProcesses._search
+        monkeypatch.setattr(WorkloadProcesses, "_search", lambda workloads: self.counted(lambda: search(workloads)))
 
-    def searched(self, proc: Proc) -> dict[str | None, set[int | None]]:
+    def counted(self, search: Callable[[], None]) -> None:
         self.searches += 1
-        return users_of_units(proc)
+        search()
 
     def facts(self, pid: int) -> ProcessReading | None:
         if not (self.root / str(pid)).exists():

@@ -334,6 +334,7 @@ BATCH = {
         slot("slot2"),
     ),
     "HTCondor, a slot with another name": (v2("/htcondor/_x_gpu1_2@n1"), slot("gpu1_2")),
+    "HTCondor, a startd with a name": (v2("/htcondor/_x_slot1_1@gpu_a100@n1"), slot("slot1_1")),
     "Flux, rexec": (v2("/system.slice/flux.service"), CgroupMembership(unit="flux.service")),
     "LSF": (
         some("/lsf/c1/job.4711.23456.1700000000", "memory", "cpuset", "freezer"),
