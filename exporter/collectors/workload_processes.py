@@ -215,8 +215,8 @@ class WorkloadProcesses:
         members: dict[str, dict[int, str]] = {}
         for pid, cgroup in cgroups.items():
             trusted = self._trusted(cgroup)
-            key = self._key(cgroup, trusted, pid if has_tasks else None)
-            text = trusted if key is None else self._sources.get(key, _Source()).text
+            needed = self._key(cgroup, trusted, pid if has_tasks else None)
+            text = trusted if needed is None else self._sources.get(needed, _Source()).text
             members.setdefault(parse_cgroup(cgroup, text).job_or_pod or cgroup, {})[pid] = cgroup
         self._members = members
 
