@@ -221,12 +221,12 @@ def parse_cgroup(text: str, job_source: str | None = None) -> CgroupMembership:
         pod_uid=found.get("pod_uid", "").replace("_", "-") or None,
         task=found.get("task"),
     )
-    source, of_user = job_source or "", _OF_USER.match(by_systemd) is not None
+    source = job_source or ""
     job: tuple[JobManager, str] | None = None
     if JobManager.SLURM in found and not member.is_of_user:
         job = JobManager.SLURM, found[JobManager.SLURM]
     elif (member.container or member.pod_uid or member.task) is None:
-        job = _job_in(paths, source, of_user=of_user)
+        job = _job_in(paths, source, of_user=_OF_USER.match(by_systemd) is not None)
         if job is None and member.is_of_node and (shepherd := _SHEPHERD.fullmatch(source)) is not None:
             job = JobManager.GRID_ENGINE, shepherd[1]
     if job is None:
@@ -242,7 +242,8 @@ def _job_in(paths: Mapping[str, str], source: str, *, of_user: bool) -> tuple[Jo
     """
     found: dict[tuple[JobManager, str], set[str]] = {}
     for controllers, path in paths.items():
-        for match in filter(None, (pattern.match(f"{controllers}:{_OUTSIDE.sub('', path)}") for pattern in _JOBS)):
+        line = f"{controllers}:{_OUTSIDE.sub('', path)}"
+        for match in filter(None, (pattern.match(line) for pattern in _JOBS)):
             manager = JobManager(match.lastgroup or "")
             if manager is not JobManager.FLUX or source == match["user"]:
                 found.setdefault((manager, match[manager]), set()).add(controllers)

@@ -34,7 +34,7 @@ SHARED_UNITS = r"""
     snap\.(?:docker|lxd|microk8s|k8s)\..+ lxc.* lxd.* incus.* libvirtd virtqemud ecs mesos.* gitlab-runner.* jenkins.*
     buildkite.* buildbot.* actions[.-]runner.* github.*runner.* act[-_]runner.* gitea.* forgejo.* woodpecker.* drone
     drone-runner.* teamcity.* bamboo.* circleci.* concourse.* zuul.* vsts\.agent\..+ go-agent
-    (?:.+\.)?amazon-ssm-agent.* qemu-guest-agent salt-minion rundeckd puppet cloud-(?:final|init.*) deadline.*launcher rqd
+    (?:.+\.)?amazon-ssm-agent.* qemu-guest-agent salt-minion rundeckd cloud-(?:final|init.*) deadline.*launcher rqd
 """
 """Patterns of units that run the work of many: logins, batch systems, containers, schedulers and builds. Such a unit is
 no workload, and no command names it. An instance, `NAME@INSTANCE`, is like the unit itself."""
