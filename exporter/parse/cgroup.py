@@ -248,7 +248,7 @@ def _job_in(paths: Mapping[str, str], source: str, *, of_user: bool) -> tuple[Jo
             if manager is not JobManager.FLUX or source == match["user"]:
                 found.setdefault((manager, match[manager]), set()).add(controllers)
     for job, hierarchies in found.items():
-        in_several = hierarchies != {"name=systemd"} and len(hierarchies) >= min(2, len(paths.keys() - {""}))
+        in_several = hierarchies != {"name=systemd"} and len(hierarchies) >= min(2, len(paths))
         if "" in hierarchies or (not of_user and (in_several or job[0] not in _IN_SEVERAL)):
             return job
     return None

@@ -454,6 +454,7 @@ def test_a_name_that_a_user_can_make_is_no_job(path: str) -> None:
     ]
     if "slurm" not in path:
         forged += [some(path, "memory", systemd=SESSION), some(path, "memory"), some(path, "pids", systemd=SESSION)]
+        forged += [f"12:net_cls:{path}\n0::/system.slice/x.service\n", f"5:pids:{path}\n0::/\n"]
         forged += [v1(path, in_docker), some(path, "cpuset", systemd=in_user)]
     for text in forged:
         for source in [None] if "slurm" in path else SOURCES:
