@@ -207,8 +207,10 @@ class WorkloadProcesses:
             # the first process of this PID namespace may have processes outside it.
             member = parse_cgroup(cgroup)
             users = all_users.setdefault(member.unit, self._users.get(member.unit, set()) - {None})
-            is_known = member.own_unit is not None and pid != 1
-            users.add(parse_proc.real_user(self._proc.certain_text(pid, "status")) if is_known else None)
+            if member.own_unit is None or pid == 1:
+                users.add(None)
+            elif status := self._proc.certain_text(pid, "status"):  # It may have ended.
+                users.add(parse_proc.real_user(status))
         self._users = all_users
         self._sources = {key: _one_of(key[0], sources) for key, sources in found.items()}
         has_tasks = any(manager is JobManager.GRID_ENGINE for manager, _ in found)

@@ -24,10 +24,11 @@ class Machine:
         self.root, self.clock = root, HandClock()
         self.proc = Proc(root, self.clock)
         self.searches = 0
+        self.unused: set[int] = set()
         self.uids: dict[int, int] = {}
         self.collector = Processes(proc=root, clock=self.clock, wait=0.0, max_pidfds=0)
         self.add(1, "/init.scope", ROOT)
-        monkeypatch.setattr(Proc, "is_unused", lambda _, pid: not (root / str(pid)).exists())
+        monkeypatch.setattr(Proc, "is_unused", lambda _, pid: pid in self.unused or not (root / str(pid)).exists())
         monkeypatch.setattr(Proc, "facts", self.facts)
         search = WorkloadProcesses._search
         monkeypatch.setattr(WorkloadProcesses, "_search", lambda workloads: self.counted(lambda: search(workloads)))
@@ -170,6 +171,16 @@ def test_searches_once_for_all_clients_of_all_units(machine: Machine) -> None:
     assert machine.searches == 1
     machine.collect(SEARCH_SECONDS)
     assert machine.searches == 2
+
+
+def test_a_process_that_ends_during_the_search_has_no_user(machine: Machine) -> None:
+    machine.add(10, UNIT, ALICE)
+    machine.add(11, UNIT, BOB)
+    (machine.root / "11" / "status").unlink()
+    (machine.root / "11" / "stat").unlink()
+    machine.watch(10)
+    machine.unused = {11}
+    assert machine.collect() == {10: (ALICE,)}
 
 
 def test_a_unit_that_is_not_found_is_searched_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
