@@ -19,8 +19,9 @@ from exporter.model.observation import ControlReply, ProcessReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_refusal, query_outcome
-from exporter.parse.printable import is_service_name, printable
+from exporter.parse.printable import printable
 from exporter.parse.proc import MpsProgram, mps_program
+from exporter.parse.systemd import is_service_name
 
 _POLL_SECONDS = 0.1  # how soon a wait notices that it is cancelled
 

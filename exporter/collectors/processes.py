@@ -21,8 +21,8 @@ from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import AddressWant, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.settings import CLIENT_LIMITS
-from exporter.parse.cgroup import parse_cgroup, parse_pod_directory
-from exporter.parse.proc import children_page_faults, is_exiting, real_user
+from exporter.parse.cgroup import parse_pod_directory
+from exporter.parse.proc import children_page_faults, is_exiting
 
 _INFO = struct.Struct("=QQ11Ii")
 """The first version of struct pidfd_info (include/uapi/linux/pidfd.h): first `mask`, last `exit_code`."""
@@ -85,18 +85,6 @@ class Pods:
         )
 
 
-def users_of_units(proc: Proc) -> dict[str | None, set[int | None]]:
-    """Return the real UIDs of the processes in each unit, or below it, None for what is unknown. Raises OSError."""
-    users: dict[str | None, set[int | None]] = {}
-    for pid in {1, *proc.pids()}:
-        # Where the processes of other users are hidden (hidepid=2), the first process cannot be read. A unit with the
-        # first process of this PID namespace may have processes outside it.
-        member = parse_cgroup(proc.certain_text(pid, "cgroup"))
-        is_known = member.own_unit is not None and pid != 1
-        users.setdefault(member.unit, set()).add(real_user(proc.certain_text(pid, "status")) if is_known else None)
-    return users
-
-
 STATES_SECONDS = 0.4  # least time between two readings of the states of processes
 
 _STUCK = "D"
@@ -157,8 +145,6 @@ class Processes:
         """`wait` limits one collection, in seconds."""
         self._proc = Proc(proc, clock)
         self._workloads = workloads or WorkloadProcesses(self._proc, clock)
-        self._users: dict[str | None, set[int | None]] = {}  # By unit; none at all if they could not be read.
-        self._users_due = float("-inf")
         self._clock = clock
         self._wait = wait
         self._max_pidfds = max_pidfds
@@ -282,9 +268,9 @@ class Processes:
         for pid in [pid for pid, (due, _) in self._again.items() if due <= now]:
             _, before = self._again.pop(pid)
             if before.at - before.started < EXEC_SECONDS or self._workloads.may_know_more(before):
-                after = self._read(pid, before.unit_users)
+                after = self._read(pid)
             else:
-                after = replace(before, at=self._clock.now(), unit_users=self._unit_users(before, before.unit_users))
+                after = replace(before, at=self._clock.now(), unit_users=self._workloads.unit_users(before))
             if after is None:  # It cannot be read now.
                 self._again[pid] = (now + SEARCH_SECONDS, before)
             elif after.start_ticks == before.start_ticks:
@@ -293,29 +279,18 @@ class Processes:
                 if after != replace(before, at=after.at):
                     yield after
 
-    def _read(self, pid: int, users: tuple[int, ...] | None = None) -> ProcessReading | None:
+    def _read(self, pid: int) -> ProcessReading | None:
         reading = None
         with contextlib.suppress(OSError):
             reading = self._proc.facts(pid)
         if reading is None:
             return None
-        environment = self._proc.variables(pid, CLIENT_LIMITS)
-        reading = replace(reading, environment=environment, job_source=self._workloads.job_source(reading.cgroup, pid))
-        return replace(reading, unit_users=self._unit_users(reading, users))
-
-    def _unit_users(self, reading: ProcessReading, before: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        """Return `unit_users`. If the unit was shared `before`, it stays so: its workload must not alternate."""
-        unit, now = parse_cgroup(reading.cgroup or "").own_unit, self._clock.monotonic()
-        if unit is None:
-            return None
-        # Only root makes units, so that new ones are few.
-        if now >= self._users_due or (self._users and unit not in self._users):
-            self._users_due, self._users = now + SEARCH_SECONDS, {}
-            with contextlib.suppress(OSError):
-                self._users = users_of_units(self._proc)
-        users = {reading.uid, *self._users.get(unit, (None,)), *(before or ())}
-        is_known = None not in users or len(before or ()) > 1
-        return tuple(sorted(uid for uid in users if uid is not None)) if is_known else None
+        return replace(
+            reading,
+            environment=self._proc.variables(pid, CLIENT_LIMITS),
+            job_source=self._workloads.job_source(reading.cgroup, pid),
+            unit_users=self._workloads.unit_users(reading),
+        )
 
     def _ending_parents(self, pids: Iterable[int]) -> Iterator[int]:
         """Wait for parents that are ending too.

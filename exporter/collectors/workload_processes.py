@@ -1,11 +1,12 @@
-"""Processes of jobs and pods: those that name a job, and those whose ends show that a job or pod ends."""
+"""Processes of jobs, pods and units: what names a job, whose ends show that a job or pod ends, and users of units."""
 
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from exporter.clock import Clock
 from exporter.collectors.proc import Proc, has_name
@@ -41,6 +42,16 @@ _SANDBOX = "pause"
 """The program that holds a pod's namespaces, in containerd, CRI-O and cri-dockerd. Some pods of CRI-O have none."""
 
 _Members = Mapping[int, str]  # the cgroups of processes by PID
+_Key = tuple[JobManager, str]
+"""With the directory of a Slurm job, the slot of HTCondor, or the user and groups of a task of Grid Engine."""
+
+
+class _Source(NamedTuple):
+    """What names jobs, as `ProcessReading.job_source`, and the process that it was read of; empty if unknown."""
+
+    start_ticks: int = 0
+    pid: int = 0
+    text: str = ""
 
 
 class WorkloadProcesses:
@@ -58,9 +69,9 @@ class WorkloadProcesses:
         self._trusted_namespaces = trusted_namespaces
         self._namespaces: dict[str, str] = {}  # of pods by UID
         self._members: dict[str, dict[int, str]] = {}
-        self._sources: dict[str, str] = {}
-        """`ProcessReading.job_source` by the directory of a Slurm job, the slot of HTCondor, the unit of Flux, and the
-        user and groups of a task of Grid Engine; empty if it is unknown."""
+        self._sources: dict[_Key, _Source] = {}
+        self._users: dict[str | None, set[int | None]] = {}
+        """The real UIDs of the processes in each unit, or below it, None for what is unknown."""
         self._searched_at = float("-inf")
         self._lock = threading.Lock()
 
@@ -97,20 +108,43 @@ class WorkloadProcesses:
         """Return what names the job of a process in this cgroup, as `ProcessReading` has it."""
         with self._lock:
             trusted = self._trusted(cgroup or "")
-            key = _key(cgroup or "", trusted)
-            if key is None and pid is not None and parse_cgroup(cgroup or "", trusted).is_of_node:
-                # Grid Engine gives each task a group of its own, also for processes that have lost their ancestors.
-                if (directory := self._shepherd(pid)) is not None:
-                    return directory
-                key = self._groups(pid)
+            of_node = parse_cgroup(cgroup or "", trusted).is_of_node
+            if of_node and pid is not None and (shepherd := self._shepherd(pid)) is not None:
+                return shepherd.text
+            # Grid Engine gives each task a group of its own, also for processes that have lost their ancestors.
+            key = self._key(cgroup or "", trusted, pid)
             if key is None:
                 return trusted
-            known, age = self._sources.get(key), self._clock.monotonic() - self._searched_at
+            known, age = self._known(key), self._clock.monotonic() - self._searched_at
             if not known and age >= (NEW_SECONDS if known is None else SEARCH_SECONDS):
                 with contextlib.suppress(OSError):
                     self._search()
-                self._sources.setdefault(key, "")
-            return self._sources.get(key, "")
+                self._sources.setdefault(key, _Source())
+                known = self._known(key)
+            return known or ""
+
+    def _known(self, key: _Key) -> str | None:
+        """Return what the last search found; None if it is not searched yet, or of a process that has ended since.
+
+        Then the slot or the group may be another job's.
+        """
+        ticks, pid, text = self._sources.get(key, (0, 0, None))
+        return text if not text or self._proc.start_ticks(pid) == ticks else None
+
+    def unit_users(self, reading: ProcessReading) -> tuple[int, ...] | None:
+        """Return `ProcessReading.unit_users`. A unit of several users stays shared: its workload must not alternate."""
+        unit = parse_cgroup(reading.cgroup or "").own_unit
+        if unit is None:
+            return None
+        with self._lock:
+            # Only root makes units, so that new ones are few.
+            if self._clock.monotonic() - self._searched_at >= SEARCH_SECONDS or unit not in self._users:
+                with contextlib.suppress(OSError):
+                    self._search()
+                self._users.setdefault(unit, {None})
+            users = {reading.uid, *self._users[unit]}
+        known = tuple(sorted(uid for uid in users if uid is not None))
+        return known if None not in users or len(known) > 1 else None
 
     def may_know_more(self, reading: ProcessReading) -> bool:
         """Return whether a later reading may have the number of the process's job."""
@@ -121,7 +155,7 @@ class WorkloadProcesses:
             return reading.job_source == ""
         return reading.job_source is None and bool(self._trusted_namespaces and parse_step(reading.cgroup or ""))
 
-    def _shepherd(self, pid: int) -> str | None:
+    def _shepherd(self, pid: int) -> _Source | None:
         """Return the working directory of root's shepherd that a process descends from."""
         started = float("inf")
         for _ in range(_MAX_ANCESTORS):
@@ -130,8 +164,7 @@ class WorkloadProcesses:
             if ticks is None or ticks > started:  # Another process has the PID of a parent that ended.
                 return None
             if self._proc.name(pid) == _SHEPHERD:
-                cgroup = self._proc.text(pid, "cgroup") or ""
-                return self._of_root(pid, cgroup, _SHEPHERD, self._proc.working_directory)
+                return self._of_root(pid, self._proc.text(pid, "cgroup") or "", _SHEPHERD)
             pid, started = parse_proc.parent_pid(stat) or 0, ticks
         return None
 
@@ -162,48 +195,65 @@ class WorkloadProcesses:
             return self._members.get(name, {})
 
     def _search(self) -> None:
-        """Find the processes of all jobs and pods, and what names jobs. Raises OSError."""
+        """Find the processes of all jobs and pods, what names jobs, and the users of units. Raises OSError."""
         self._searched_at = self._clock.monotonic()
-        cgroups, sources, brokers = dict[int, str](), dict[str, str](), dict[int, int]()
-        self._members = {}
-        for each in self._proc.pids():
-            cgroups[each] = cgroup = self._proc.certain_text(each, "cgroup")
-            step, member = parse_step(cgroup), parse_cgroup(cgroup)
-            if step is not None:
-                title = self._sources.get(step.job_directory, "")
-                if step.of_slurmstepd and not title:
-                    title = (self._of_root(each, cgroup, _STEP_DAEMON, self._arguments) or "").partition("\0")[0]
-                sources[step.job_directory] = title
-                if title:  # What is known stays known if the search fails.
-                    self._sources[step.job_directory] = title
-            elif member.unit == _FLUX:
-                ticks, uid = self._proc.start_ticks(each), parse_proc.real_user(self._proc.status(each) or "")
-                brokers |= {} if ticks is None or uid is None else {ticks: uid}
-            elif member.is_of_node and (name := self._proc.name(each)) in (_STARTER, _SHEPHERD):
-                read = self._arguments if name == _STARTER else self._proc.working_directory
-                source = self._of_root(each, cgroup, name or "", read) or ""
-                groups = map(self._groups, self._proc.children(each) or ())
-                for key in filter(None, set(source.split("\0")) if name == _STARTER else groups):
-                    # What two processes name differently is unknown.
-                    sources[key] = source if sources.get(key, source) == source else ""
-        if brokers:
-            sources[_FLUX] = str(brokers[min(brokers)])
-        self._sources, members = sources, dict[str, dict[int, str]]()
-        grid_engine = any(source.startswith("/") for source in sources.values())
-        for each, cgroup in cgroups.items():
+        self._members, self._users = {}, {unit: {None, *users} for unit, users in self._users.items()}
+        cgroups = {pid: self._proc.certain_text(pid, "cgroup") for pid in {1, *self._proc.pids()}}
+        found, all_users = dict[_Key, set[_Source]](), dict[str | None, set[int | None]]()
+        for pid, cgroup in cgroups.items():
+            for key, source in self._named_by(pid, cgroup):
+                found.setdefault(key, set()).add(source)
+            # Where the processes of other users are hidden (hidepid=2), the first process cannot be read. A unit with
+            # the first process of this PID namespace may have processes outside it.
+            member = parse_cgroup(cgroup)
+            users = all_users.setdefault(member.unit, self._users.get(member.unit, set()) - {None})
+            if member.own_unit is None or pid == 1:
+                users.add(None)
+            elif status := self._proc.certain_text(pid, "status"):  # It may have ended.
+                users.add(parse_proc.real_user(status))
+        self._users = all_users
+        self._sources = {key: _one_of(key[0], sources) for key, sources in found.items()}
+        has_tasks = any(manager is JobManager.GRID_ENGINE for manager, _ in found)
+        members: dict[str, dict[int, str]] = {}
+        for pid, cgroup in cgroups.items():
             trusted = self._trusted(cgroup)
-            needed = _key(cgroup, trusted)
-            if needed is None and grid_engine and parse_cgroup(cgroup, trusted).is_of_node:
-                needed = self._groups(each)
-            whole = parse_cgroup(cgroup, trusted if needed is None else sources.get(needed)).job_or_pod
-            members.setdefault(whole or cgroup, {})[each] = cgroup
+            needed = self._key(cgroup, trusted, pid if has_tasks else None)
+            text = trusted if needed is None else self._sources.get(needed, _Source()).text
+            members.setdefault(parse_cgroup(cgroup, text).job_or_pod or cgroup, {})[pid] = cgroup
         self._members = members
 
-    def _arguments(self, pid: int) -> str:
-        return "\0".join(self._proc.arguments(pid)).rstrip("\0")
+    def _named_by(self, pid: int, cgroup: str) -> Iterator[tuple[_Key, _Source]]:
+        """Yield what a process of a batch system names."""
+        step, member = parse_step(cgroup), parse_cgroup(cgroup)
+        if step is not None and step.of_slurmstepd and (source := self._of_root(pid, cgroup, _STEP_DAEMON)):
+            yield (JobManager.SLURM, step.job_directory), source
+        elif member.unit == _FLUX:
+            ticks, uid = self._proc.start_ticks(pid), parse_proc.real_user(self._proc.status(pid) or "")
+            if ticks is not None and uid is not None:
+                yield (JobManager.FLUX, ""), _Source(ticks, pid, str(uid))
+        elif member.is_of_node and (name := self._proc.name(pid)) in (_STARTER, _SHEPHERD):
+            if (source := self._of_root(pid, cgroup, name)) is None:
+                return
+            if name == _STARTER:
+                yield from (((JobManager.HTCONDOR, argument), source) for argument in source.text.split("\0"))
+            for groups in map(self._groups, (self._proc.children(pid) or ()) if name == _SHEPHERD else ()):
+                if groups is not None:
+                    yield (JobManager.GRID_ENGINE, groups), source
 
-    def _of_root(self, pid: int, cgroup: str, name: str, read: Callable[[int], str | None]) -> str | None:
-        """Return what is read of a process of the node's root with this name; None if that is not certain.
+    def _key(self, cgroup: str, trusted: str | None, pid: int | None) -> _Key | None:
+        """Return the key of what names the job of a process in this cgroup; None if it needs nothing."""
+        member, step = parse_cgroup(cgroup, trusted), parse_step(cgroup)
+        if member.job_manager is JobManager.SLURM and step is not None:
+            return None if (member.job_id or "").isdecimal() else (JobManager.SLURM, step.job_directory)
+        if member.job_slot is not None:
+            return JobManager.HTCONDOR, member.job_slot
+        if member.is_of_user:
+            return (JobManager.FLUX, "") if "shell-" in cgroup else None
+        groups = self._groups(pid) if member.is_of_node and pid is not None else None
+        return None if groups is None else (JobManager.GRID_ENGINE, groups)
+
+    def _of_root(self, pid: int, cgroup: str, name: str) -> _Source | None:
+        """Return what a process of the node's root with this name names jobs with; None if that is not certain.
 
         A user namespace with other UIDs has another map. Arguments are in the memory of the process: a read of another
         user's memory could wait without end. Only root can enter the directory of a slurmstepd, maybe in a container.
@@ -212,11 +262,15 @@ class WorkloadProcesses:
         users = self._proc.text(pid, "uid_map")
         is_root = parse_proc.real_user(status) == 0 and users == self._proc.text(1, "uid_map")
         of_node = parse_cgroup(cgroup).is_of_node and len(parse_proc.namespace_pids(status)) <= 1
-        if None in (start_ticks, users) or not is_root or not (of_node or name == _STEP_DAEMON):
+        if start_ticks is None or users is None or not is_root or not (of_node or name == _STEP_DAEMON):
             return None
-        found = read(pid) if self._proc.name(pid) == name else None
+        if self._proc.name(pid) != name:
+            return None
+        arguments = () if name == _SHEPHERD else self._proc.arguments(pid)
+        title = "\0".join(arguments[:1] if name == _STEP_DAEMON else arguments).rstrip("\0")
+        text = self._proc.working_directory(pid) if name == _SHEPHERD else title
         same = start_ticks == self._proc.start_ticks(pid) and cgroup == self._proc.text(pid, "cgroup")
-        return found if same else None
+        return _Source(start_ticks, pid, text) if same and text else None
 
     def _first(self, pid: int, own: CgroupMembership, members: _Members) -> WorkloadProcess | None:
         """Return a process; None if of MPS or a batch system, or if one of its own started it. Raises OSError."""
@@ -241,9 +295,7 @@ def _step(cgroup: str | None) -> str | None:
     return None if found is None else found.name
 
 
-def _key(text: str, trusted: str | None) -> str | None:
-    """Return the key in `_sources` of what names the job of a process in this cgroup; None if it needs nothing."""
-    member, step = parse_cgroup(text, trusted), parse_step(text)
-    if member.job_manager is JobManager.SLURM and step is not None:
-        return None if (member.job_id or "").isdecimal() else step.job_directory
-    return member.job_slot or (_FLUX if member.is_of_user and "shell-" in text else None)
+def _one_of(manager: JobManager, sources: Collection[_Source]) -> _Source:
+    """Return the oldest, such as the broker of Flux; of HTCondor and Grid Engine none, if two name different jobs."""
+    differ = len({each.text for each in sources}) > 1
+    return _Source() if differ and manager in (JobManager.HTCONDOR, JobManager.GRID_ENGINE) else min(sources)

@@ -130,9 +130,11 @@ class MappedLibraries:
         process.interval = min(process.interval * 2, LAST_INTERVAL_SECONDS)
 
     def _holder(self, pid: int) -> object:
+        """Return the job or container, where root can have any UID; else the user, whatever namespaces that creates."""
         member = parse_cgroup(self._proc.text(pid, "cgroup") or "")
-        inside = member.job_or_pod or member.task or member.container  # where root can have any UID
-        return inside or (member, real_user(self._proc.status(pid) or ""), self._proc.namespace(pid, "mnt"))
+        user = self._proc.user_namespace_owner(pid) or real_user(self._proc.status(pid) or "")
+        inside = member.job_or_pod or member.task or member.container
+        return inside or user or (member, self._proc.namespace(pid, "mnt"))
 
 
 def open_mapped(mapping: LibraryMapping, proc: Proc) -> int:

@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from exporter.model.identity import JobManager
-from exporter.parse.printable import is_shared_unit
+from exporter.parse.systemd import is_shared_unit
 
 CGROUP_CACHE_SIZE = 1024
 """How many texts stay parsed: more than a node has clients, because each client is read again and again."""
@@ -107,7 +107,7 @@ _SLICE_OF_TASK = re.compile(r"ecstasks-(?P<task>[A-Za-z0-9_-]{1,255})\.slice")
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(?:service|scope|socket|mount|swap)")
 
 
-# -- jobs of batch systems other than Slurm, by the rest of a line: `CONTROLLERS:PATH` -------------------------------
+# -- Jobs of batch systems other than Slurm, in a line without its number: `CONTROLLERS:PATH` -------------------------
 
 _SLICES = r"/(?:[^/:]+\.slice/)*"
 _V1, _SYSTEMD, _CPUSET = r"[^:]+:", r"(?:name=systemd)?:", r"(?:[^:]*,)?cpuset(?:,[^:]*)?:"
@@ -123,7 +123,7 @@ _JOBS = _patterns(
     # Torque (cgroup_exporter).
     rf"{_CPUSET}/torque/(?P<torque>{_PBS}{_SERVER})",
     # HTCondor's slot: `EXECUTE_SLOT@NODE`, from 24.8 on below the parent of its starter's cgroup (vanilla_proc.cpp).
-    rf"[^:]*:{_SLICES}htcondor/[^/]*_(?P<htcondor>[A-Za-z][A-Za-z.-]*[0-9]+(?:_[0-9]+)?)@[^/]+",
+    rf"[^:]*:{_SLICES}htcondor/[^/@]*_(?P<htcondor>[A-Za-z][A-Za-z.-]*[0-9]+(?:_[0-9]+)?)@[^/]+",
     # Flux with exec.service=sdexec, in the service manager of its user (bgexec.c, sdmon.c).
     rf":/user\.slice/user-(?P<user>[0-9]{{1,10}})\.slice/user@(?P=user)\.service{_SLICES}"
     r"(?:imp-)?shell-[0-9]+-(?P<flux>f[0-9A-Za-z]{1,12})\.service",
@@ -139,7 +139,10 @@ _JOBS = _patterns(
 _IN_SEVERAL = frozenset({JobManager.PBS, JobManager.HTCONDOR, JobManager.LSF})
 """They put jobs in several hierarchies of cgroup v1. Slurm can use only one, Torque and Grid Engine only use cpuset."""
 
-_OF_USER = re.compile(r"user\.slice/user-[1-9]")
+_OUTSIDE = re.compile(r"^(?:/\.\.)+(?=/)")
+"""The way out of the reader's cgroup namespace. No user can write beside that of a container."""
+
+_OF_USER = re.compile(r"(?:\.\./)*user\.slice/user-[1-9]")
 _PBS_INDEX = re.compile(r"([0-9]+)\.([0-9]{1,9})")
 _STARTER = re.compile(r"condor_starter\0.*?\0-a\0([0-9]{1,10}\.[0-9]{1,10})\0-slot-name\0([^\0]+)(?:\0[^\0]*)?")
 """The arguments with STARTER_LOG_NAME_APPEND=JobId (Starter.cpp). The job's owner may choose the text of one."""
@@ -155,8 +158,8 @@ class CgroupMembership:
     `unit` is the system unit that `systemctl status PID` names, escaped as there. For a user's own units it is
     `user@UID.service`, because a user can choose their names. `container` is the whole ID, a join key for other
     exporters' families (LXC: the name); the outermost if containers are nested. `task` is the ID of an Amazon ECS task,
-    or a Nomad allocation with its task, `ALLOCATION.TASK`. `job_name` is the job as the path has it: of HTCondor it is
-    the slot, whose job may be unknown.
+    or a Nomad allocation with its task, `ALLOCATION.TASK`. `job_name` is the job, or the slot of HTCondor, as
+    the path has it.
     """
 
     unit: str | None = None
@@ -165,8 +168,12 @@ class CgroupMembership:
     task: str | None = None
     job_manager: JobManager | None = None
     job_id: str | None = None
-    job_slot: str | None = None
     job_name: str | None = None
+
+    @property
+    def job_slot(self) -> str | None:
+        """The slot of HTCondor, whose job may be unknown."""
+        return self.job_name if self.job_manager is JobManager.HTCONDOR else None
 
     @property
     def job_or_pod(self) -> str | None:
@@ -208,42 +215,43 @@ def parse_cgroup(text: str, job_source: str | None = None) -> CgroupMembership:
     found: dict[str, str] = {}
     for path in paths.values():
         found = {**_names_in(path, with_jobs_in_pods=job_source is not None), **found}
-    slurm = found.get(JobManager.SLURM)
     member = CgroupMembership(
         unit=_unit_of(by_systemd),
         container=found.get("container"),
         pod_uid=found.get("pod_uid", "").replace("_", "-") or None,
         task=found.get("task"),
     )
-    if slurm is not None and not member.is_of_user:
-        job = _job_id(JobManager.SLURM, slurm, job_source or "")
-        return replace(member, job_manager=JobManager.SLURM, job_id=job, job_name=slurm)
-    if (member.container or member.pod_uid or member.task) is not None:
+    source = job_source or ""
+    job: tuple[JobManager, str] | None = None
+    if JobManager.SLURM in found and not member.is_of_user:
+        job = JobManager.SLURM, found[JobManager.SLURM]
+    elif (member.container or member.pod_uid or member.task) is None:
+        job = _job_in(paths, source, of_user=_OF_USER.match(by_systemd) is not None)
+        if job is None and member.is_of_node and (shepherd := _SHEPHERD.fullmatch(source)) is not None:
+            job = JobManager.GRID_ENGINE, shepherd[1]
+    if job is None:
         return member
-    return _with_job(member, paths, job_source or "", of_user=_OF_USER.match(by_systemd) is not None)
+    return replace(member, job_manager=job[0], job_id=_job_id(*job, source), job_name=job[1])
 
 
-def _with_job(member: CgroupMembership, paths: Mapping[str, str], source: str, *, of_user: bool) -> CgroupMembership:
-    """Return the process with its job of a batch system other than Slurm, which a path or root's shepherd names.
+def _job_in(paths: Mapping[str, str], source: str, *, of_user: bool) -> tuple[JobManager, str] | None:
+    """Return the batch system, other than Slurm, and the job that a path names.
 
     In v1, systemd's hierarchy can be a user's below a unit, and one controller can be by an administrator's choice.
     `of_user` is whether systemd started the process for a user.
     """
-    lines = [(controllers, f"{controllers}:{path}") for controllers, path in paths.items()]
-    found = [(each, match) for each, line in lines for pattern in _JOBS if (match := pattern.match(line)) is not None]
-    for controllers, match in found:
-        manager = JobManager(match.lastgroup or "")
-        name, slot = match[manager], match[manager] if manager is JobManager.HTCONDOR else None
-        same = {each for each, other in found if each and other.groupdict().get(manager) == name}
-        in_several = same != {"name=systemd"} and len(same) >= min(2, len(paths.keys() - {""}))
-        by_root = not controllers or (not of_user and (in_several or manager not in _IN_SEVERAL))
-        if by_root and (manager is not JobManager.FLUX or source == match["user"]):
-            job = _job_id(manager, name, source)
-            return replace(member, job_manager=manager, job_id=job, job_slot=slot, job_name=name)
-    shepherd = _SHEPHERD.fullmatch(source) if member.is_of_node else None
-    if shepherd is None:
-        return member
-    return replace(member, job_manager=JobManager.GRID_ENGINE, job_id=shepherd[1], job_name=shepherd[1])
+    found: dict[tuple[JobManager, str], set[str]] = {}
+    for controllers, path in paths.items():
+        line = f"{controllers}:{_OUTSIDE.sub('', path)}"
+        for match in filter(None, (pattern.match(line) for pattern in _JOBS)):
+            manager = JobManager(match.lastgroup or "")
+            if manager is not JobManager.FLUX or source == match["user"]:
+                found.setdefault((manager, match[manager]), set()).add(controllers)
+    for job, hierarchies in found.items():
+        in_several = hierarchies != {"name=systemd"} and len(hierarchies) >= min(2, len(paths))
+        if "" in hierarchies or (not of_user and (in_several or job[0] not in _IN_SEVERAL)):
+            return job
+    return None
 
 
 def _job_id(manager: JobManager, name: str, source: str) -> str | None:

@@ -16,8 +16,9 @@ from exporter.model.settings import PIPE_DIRECTORY
 from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.cgroup import parse_step
 from exporter.parse.kernel_log import RESET, XIDS
-from exporter.parse.printable import is_service_name, printable
+from exporter.parse.printable import printable
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_arguments
+from exporter.parse.systemd import is_service_name
 from exporter.report.document import ManualStep
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
@@ -140,9 +141,6 @@ _RERUN = {
 }
 """What reruns a job. Flux has no such command."""
 
-_JOB = re.compile(r"[0-9]{1,19}(?:\[[0-9]{1,10}\])?(?:\.[A-Za-z0-9][A-Za-z0-9.-]{0,254})?")
-"""A job's ID for a command, such as `42`, `1234[7].server`, `123.0`, or `1.2`."""
-
 
 def step_to_rerun(node: Node, pids: Iterable[int], text: str) -> ManualStep:
     """Return how to restart the units, pods and jobs of processes, and how many MPS clients that ends.
@@ -180,7 +178,7 @@ def _command_to_rerun(node: Node, pid: int) -> tuple[str, str, str] | None:
     match workload_of(process):
         case Workload(kind=WorkloadKind.POD, name=name) if pod is not None and parse_step(process.cgroup or "") is None:
             place, command = "pod_uid", join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))
-        case Workload(kind=WorkloadKind.JOB, name=name) if member.job_manager in _RERUN and _JOB.fullmatch(name):
+        case Workload(kind=WorkloadKind.JOB, name=name) if member.job_manager in _RERUN and name[:1].isdecimal():
             place, command = "job_id", f"{_RERUN[member.job_manager]} {quote(name)}"
         case Workload(kind=WorkloadKind.UNIT, name=name) if process.unit_users and is_service_name(name):
             place, command = "unit", "" if source and source.problems else f"systemctl restart {quote(name)}"

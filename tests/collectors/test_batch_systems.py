@@ -32,6 +32,10 @@ MASTER = "/system.slice/condor.service"
 STARTER = "condor_starter\0-f\0-local-name\0slot_type_1"
 
 
+def unreadable(proc: Proc, pid: int, name: str) -> str:
+    raise PermissionError(pid, name, proc)
+
+
 def starter(job: str, slot: str = "slot1_1") -> str:
     return f"{STARTER}\0-a\0{job}\0-slot-name\0{slot}\0submit.example.org"
 
@@ -65,6 +69,24 @@ def test_a_slot_has_the_job_of_its_present_starter(processes: Processes) -> None
     processes.end(10)
     processes.clock.time += SEARCH_SECONDS
     assert processes.job(20) == ("htcondor", "15.0")
+
+
+def test_the_next_job_of_a_slot_has_its_own_name(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a search finds the starter of the next job, it has none."""
+    processes.add(10, "condor_starter", MASTER, title=starter("14.0"))
+    processes.add(20, "python3", SLOT, 10, uid=1001)
+    assert processes.job(20) == ("htcondor", "14.0")
+    processes.end(20)
+    processes.end(10)
+    processes.add(11, "condor_starter", MASTER, title=starter("15.0"))
+    processes.add(21, "python3", SLOT, 11, uid=1002)
+    assert processes.job(21) == ("htcondor", None)
+    processes.clock.time += NEW_SECONDS
+    with monkeypatch.context() as patch:
+        patch.setattr(Proc, "certain_text", unreadable)
+        assert processes.job(21) == ("htcondor", None)
+    processes.clock.time += NEW_SECONDS
+    assert processes.job(21) == ("htcondor", "15.0")
 
 
 @pytest.mark.parametrize(
@@ -147,6 +169,19 @@ def test_a_process_that_left_its_ancestors_has_the_group_of_its_task(processes: 
     task(processes, 20, "1.3", 1001, 65402)
     processes.add(30, "python3", EXECD, uid=1001, groups=(1001, 65402))
     assert processes.job(30) == ("grid_engine", "1.3")
+
+
+def test_the_next_task_with_the_same_group_has_its_own_name(processes: Processes) -> None:
+    processes.add(5, "sge_execd", EXECD)
+    task(processes, 10, "1.2", 1001, 65401)
+    processes.add(30, "python3", EXECD, uid=1001, groups=(1001, 65401))
+    assert processes.job(30) == ("grid_engine", "1.2")
+    for pid in (10, 11, 12, 30):
+        processes.end(pid)
+    task(processes, 20, "2.1", 1001, 65401)
+    processes.add(31, "python3", EXECD, uid=1001, groups=(1001, 65401))
+    processes.clock.time += NEW_SECONDS
+    assert processes.job(31) == ("grid_engine", "2.1")
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collectors import processes
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import Processes, users_of_units
-from exporter.collectors.workload_processes import SEARCH_SECONDS
+from exporter.collectors.processes import Processes
+from exporter.collectors.workload_processes import SEARCH_SECONDS, WorkloadProcesses
 from exporter.model.identity import WorkloadKind
 from exporter.model.observation import ProcessReading
 from exporter.state.processes import workload_of
@@ -25,16 +24,18 @@ class Machine:
         self.root, self.clock = root, HandClock()
         self.proc = Proc(root, self.clock)
         self.searches = 0
+        self.unused: set[int] = set()
         self.uids: dict[int, int] = {}
         self.collector = Processes(proc=root, clock=self.clock, wait=0.0, max_pidfds=0)
         self.add(1, "/init.scope", ROOT)
-        monkeypatch.setattr(Proc, "is_unused", lambda _, pid: not (root / str(pid)).exists())
+        monkeypatch.setattr(Proc, "is_unused", lambda _, pid: pid in self.unused or not (root / str(pid)).exists())
         monkeypatch.setattr(Proc, "facts", self.facts)
-        monkeypatch.setattr(processes, "users_of_units", self.searched)
+        search = WorkloadProcesses._search
+        monkeypatch.setattr(WorkloadProcesses, "_search", lambda workloads: self.counted(lambda: search(workloads)))
 
-    def searched(self, proc: Proc) -> dict[str | None, set[int | None]]:
+    def counted(self, search: Callable[[], None]) -> None:
         self.searches += 1
-        return users_of_units(proc)
+        search()
 
     def facts(self, pid: int) -> ProcessReading | None:
         if not (self.root / str(pid)).exists():
@@ -170,6 +171,41 @@ def test_searches_once_for_all_clients_of_all_units(machine: Machine) -> None:
     assert machine.searches == 1
     machine.collect(SEARCH_SECONDS)
     assert machine.searches == 2
+
+
+def test_a_process_that_ends_during_the_search_has_no_user(machine: Machine) -> None:
+    machine.add(10, UNIT, ALICE)
+    machine.add(11, UNIT, BOB)
+    (machine.root / "11" / "status").unlink()
+    (machine.root / "11" / "stat").unlink()
+    machine.watch(10)
+    machine.unused = {11}
+    assert machine.collect() == {10: (ALICE,)}
+
+
+def test_a_unit_that_is_not_found_is_searched_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes were moved after they were read."""
+    pids = range(100, 110)
+    for pid in pids:
+        machine.add(pid, "/system.slice/moved.service", ALICE)
+    machine.watch(*pids)
+    facts = {pid: machine.facts(pid) for pid in pids}
+    for pid in pids:
+        machine.add(pid, "/system.slice/pbs_jobs.service", ALICE)
+    monkeypatch.setattr(Proc, "facts", lambda _, pid: facts[pid])
+    assert set(machine.collect().values()) == {None}
+    assert machine.searches == 1
+
+
+def test_a_unit_of_one_user_after_the_other_is_shared(machine: Machine) -> None:
+    machine.add(10, UNIT, ALICE)
+    machine.watch(10)
+    assert machine.collect() == {10: (ALICE,)}
+    machine.end(10)
+    machine.add(11, UNIT, BOB)
+    machine.watch(11)
+    assert machine.collect(SEARCH_SECONDS) == {11: (ALICE, BOB)}
+    assert machine.kind() is WorkloadKind.USER
 
 
 def test_a_client_in_a_new_unit_has_its_users_at_once(machine: Machine) -> None:

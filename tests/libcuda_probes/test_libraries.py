@@ -356,6 +356,22 @@ def test_users_of_one_batch_system_have_places_in_turn(node: Node, library: Path
 
 
 @pytest.mark.usefixtures("few_places")
+def test_a_user_with_many_sessions_and_namespaces_has_one_turn(
+    node: Node, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any user can create mount namespaces, and user namespaces with other UIDs of their own."""
+    files, modest = several(library, tmp_path / "greedy", 4), several(library, tmp_path / "modest", 1)
+    namespace = Proc.namespace
+    monkeypatch.setattr(Proc, "namespace", lambda self, pid, kind: pid if kind == "mnt" else namespace(self, pid, kind))
+    with mapping(files[0]) as a, mapping(files[1]) as b, mapping(files[2]) as c, mapping(*modest) as other:
+        monkeypatch.setattr(Proc, "user_namespace_owner", lambda _, pid: {c.pid: 1001}.get(pid))
+        for number, process in enumerate((a, b, c)):
+            node.place(process, f"/user.slice/user-1001.slice/session-{number}.scope", 1001 + 99000 * (process is c))
+        node.place(other, "/user.slice/user-1002.slice/session-9.scope", 1002)
+        assert str(modest[0]) in node.watched(a, b, c, other)
+
+
+@pytest.mark.usefixtures("few_places")
 def test_clients_and_the_nodes_own_library_have_places_first(node: Node, library: Path, tmp_path: Path) -> None:
     files = several(library, tmp_path, 4)
     with mapping(files[0]) as a, mapping(files[1]) as b, mapping(files[2]) as c, mapping(files[3]) as client:

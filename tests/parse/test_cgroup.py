@@ -277,7 +277,7 @@ def job(manager: str, job_id: str | None, unit: str | None = None, name: str | N
 
 
 def slot(name: str, unit: str | None = None) -> CgroupMembership:
-    return replace(job("htcondor", None, unit, name), job_slot=name)
+    return job("htcondor", None, unit, name)
 
 
 def some(path: str, *controllers: str, systemd: str = "/system.slice/batch.service") -> str:
@@ -334,6 +334,7 @@ BATCH = {
         slot("slot2"),
     ),
     "HTCondor, a slot with another name": (v2("/htcondor/_x_gpu1_2@n1"), slot("gpu1_2")),
+    "HTCondor, a startd with a name": (v2("/htcondor/_x_slot1_1@gpu_a100@n1"), slot("slot1_1")),
     "Flux, rexec": (v2("/system.slice/flux.service"), CgroupMembership(unit="flux.service")),
     "LSF": (
         some("/lsf/c1/job.4711.23456.1700000000", "memory", "cpuset", "freezer"),
@@ -453,6 +454,7 @@ def test_a_name_that_a_user_can_make_is_no_job(path: str) -> None:
     ]
     if "slurm" not in path:
         forged += [some(path, "memory", systemd=SESSION), some(path, "memory"), some(path, "pids", systemd=SESSION)]
+        forged += [f"12:net_cls:{path}\n0::/system.slice/x.service\n", f"5:pids:{path}\n0::/\n"]
         forged += [v1(path, in_docker), some(path, "cpuset", systemd=in_user)]
     for text in forged:
         for source in [None] if "slurm" in path else SOURCES:
@@ -467,6 +469,17 @@ def test_a_name_that_a_user_can_make_is_no_job(path: str) -> None:
 )
 def test_a_batch_system_without_cgroup_v2_has_no_names_there(path: str) -> None:
     assert parse_cgroup(v2(path)).job_manager is None
+
+
+@pytest.mark.parametrize("way", ["/..", "/../../../.."])
+def test_a_reader_in_a_container_finds_the_same_jobs(subtests: pytest.Subtests, way: str) -> None:
+    """All paths begin with the way out of its cgroup namespace."""
+    for name, (text, expected) in BATCH.items():
+        outside = "".join(f"{line.replace(':/', f':{way}/', 1)}\n" for line in text.splitlines())
+        with subtests.test(name=name):
+            assert parse_cgroup(outside) == expected
+            assert parse_cgroup(outside.replace(way, f"{way}{USERS}")).job_manager is None
+            assert parse_cgroup(outside.replace(way, f"{way}/docker-{ID}.scope")).job_manager is None
 
 
 FORGED = {

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from exporter.parse import cgroup
-from exporter.parse.printable import is_service_name, is_shared_unit
+from exporter.parse.systemd import is_service_name, is_shared_unit
 from exporter.recording import Mask, write_observation
 from exporter.state.processes import workload_of
 from tests.builders import USER_ALICE, process
@@ -31,6 +31,8 @@ OTHERS = r"""
     xrdp.service xrdp-sesman.service tigervncserver@:1.service code-server@alice.service rstudio-server.service
     teleport.service guacd.service tomcat9.service cockpit.service getty@tty1.service screen-alice.scope
     tmux-spawn-1.scope httpd.service apache2.service ondemand-dex.service
+    amazon-ssm-agent.service snap.amazon-ssm-agent.amazon-ssm-agent.service salt-minion.service qemu-guest-agent.service
+    rundeckd.service cloud-final.service deadline10launcher.service rqd.service
 """
 
 OF_ONE_SERVICE = """

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.model.observation import UnitState
-from exporter.parse.printable import is_service_name
 from exporter.parse.systemd import (
     JOURNAL_FIELDS,
     SUPPRESSED_MESSAGE_ID,
     JournalEntry,
     UnitProperties,
+    is_service_name,
     parse_environment_file,
     parse_journal_entry,
     parse_unit_properties,
