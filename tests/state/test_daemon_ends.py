@@ -75,7 +75,7 @@ def running(
 def after(start: Reduced, *ended: Observation, until: float = 10.0) -> tuple[DaemonState | None, tuple[Any, ...]]:
     """Return the daemon's state, and the reason of each stop and loss, some seconds after its end."""
     seen = sorted(ended, key=lambda each: each.at)
-    moments = (look("control", at=END + step / 10) for step in range(1, round(until * 10)))
+    moments = (look("control", at=END + seconds) for seconds in (0.1, 0.3, 0.6, *range(1, round(until))))
     found = reduced(*sorted((*seen, *moments), key=lambda each: each.at), start=start.node)
     told = (EventName.DAEMON_STOPPED, EventName.DAEMON_LOST)
     return found.daemon.state, tuple(each.reason for each in found.events if each.event in told)
