@@ -51,6 +51,9 @@ STARTING_SECONDS = 60.0
 A daemon answers within 0.1 s of its start (measured, R580). A hang is detected within half of this time.
 """
 
+LOSS_SECONDS = 60.0
+"""Any other end after this time makes a loss the past. Otherwise the daemon's return would report it again."""
+
 QUIT_REMEMBERED_SECONDS = 900.0  # A daemon that ends within this time after a `quit` ends because of it.
 
 _RESPONSIVE = (DaemonState.UP, DaemonState.HELD)
@@ -288,8 +291,10 @@ def explain_end(
     ended_at = daemon.lifecycle.unexplained_end_at
     if ended_at is None:
         return
+    lost_at = daemon.lifecycle.last_loss_at
+    recent = None if lost_at is None or ended_at - lost_at > LOSS_SECONDS else lost_at
     if step.restarting:
-        step.daemon = with_lifecycle(daemon, unexplained_end_at=None, watchdog_ended_at=ended_at)
+        step.daemon = with_lifecycle(daemon, unexplained_end_at=None, watchdog_ended_at=ended_at, last_loss_at=recent)
         step.report(ended_at, EventName.DAEMON_STOPPED, reason=StopReason.WATCHDOG)
         return
     delay = SYSTEMD_SECONDS if processes.may_unit_change(unit, ended_at) else LOG_SECONDS
@@ -309,7 +314,7 @@ def explain_end(
         return
     daemon = with_lifecycle(daemon, unexplained_end_at=None, quit_claimed_at=None)
     if stopped:
-        step.daemon = with_lifecycle(daemon, quit_at=None)
+        step.daemon = with_lifecycle(daemon, quit_at=None, last_loss_at=recent)
         if daemon.state is DaemonState.DOWN:
             step.daemon = with_lifecycle(replace(step.daemon, state=DaemonState.STOPPED), state_since=ended_at)
         step.report(ended_at, EventName.DAEMON_STOPPED, reason=None if quit_or_stopped else StopReason.WORKLOAD_ENDED)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.demo.simulation import PlannedFailure, Simulation
-from exporter.model.daemon import DaemonState, LossReason, StopReason
+from exporter.model.daemon import DaemonState, LossReason, StopReason, with_lifecycle
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
@@ -88,6 +88,21 @@ def test_an_end_by_a_restart_is_no_loss(
     of_daemon = {each.problem: each for each in findings(post.node, post.at, post.policy)}
     assert of_daemon.keys().isdisjoint((DaemonProblem.DAEMON_DIED, DaemonProblem.DAEMON_DIED_WITH_CLIENTS))
     assert of_daemon[DaemonProblem.DAEMON_RESTARTED].affected_names == clients
+
+
+def test_a_restart_of_a_hung_daemon_reports_no_old_loss() -> None:
+    post = hung()
+    daemon = with_lifecycle(post.daemon, last_loss_at=DEATH - 3600)
+    post.node = replace(post.node, daemons={**post.node.daemons, DAEMON: daemon})
+    post.observe(*dies(post.at + 0.1))
+    assert post.daemon.lifecycle.last_loss_at is None
+    post.finish_action()
+    post.observe(*returns(post.at + 1))
+    post.until(post.at + 20)
+    of_daemon = {each.problem for each in findings(post.node, post.at, post.policy)}
+    assert of_daemon & {DaemonProblem.DAEMON_RESTARTED, DaemonProblem.DAEMON_WAS_DOWN} == {
+        DaemonProblem.DAEMON_RESTARTED
+    }
 
 
 def test_the_stop_of_a_unit_that_the_watchdog_restarts_is_no_operators_stop() -> None:
