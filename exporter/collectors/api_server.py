@@ -52,14 +52,20 @@ def ask_pod(
     now = SystemClock().monotonic
     ends = now() + REQUEST_SECONDS
 
+    def left() -> float:
+        if now() >= ends:
+            raise TimeoutError(errno.ETIMEDOUT, "timed out")
+        return ends - now() + 0.001
+
     class Socket(ssl.SSLSocket):
         """Reads until the request's end. A timeout of the connection would begin again with each byte."""
 
+        def do_handshake(self, block: bool = False) -> None:
+            self.settimeout(left())
+            super().do_handshake(block)
+
         def read(self, *arguments: Any) -> Any:
-            left = ends - now()
-            if left <= 0:
-                raise TimeoutError(errno.ETIMEDOUT, "timed out")
-            self.settimeout(left)
+            self.settimeout(left())
             return super().read(*arguments)
 
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
