@@ -53,9 +53,10 @@ def ask_pod(
     ends = now() + REQUEST_SECONDS
 
     def left() -> float:
-        if now() >= ends:
+        seconds = ends - now()
+        if seconds <= 0:
             raise TimeoutError(errno.ETIMEDOUT, "timed out")
-        return ends - now() + 0.001
+        return seconds
 
     class Socket(ssl.SSLSocket):
         """Reads until the request's end. A timeout of the connection would begin again with each byte."""
