@@ -438,6 +438,7 @@ def _are_independent(
 
 
 def _is_independent(daemon: Daemon, signal: int | None, death: Death, within: float) -> bool:
+    """Return whether a process ended before the daemon, or by the same cause: by a signal, `within` seconds."""
     seconds, by_signal = death.at - (daemon.lifecycle.unexplained_end_at or 0.0), is_from_outside(death)
     if seconds >= -BESIDE_SECONDS:
         return seconds <= within and (by_signal or (_is_idle(daemon) and seconds <= BESIDE_SECONDS))

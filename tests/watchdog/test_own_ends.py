@@ -133,6 +133,16 @@ def test_an_end_that_becomes_known_after_the_failed_action_is_no_loss() -> None:
     assert post.reported(*ENDS) == OWN_END
 
 
+def test_an_end_long_after_sigkill_is_no_loss() -> None:
+    """A process that is stuck in the driver ends only when its call returns."""
+    post = hung(WatchedDaemon(*alive(VICTIM), restarts=1))
+    post.finish_action(problem=Reason(ReasonCode.PROCESS_NOT_ENDED, pid=CONTROL))
+    post.until(post.at + 60)
+    post.observe(*dies(post.at))
+    post.until(post.at + 2)
+    assert post.reported(*ENDS) == OWN_END
+
+
 def test_a_later_death_is_a_loss() -> None:
     """Of the new daemon, and of one that the watchdog could not end."""
     post = hung()
