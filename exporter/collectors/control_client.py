@@ -6,9 +6,10 @@ import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential, wait_random
@@ -95,8 +96,8 @@ class Request:
 
     commands: tuple[str, ...] = ()
     process: ProcessIdentity | None = None
-    servers: frozenset[int] = field(default_factory=frozenset)
-    with_clients: frozenset[int] = field(default_factory=frozenset)
+    servers: Collection[int] = ()
+    with_clients: Collection[int] = ()
     listed: bool = True
 
     def expects_output(self, command: str) -> bool:
@@ -142,18 +143,9 @@ class ControlClient:
             sleep=sleep,
         )
 
-    def request(
-        self,
-        commands: tuple[str, ...],
-        *,
-        process: ProcessIdentity | None = None,
-        servers: Iterable[int] = (),
-        with_clients: Iterable[int] = (),
-        listed: bool = True,
-    ) -> None:
-        """Set the commands of the next collection, and the daemon's `process` and `servers` as far as known."""
-        known = {"servers": frozenset(servers), "with_clients": frozenset(with_clients)}
-        self._request = Request(commands=commands, process=process, listed=listed, **known)
+    def request(self, commands: tuple[str, ...], **known: Any) -> None:
+        """Set the commands of the next collection, and the other fields of the `Request` as far as known."""
+        self._request = Request(commands=commands, **known)
 
     def request_from(self, daemon: Daemon, commands: tuple[str, ...]) -> None:
         """Set the commands of the next collection, which this daemon must answer."""

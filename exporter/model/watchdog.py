@@ -8,7 +8,7 @@ from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import DaemonProcess
-from exporter.model.reason import Reason
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
 
 
@@ -219,7 +219,9 @@ class WatchdogState:
 
     def restarts_process(self, process: DaemonProcess | None) -> bool:
         """Return whether the watchdog is ending this process of the daemon, to start another one."""
-        acting = self.acting
+        acting, pid = self.acting, 0 if process is None else process.pid or 0
+        if self.problem == Reason(ReasonCode.PROCESS_NOT_ENDED, pid=pid):
+            return True  # Its SIGKILL waits until the driver lets the process end.
         if acting is None or acting.kind is not ActionKind.RESTART or acting.reason is ActionReason.DOWN:
             return False
         return acting.before == identity_of(process)

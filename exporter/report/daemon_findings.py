@@ -230,11 +230,8 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
             yield finding
         since = daemon.log.own_commands.blocked_since
         if since is not None:
-            step = ManualStep(
-                text=NodeProblem.LOG_BLOCKED.definition.remedy,
-                commands=commands_to_restart(node, daemon, policy),
-                ends=clients_beside(node, daemon, policy),
-            )
+            commands, ends = commands_to_restart(node, daemon, policy), clients_beside(node, daemon, policy)
+            step = ManualStep(text=NodeProblem.LOG_BLOCKED.definition.remedy, commands=commands, ends=ends)
             yield Finding(
                 NodeProblem.LOG_BLOCKED, at=at, since=since, daemon=daemon.name, affected="no client", steps=(step,)
             )

@@ -1,6 +1,7 @@
 """The lifecycle of a control daemon: up, lost, stopped, unresponsive, held."""
 
 from collections.abc import Collection
+from signal import SIGKILL
 
 from exporter.model.daemon import (
     ClaimKind,
@@ -49,6 +50,9 @@ STARTING_SECONDS = 60.0
 
 A daemon answers within 0.1 s of its start (measured, R580). A hang is detected within half of this time.
 """
+
+LOSS_SECONDS = 60.0
+"""Any other end after this time makes a loss the past. Otherwise the daemon's return would report it again."""
 
 QUIT_REMEMBERED_SECONDS = 900.0  # A daemon that ends within this time after a `quit` ends because of it.
 
@@ -287,8 +291,10 @@ def explain_end(
     ended_at = daemon.lifecycle.unexplained_end_at
     if ended_at is None:
         return
+    lost_at = daemon.lifecycle.last_loss_at
+    recent = None if lost_at is None or ended_at - lost_at > LOSS_SECONDS else lost_at
     if step.restarting:
-        step.daemon = with_lifecycle(daemon, unexplained_end_at=None, watchdog_ended_at=ended_at)
+        step.daemon = with_lifecycle(daemon, unexplained_end_at=None, watchdog_ended_at=ended_at, last_loss_at=recent)
         step.report(ended_at, EventName.DAEMON_STOPPED, reason=StopReason.WATCHDOG)
         return
     delay = SYSTEMD_SECONDS if processes.may_unit_change(unit, ended_at) else LOG_SECONDS
@@ -308,7 +314,7 @@ def explain_end(
         return
     daemon = with_lifecycle(daemon, unexplained_end_at=None, quit_claimed_at=None)
     if stopped:
-        step.daemon = with_lifecycle(daemon, quit_at=None)
+        step.daemon = with_lifecycle(daemon, quit_at=None, last_loss_at=recent)
         if daemon.state is DaemonState.DOWN:
             step.daemon = with_lifecycle(replace(step.daemon, state=DaemonState.STOPPED), state_since=ended_at)
         step.report(ended_at, EventName.DAEMON_STOPPED, reason=None if quit_or_stopped else StopReason.WORKLOAD_ENDED)
@@ -358,65 +364,87 @@ def processes_of(daemon: Daemon) -> Collection[int]:
 def has_ended(node: Node, daemon: Daemon) -> bool | None:
     """Return whether a daemon that ended did so with its job or pod; None if that may still become known.
 
-    If no job is known, the user may have other work in the same cgroup. Then the daemon's own clients must end too.
+    It did not if it is expected, ended by itself, or had a client elsewhere. Otherwise one of these shows that it did:
+
+    * All tasks or containers ended independently of the daemon.
+    * All its clients did, and a signal ended the daemon. Without a job, the tasks may be other work of the user.
+    * It was idle without a job, and a signal ended another process beside it.
+    * For lack of memory, the kernel killed all of them at once (memory.oom.group, cgroup-v2.rst).
+
+    In a pod, the sandbox must end too.
     """
     process, ended_at = daemon.runtime.last_process, daemon.lifecycle.unexplained_end_at
     at_end, expected = daemon.lifecycle.clients_at_end, daemon.declared.expected
     if process is None or ended_at is None or at_end is None or expected or not process.peers:
         return False
-    own = death_of(node, process.pid, process.start_ticks)
+    own, waited = death_of(node, process.pid, process.start_ticks), node.at - ended_at
     signal = None if own is None or own.wait_status is None else own.wait_status & 0x7F
     if own is not None and signal is not None and not own.out_of_memory and not is_from_outside(own):
         return False
-    # A client may have been lost that is not in the job or pod of the daemon.
-    ended = {pid: death.process for pid, death in node.deaths.items()}
-    clients = [node.processes.get(pid) or ended.get(pid) for pid in at_end]
-    job_or_pod, pod = cgroup_of(process).job_or_pod, cgroup_of(process).pod_uid
+    exited = {pid: death.process for pid, death in node.deaths.items()}
+    clients = [node.processes.get(pid) or exited.get(pid) for pid in at_end]
+    job_or_pod = cgroup_of(process).job_or_pod
     whole = job_or_pod or process.cgroup
     if any(each is None or (cgroup_of(each).job_or_pod or each.cgroup) != whole for each in clients):
         return False
-    if node.at - ended_at <= BESIDE_SECONDS:
+    if waited <= BESIDE_SECONDS:
         return None
     deaths = {each: death_of(node, each.pid, each.start_ticks) for each in process.peers}
     if own is not None and own.out_of_memory:
-        # With memory.oom.group, the kernel kills all processes of a job at once (cgroup-v2.rst).
-        return all(
-            death is not None and death.out_of_memory and abs(death.at - own.at) <= BESIDE_SECONDS
-            for death in deaths.values()
-        )
+        return all(each and each.out_of_memory and abs(each.at - own.at) <= BESIDE_SECONDS for each in deaths.values())
 
-    running = {(pid, process.start_ticks) for pid, process in node.processes.items()}
-    known = {
-        each: death for each, death in deaths.items() if death is not None or (each.pid, each.start_ticks) in running
-    }
-    first = [death for each, death in known.items() if each.role is not WorkloadRole.SANDBOX]
-    sandboxes = [death for each, death in known.items() if each.role is WorkloadRole.SANDBOX]
-    lost = [None if client is None else death_of(node, client.pid, client.start_ticks) for client in clients]
-    beside = [each for each in (*first, *lost) if each is not None and abs(each.at - ended_at) <= BESIDE_SECONDS]
-    together, idle = any(map(is_from_outside, beside)), not daemon.runtime.foreground and not lost
-    patience = SANDBOX_SECONDS if sandboxes or signal not in (None, 9) else BESIDE_SECONDS  # SIGKILL is 9.
-    if not sandboxes:  # What waits for a daemon in the foreground may end others because of its end.
-        patience = BESIDE_SECONDS if daemon.runtime.foreground else GRACE_SECONDS if together else patience
-
-    def is_independent(death: Death | None, within: float) -> bool | None:
-        if death is None:
-            return None
-        seconds = death.at - ended_at
-        if seconds >= -BESIDE_SECONDS:
-            return seconds <= within and (is_from_outside(death) or (idle and seconds <= BESIDE_SECONDS))
-        # A daemon may crash long after a process that had nothing more to do.
-        by_signal = signal is not None or is_from_outside(death)
-        return job_or_pod not in (None, pod) or (by_signal and (pod is not None or not lost))
-
-    shown = (
-        [is_independent(each, patience if idle else BESIDE_SECONDS) for each in first],
-        [is_independent(each, patience) for each in lost if signal is not None],
-    )
-    if not any(each and all(each) for each in shown) and not (idle and together and job_or_pod is None):
-        rest = shown[0 if idle else 1]
-        return None if rest and False not in rest and node.at - ended_at <= patience else False
+    running = {(pid, each.start_ticks) for pid, each in node.processes.items()}
+    known = [each for each, death in deaths.items() if death is not None or (each.pid, each.start_ticks) in running]
+    sandboxes = [deaths[each] for each in known if each.role is WorkloadRole.SANDBOX]
+    tasks = [deaths[each] for each in known if each.role is not WorkloadRole.SANDBOX]
+    lost = [death_of(node, each.pid, each.start_ticks) for each in clients if each is not None]
+    beside = [each for each in (*tasks, *lost) if each is not None and abs(each.at - ended_at) <= BESIDE_SECONDS]
+    together, idle = any(map(is_from_outside, beside)), _is_idle(daemon)
+    patience = _patience(daemon, signal, in_pod=bool(sandboxes), together=together)
+    by_tasks = _are_independent(daemon, signal, tasks, patience if idle else BESIDE_SECONDS)
+    by_clients = signal is not None and _are_independent(daemon, signal, lost, patience)
+    if not by_tasks and not by_clients and not (idle and together and job_or_pod is None):
+        undecided = (by_tasks if idle else by_clients) is None
+        return None if undecided and waited <= patience else False
     if not sandboxes:
         return any(each.role is WorkloadRole.TASK for each in known)
     if all(death is not None and death.at - ended_at <= SANDBOX_SECONDS for death in sandboxes):
         return True
-    return None if node.at - ended_at <= SANDBOX_SECONDS else False
+    return None if waited <= SANDBOX_SECONDS else False
+
+
+def _is_idle(daemon: Daemon) -> bool:
+    """Return whether no other process can have ended because of the daemon's end."""
+    return not daemon.runtime.foreground and not daemon.lifecycle.clients_at_end
+
+
+def _patience(daemon: Daemon, signal: int | None, *, in_pod: bool, together: bool) -> float:
+    """Return how long after the daemon the same cause may end others."""
+    if in_pod:
+        return SANDBOX_SECONDS
+    if daemon.runtime.foreground:
+        return BESIDE_SECONDS  # What waits for the daemon may end others because of its end.
+    if together:
+        return GRACE_SECONDS
+    return BESIDE_SECONDS if signal in (None, SIGKILL) else SANDBOX_SECONDS
+
+
+def _are_independent(
+    daemon: Daemon, signal: int | None, deaths: Collection[Death | None], within: float
+) -> bool | None:
+    """Return whether there are such processes, and none ended because of the daemon; None if one may still run."""
+    shown = [death and _is_independent(daemon, signal, death, within) for death in deaths]
+    return False if not shown or False in shown else None if None in shown else True
+
+
+def _is_independent(daemon: Daemon, signal: int | None, death: Death, within: float) -> bool:
+    """Return whether a process ended before the daemon, or by the same cause: by a signal, `within` seconds."""
+    seconds, by_signal = death.at - (daemon.lifecycle.unexplained_end_at or 0.0), is_from_outside(death)
+    if seconds >= -BESIDE_SECONDS:
+        return seconds <= within and (by_signal or (_is_idle(daemon) and seconds <= BESIDE_SECONDS))
+    job = cgroup_of(daemon.runtime.last_process)
+    if job.job_or_pod != job.pod_uid:
+        return True  # What manages the job ends what is left of it.
+    # A daemon may crash long after a process that had nothing more to do.
+    in_pod_or_idle = job.pod_uid is not None or not daemon.lifecycle.clients_at_end
+    return in_pod_or_idle and (signal is not None or by_signal)

@@ -332,17 +332,13 @@ class StateFile:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise OSError(error.errno, "another exporter uses this state directory") from error
-            existed = os.path.lexists(self._path)
-            self._connection = connection = _connect(self._path)
-            problem = _problem(connection) if existed else None
+            problem = _problem(self._path)
             if problem is not None:
-                connection.close()
                 _set_aside(self._path, problem)
-                self._connection = connection = _connect(self._path)
+            if not os.path.lexists(self._path):
+                _create(self._path)
+            self._connection = connection = _connect(self._path)
             connection.execute("PRAGMA journal_mode = WAL")
-            if connection.execute("PRAGMA user_version").fetchone() == (0,):
-                script = f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-                connection.executescript(script)
             self._status = self._path.stat()
             stored = load(connection, self._clock.now(), LOADED_INCIDENTS, LOADED_EVENTS)
         except BaseException:
@@ -390,6 +386,15 @@ class StateFile:
         self.is_open = False
 
 
+def _create(path: Path) -> None:
+    """Create the file with its schema, or none, as on a full disk. A file without schema has lost its content."""
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    with contextlib.closing(_connect(new)) as connection:
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    new.rename(path)
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     """Open the file with access for its owner only; SQLite gives its companions the same mode."""
     os.close(os.open(path, _CREATE, 0o600))
@@ -404,18 +409,21 @@ def _is_damage(error: Exception) -> bool:
     return isinstance(error, sqlite3.DatabaseError) and code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _problem(connection: sqlite3.Connection) -> str | None:
+def _problem(path: Path) -> str | None:
+    if not os.path.lexists(path):
+        return None
     try:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            return "it is empty"  # Its content, such as an open circuit breaker, was lost.
-        if version != SCHEMA_VERSION:
-            return f"it has schema version {version}, and this version of the program uses {SCHEMA_VERSION}"
-        (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        with contextlib.closing(_connect(path)) as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
         if _is_damage(error):
             return str(error)
         raise
+    if version == 0:
+        return "it is empty"  # Its content, such as an open circuit breaker, was lost.
+    if version != SCHEMA_VERSION:
+        return f"it has schema version {version}, and this version of the program uses {SCHEMA_VERSION}"
     return None if result == b"ok" else result.decode(errors="replace")
 
 

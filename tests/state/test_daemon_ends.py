@@ -11,6 +11,8 @@ from exporter.model.event import EventName
 from exporter.model.identity import WorkloadProcess, WorkloadRole
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, KernelRecord, Observation, ProcessExit, UnitState
+from exporter.report.findings import findings
+from exporter.report.problems import DaemonProblem
 from exporter.state import lifecycle, poll_schedule
 from exporter.state.lifecycle import BESIDE_SECONDS, GRACE_SECONDS, SANDBOX_SECONDS
 from exporter.state.poll_schedule import processes_wanted
@@ -33,6 +35,7 @@ from tests.builders import (
     node,
     process,
     reduced,
+    reply,
     servers,
     unit_state,
 )
@@ -75,7 +78,7 @@ def running(
 def after(start: Reduced, *ended: Observation, until: float = 10.0) -> tuple[DaemonState | None, tuple[Any, ...]]:
     """Return the daemon's state, and the reason of each stop and loss, some seconds after its end."""
     seen = sorted(ended, key=lambda each: each.at)
-    moments = (look("control", at=END + step / 10) for step in range(1, round(until * 10)))
+    moments = (look("control", at=END + seconds) for seconds in (0.1, 0.3, 0.6, *range(1, round(until))))
     found = reduced(*sorted((*seen, *moments), key=lambda each: each.at), start=start.node)
     told = (EventName.DAEMON_STOPPED, EventName.DAEMON_LOST)
     return found.daemon.state, tuple(each.reason for each in found.events if each.event in told)
@@ -449,6 +452,21 @@ def test_a_unit_that_did_not_run_the_daemon_proves_nothing() -> None:
 def test_a_daemon_after_a_quit_is_stopped_in_any_state_of_its_unit() -> None:
     start = reduced(*control_log("Cmd:quit", at=ENDS - 1), start=running_in_unit()).node
     assert ended(unit_state("failed", at=ENDS + 0.5, result="exit-code"), start=start) == STOPPED_UNIT
+
+
+def test_the_return_after_a_stop_reports_no_old_loss(subtests: pytest.Subtests) -> None:
+    """A recent loss is reported all the same."""
+    start = running_in_unit()
+    lost = reduced(exited(CONTROL, at=ENDS), look("log", at=ENDS + 10), start=start).node
+    for seconds, problems in [(600, set()), (30, {DaemonProblem.DAEMON_DIED})]:
+        with subtests.test(seconds=seconds):
+            quit_at = ENDS + seconds
+            back = reduced(daemon_process(700, at=ENDS + 12), servers(at=ENDS + 13), start=lost).node
+            quit_seen = (reply("quit", at=quit_at), exited(700, at=quit_at), look("log", at=quit_at + 5))
+            again = (daemon_process(701, at=quit_at + 6), servers(at=quit_at + 7))
+            node = reduced(*quit_seen, *again, start=back).node
+            found = {each.problem for each in findings(node, quit_at + 20, None)}
+            assert found & {DaemonProblem.DAEMON_DIED, DaemonProblem.DAEMON_WAS_DOWN} == problems
 
 
 # -- units that are collected ------------------------------------------------------------------------------------------

@@ -207,6 +207,22 @@ def test_a_file_without_its_content_is_not_a_new_one(
     assert state_file.open().complete, "the new file is whole"
 
 
+def test_a_file_that_could_not_be_created_is_no_lost_one(
+    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk, on which each attempt would set one more file aside."""
+    state_file = StateFile(tmp_path, RETENTION, clock)
+    with monkeypatch.context() as full:
+        full.setattr(database, "SCHEMA", "no schema;")
+        for _ in range(3):
+            with pytest.raises(sqlite3.Error):
+                state_file.open()
+    with capture_logs() as logs:
+        assert state_file.open().complete
+    assert logs == []
+    state_file.close()
+
+
 def test_the_first_file_is_complete(tmp_path: Path, clock: HandClock) -> None:
     state_file = StateFile(tmp_path, RETENTION, clock)
     assert state_file.open().complete

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.demo.simulation import PlannedFailure, Simulation
-from exporter.model.daemon import DaemonState, LossReason, StopReason
+from exporter.model.daemon import DaemonState, LossReason, StopReason, with_lifecycle
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
@@ -90,6 +90,21 @@ def test_an_end_by_a_restart_is_no_loss(
     assert of_daemon[DaemonProblem.DAEMON_RESTARTED].affected_names == clients
 
 
+def test_a_restart_of_a_hung_daemon_reports_no_old_loss() -> None:
+    post = hung()
+    daemon = with_lifecycle(post.daemon, last_loss_at=DEATH - 3600)
+    post.node = replace(post.node, daemons={**post.node.daemons, DAEMON: daemon})
+    post.observe(*dies(post.at + 0.1))
+    assert post.daemon.lifecycle.last_loss_at is None
+    post.finish_action()
+    post.observe(*returns(post.at + 1))
+    post.until(post.at + 20)
+    of_daemon = {each.problem for each in findings(post.node, post.at, post.policy)}
+    assert of_daemon & {DaemonProblem.DAEMON_RESTARTED, DaemonProblem.DAEMON_WAS_DOWN} == {
+        DaemonProblem.DAEMON_RESTARTED
+    }
+
+
 def test_the_stop_of_a_unit_that_the_watchdog_restarts_is_no_operators_stop() -> None:
     post = hung_by_unit()
     post.observe(unit("deactivating", at=post.at + 0.1, sub="stop-sigterm"), *dies(post.at + 4))
@@ -113,6 +128,16 @@ def test_an_end_that_becomes_known_after_the_failed_action_is_no_loss() -> None:
     post = hung()
     post.finish_action(problem=NOT_STARTED)
     post.until(post.at + 0.3, every=0.1)
+    post.observe(*dies(post.at))
+    post.until(post.at + 2)
+    assert post.reported(*ENDS) == OWN_END
+
+
+def test_an_end_long_after_sigkill_is_no_loss() -> None:
+    """A process that is stuck in the driver ends only when its call returns."""
+    post = hung(WatchedDaemon(*alive(VICTIM), restarts=1))
+    post.finish_action(problem=Reason(ReasonCode.PROCESS_NOT_ENDED, pid=CONTROL))
+    post.until(post.at + 60)
     post.observe(*dies(post.at))
     post.until(post.at + 2)
     assert post.reported(*ENDS) == OWN_END
