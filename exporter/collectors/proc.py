@@ -176,11 +176,14 @@ class Proc:
             raise OSError(getattr(error, "errno", None) or EIO, f"process {pid} cannot be read") from error
 
     def variables(self, pid: int, names: Iterable[str]) -> Mapping[str, str] | None:
-        """Return those a process was started with; None if unreadable, empty or overwritten. Needs ptrace."""
+        """Return those a process was started with; None if unreadable or overwritten. Needs ptrace."""
         environment = self._bytes(pid, "environ", _MAX_BYTES)
         if environment is None:
             environment = self._environment_in_memory(pid)
         arguments = self._bytes(pid, "cmdline", _MAX_BYTES)
+        if environment == b"":
+            # In execve(2), it is empty until the arguments are there.
+            environment = self._bytes(pid, "environ", _MAX_BYTES)
         if environment is None or arguments is None or not is_environment_intact(environment, arguments):
             return None
         wanted = {name.encode() for name in names}

@@ -463,7 +463,7 @@ def not_examined(facts: Facts) -> Iterator[NotExamined]:
         if unreadable:
             yield _needs_root(area, f"the environment of PID {listed(unreadable, 5)} cannot be read")
         if overwritten:
-            reason = f"PID {listed(overwritten, 5)} has an empty or overwritten environment, as with a process title"
+            reason = f"PID {listed(overwritten, 5)} has overwritten its environment, as with a process title"
             yield NotExamined(area=area, reason=reason, fix="See where the process is started.")
     unknown = [gpu.reading for gpu in node.gpus.values() if not gpu.bypassing_known and not gpu.reading.mig_mode]
     unseen = [each for each in node.daemons.values() if each.is_reported(node.at) and not each.runtime.seen_on]

@@ -424,7 +424,7 @@ def test_the_compute_mode_that_excludes_other_users_is_no_advice_for_a_private_d
 def test_an_overwritten_environment_is_reported_and_nothing_follows_from_it() -> None:
     (finding,) = found(with_examined(bypassing(variables=None, pipe=None)))
     assert (finding.problem.code, finding.commands) == ("not_examined", ())
-    assert "has an empty or overwritten environment" in finding.text
+    assert "has overwritten its environment" in finding.text
     (unreadable,) = found(with_examined(bypassing(variables=None, pipe=None, shared_memory=None)))
     assert "cannot be read" in unreadable.text
 
