@@ -463,6 +463,12 @@ def gpu_lost() -> Node:
     return reduced(gpu_reading({600: 1540, 601: 2564}, at=AT + 12), look(at=AT + 12), start=three_clients()).node
 
 
+def reset_needed() -> Node:
+    """A GPU has reported an Xid that needs a reset."""
+    uncontained = GpuEvent(at=AT + 3, type=8, xid=95, gpu=OTHER_GPU)
+    return reduced(uncontained, look(at=AT + 12), start=three_clients()).node
+
+
 def faulted() -> Node:
     """After a fatal fault, an affected client still runs."""
     xid = GpuEvent(at=AT + 3, type=8, xid=31, gpu=GPU)
@@ -831,7 +837,7 @@ def divided() -> Node:
 
 
 _ALL = (
-    *(idle, three_clients, full, daemon_down, no_nvml, gpu_lost, faulted, blocked_recovery),
+    *(idle, three_clients, full, daemon_down, no_nvml, gpu_lost, reset_needed, faulted, blocked_recovery),
     *(limited, drifted, owned),
     *(accounted, allocated, slowed),
     *(backing_off, circuit_open, quarantined, reset_needed, suspended, launches_counted, simulated),

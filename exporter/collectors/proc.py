@@ -181,6 +181,9 @@ class Proc:
         if environment is None:
             environment = self._environment_in_memory(pid)
         arguments = self._bytes(pid, "cmdline", _MAX_BYTES)
+        if environment == b"":
+            # In execve(2), it is empty until the arguments are there.
+            environment = self._bytes(pid, "environ", _MAX_BYTES)
         if environment is None or arguments is None or not is_environment_intact(environment, arguments):
             return None
         wanted = {name.encode() for name in names}

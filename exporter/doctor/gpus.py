@@ -8,7 +8,7 @@ from exporter.model.reason import ReasonCode
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
 from exporter.parse.mps_variables import (
     hides_gpus,
-    is_device_visible,
+    names_device,
     parse_memory_limits,
     parse_percentage,
     visible_device_entries,
@@ -187,7 +187,7 @@ def _unknown_device(process: ProcessFacts, ordinals: Mapping[str, int | None], *
     for number, entry in enumerate(() if visible is None or not ordinals else visible_device_entries(visible)):
         if entry.startswith("MIG") or (hides_gpus(entry) and (number > 0 or not needed)):
             return None
-        if not any(is_device_visible(entry, ordinal, uuid) for uuid, ordinal in ordinals.items()):
+        if not any(names_device(entry, ordinal, uuid) for uuid, ordinal in ordinals.items()):
             return shown(entry) or "empty"
     return None
 
@@ -246,7 +246,9 @@ def _wrong_limits(limits: Mapping[str, int | None], ordinals: Mapping[str, int],
     for name, size in limits.items():
         ordinal = int(name) if name.isascii() and name.isdecimal() and len(name) < 4 else ordinals.get(name)
         if ordinal is None:
-            yield f"{shown(name)} names no device."
+            # If the daemon's devices are unknown, a UUID may be one.
+            if ordinals or not name.startswith(("GPU-", "MIG-")):
+                yield f"{shown(name)} names no device."
         elif not size:
             yield f"the limit of device {ordinal} is not a size."
         elif ordinal >= devices > 0:

@@ -66,9 +66,9 @@ def _driver(view: View) -> Rows:
 def _bypassing_counts(view: View) -> Samples:
     for labels, gpu in _GPU.items(view):
         if gpu.bypassing_known:
-            first = next((daemon.name for daemon in serving_daemons(view.node, gpu.reading)), "")
-            counts = Counter(gpu.bypassing_processes[pid].daemon or "" for pid in gpu.bypassing)
-            yield from (((name, *labels), count) for name, count in (counts or {first: 0}).items())
+            names = [daemon.name for daemon in serving_daemons(view.node, gpu.reading)] or [""]
+            counts = Counter(gpu.bypassing_processes[pid].daemon for pid in gpu.bypassing)
+            yield from (((name, *labels), counts[name]) for name in names)
 
 
 def _bypassing(view: View) -> Rows:
@@ -144,8 +144,7 @@ GPUS = Group(
         ),
     ).help("Energy of the GPU since the driver was loaded, at least."),
     Series("cuda_mps_bypassing_processes", ("daemon", "gpu"), _bypassing_counts).help(
-        "CUDA processes that bypass the daemon on a GPU that it serves or should serve. Without any, the first of "
-        "several daemons has a 0."
+        "CUDA processes that bypass the daemon on a GPU that it serves or should serve."
     ),
     info(
         "cuda_mps_bypassing_process_info",

@@ -70,21 +70,15 @@ def visible_device_entries(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(","))
 
 
-def is_device_visible(text: str, index: int | None, uuid: str, older_name: str = "") -> bool:
-    """Return whether CUDA_VISIBLE_DEVICES leaves a GPU visible.
+def names_device(entry: str, index: int | None, uuid: str, older_name: str = "") -> bool:
+    """Return whether an entry names a GPU by its index or by a UUID, which may be abbreviated.
 
     Ordinals are taken as NVML's indices. This holds if the process sees all GPUs of the node, and they are alike or
-    CUDA_DEVICE_ORDER is PCI_BUS_ID. Without an `index`, no ordinal names the GPU.
-    As in CUDA, -1 ends the list, and a UUID may be abbreviated. `older_name` is that of a MIG instance before R470.
+    CUDA_DEVICE_ORDER is PCI_BUS_ID. `older_name` is that of a MIG instance before R470.
     """
-    for entry in visible_device_entries(text):
-        if entry == "-1":
-            return False
-        if entry and entry in (older_name, "" if index is None else str(index)):
-            return True
-        if entry.startswith(("GPU-", "MIG-")) and uuid.startswith(entry):
-            return True
-    return False
+    if entry.startswith(("GPU-", "MIG-")):
+        return uuid.startswith(entry) or entry == older_name
+    return index is not None and entry == str(index)
 
 
 def has_ordinals(text: str) -> bool:
@@ -100,11 +94,12 @@ def hides_gpus(entry: str) -> bool:
 def visible_gpu_uuids(text: str, gpus: Mapping[str, int | None]) -> tuple[str, ...]:
     """Return the UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves visible, in the order of their new ordinals.
 
-    `gpus` has NVML's indices by UUID. As in CUDA, an entry that names no GPU, or a GPU a second time, ends the list.
+    `gpus` has NVML's indices by UUID. As in CUDA, an entry that names no GPU (such as -1), or a GPU a
+    second time, ends the list.
     """
     found: list[str] = []
     for entry in visible_device_entries(text):
-        named = [uuid for uuid, index in gpus.items() if is_device_visible(entry, index, uuid)]
+        named = [uuid for uuid, index in gpus.items() if names_device(entry, index, uuid)]
         if len(named) != 1 or named[0] in found:
             break
         found.append(named[0])

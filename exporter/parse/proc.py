@@ -49,8 +49,10 @@ def is_environment_intact(environment: bytes, arguments: bytes) -> bool:
     A process that shows a title (setproctitle, Perl, nginx, sshd) writes it over its arguments and the environment
     behind them, and fills the rest with NUL bytes or spaces. If the title is longer than the arguments were, the kernel
     shows all of it as the only argument. Then the environment begins with its end, which may look like an assignment.
-    An empty environment is not believed: it is empty during execve(2) too.
+    Without arguments, an empty environment is not believed: both are empty during execve(2).
     """
+    if not environment:
+        return bool(arguments)
     variables, title = environment.removesuffix(b"\0").split(b"\0"), arguments.rstrip(b"\0 ")
     is_end = title.endswith(variables[0].rstrip(b" ")) or len(title) >= _LONGEST_TITLE
     return all(map(_ASSIGNMENT.match, variables)) and (b"\0" in title or not is_end)

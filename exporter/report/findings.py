@@ -90,7 +90,7 @@ def _lost_gpus(node: Node, at: float) -> Iterable[Finding]:
     for gpu, problem in lost_gpus(node):
         values = {"gpu": printable(gpu_name(node, gpu)), "problem": reason_text(problem, CollectorName.NVML)}
         action = RESET if problem.code is ReasonCode.GPU_LOST else REBOOT
-        steps = () if xids.is_in_quarantine(node, gpu, at) else recovery_steps(node, gpu, action)
+        steps = () if xids.is_in_quarantine(node, gpu) else recovery_steps(node, gpu, action)
         yield Finding(NodeProblem.GPU_LOST, at=at, gpu=gpu, values=values, steps=steps)
 
 

@@ -8,7 +8,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
 from exporter.parse.control_reply import DEVICE_QUERY
 from exporter.parse.kernel_log import parse_bus_id
-from exporter.parse.mps_variables import has_ordinals, is_device_visible, visible_device_entries, visible_gpu_uuids
+from exporter.parse.mps_variables import has_ordinals, names_device, visible_device_entries, visible_gpu_uuids
 
 VOLTA = 7  # The major compute capability of Volta.
 MOST_DEVICES = 64  # No machine has more. Log lines and replies about further devices are ignored.
@@ -105,15 +105,13 @@ def _is_visible(node: Node, daemon: Daemon, gpu: GpuReading) -> bool | None:
     visible = daemon.runtime.visible_devices
     if gpu.mig is not None:
         older_name = f"MIG-{gpu.mig.parent}/{gpu.mig.gpu_instance}/{gpu.mig.compute_instance}"
-        return visible is not None and is_device_visible(visible, None, gpu.gpu, older_name)
-    every = (gpu, *(each.reading for each in node.gpus.values() if each.reading.mig is None))
-    indices = {each.gpu: each.index for each in every}
-    renumbered = len(indices) > 1
+        return any(names_device(each, None, gpu.gpu, older_name) for each in visible_device_entries(visible or ""))
+    uuids = {gpu.gpu, *(uuid for uuid, each in node.gpus.items() if each.reading.mig is None)}
+    if len(uuids) == 1:
+        return visible is None or bool(visible_gpu_uuids(visible, {gpu.gpu: gpu.index}))
     if visible is None:
-        return None if renumbered else True
-    if gpu.gpu in visible_gpu_uuids(visible, dict.fromkeys(indices) if renumbered else indices):
-        return True
-    return None if renumbered and has_ordinals(visible) else False
+        return None
+    return gpu.gpu in visible_gpu_uuids(visible, dict.fromkeys(uuids)) or (None if has_ordinals(visible) else False)
 
 
 def device_count(node: Node, daemon: Daemon) -> int:
@@ -138,24 +136,21 @@ def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
     if daemon.runtime.devices:
         return daemon.runtime.devices
     devices = usable_gpus(node)
-    visible = daemon.runtime.visible_devices
-    if visible is not None and (len(devices) == 1 or not has_ordinals(visible)):
-        # CUDA enumerates one MIG instance at most (MIG user guide).
-        instances = [uuid for uuid, reading in devices.items() if reading.mig and serves_gpu(node, daemon, reading)]
-        if instances:
-            return {0: instances[0]} if len(instances) == 1 else {}
-        indices = {uuid: reading.index for uuid, reading in devices.items()}
-        uuids = visible_gpu_uuids(visible, indices)
-        return dict(enumerate(uuid for uuid in uuids if serves_gpu(node, daemon, devices[uuid])))
-    return dict(enumerate(devices)) if len(devices) == 1 else {}
+    served = {uuid: serves_gpu(node, daemon, reading) for uuid, reading in devices.items()}
+    uuids = tuple(uuid for uuid, serves in served.items() if serves)
+    # CUDA enumerates one MIG instance at most (MIG user guide).
+    if None in served.values() or (len(uuids) > 1 and any(devices[uuid].mig for uuid in uuids)):
+        return {}
+    if len(uuids) > 1:
+        named = visible_gpu_uuids(daemon.runtime.visible_devices or "", dict.fromkeys(devices))
+        uuids = tuple(uuid for uuid in named if served[uuid])
+    return dict(enumerate(uuids))
 
 
 def uses_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> bool | None:
     """Return whether the daemon has this GPU, or a MIG instance of it: a fault of a GPU concerns all of them.
 
-    None if that is not known.
-
-    Of a GPU that NVML has not shown, only the daemon's own list of devices is known.
+    None if that is not known. Of a GPU that NVML has not shown, only the daemon's own list of devices is known.
     """
     if uuid not in node.gpus:
         return uuid in daemon.runtime.devices.values()

@@ -155,7 +155,7 @@ def pids_read(step: Step, at: float, pids: Pids) -> None:
     """
     if step.daemon.runtime.in_foreign_namespace is (pids is not None):
         return
-    step.daemon = with_runtime(step.daemon, in_foreign_namespace=pids is not None)
+    step.daemon = with_runtime(step.daemon, in_foreign_namespace=pids is not None, seen_on=frozenset())
     if pids is not None:
         step.daemon = with_connections(step.daemon, listed_at=None)
         servers.end_all(step, at, DisconnectReason.EXIT)

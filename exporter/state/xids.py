@@ -158,21 +158,15 @@ def of_hardware(node: Node) -> Iterator[Quarantine]:
 
 def unresolved(node: Node) -> Iterator[Quarantine]:
     """Yield the Xids of hardware that are a problem now and not in quarantine: of a GPU, one that needs an action."""
-    found = [each for each in of_hardware(node) if not is_in_quarantine(node, each.gpu, each.at)]
+    found = [each for each in of_hardware(node) if not is_in_quarantine(node, each.gpu)]
     urgent = sorted((each for each in found if each.action), key=lambda each: (each.action, -each.xid))
     yield from {each.gpu: each for each in urgent}.values()
     yield from (each for each in found if not each.action and node.at - each.at < HARDWARE_SECONDS)
 
 
-def is_in_quarantine(node: Node, gpu: str, at: float) -> bool:
-    """Return whether a daemon is in quarantine for this GPU, or an operator has ended that quarantine since."""
-    return any(
-        (watch.quarantine is not None and watch.quarantine.gpu == gpu)
-        or (
-            (watch.resumed_at or 0.0) >= at and name in node.daemons and devices.uses_gpu(node, node.daemons[name], gpu)
-        )
-        for name, watch in node.watches.items()
-    )
+def is_in_quarantine(node: Node, gpu: str) -> bool:
+    """Return whether a daemon is in quarantine for this GPU."""
+    return any(watch.quarantine is not None and watch.quarantine.gpu == gpu for watch in node.watches.values())
 
 
 def _add_report(xids: Xids, report: XidReport) -> Xids:

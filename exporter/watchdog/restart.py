@@ -36,7 +36,7 @@ from exporter.model.values import replace, updated
 from exporter.model.watchdog import Condition, OngoingAction, WatchdogPhase, WatchdogState
 from exporter.parse.proc import mps_program
 from exporter.parse.protocol3 import PROTOCOL
-from exporter.state import hangs, processes
+from exporter.state import devices, hangs, processes, xids
 from exporter.watchdog import limit_enforcement
 from exporter.watchdog.context import Context, DaemonPolicy, Decision, Evaluated, PlannedAction, Wait, count_action
 
@@ -375,7 +375,9 @@ def resume(node: Node, resumed: Resumed) -> tuple[Node, tuple[Event, ...]]:
     before = node.watches.get(name, WatchdogState())
     watch, closed = close_circuit(before, name, at, Reason(ReasonCode.OPERATOR_RESUMED))
     events = (Event(at=at, event=EventName.DAEMON_RESUMED, daemon=name), *closed)
+    gpus = {gpu for gpu in node.gpus if devices.uses_gpu(node, node.daemons[name], gpu)}
     if before.quarantine is not None:
+        gpus.add(before.quarantine.gpu)
         events += (Event(at=at, event=EventName.DAEMON_RELEASED, daemon=name, xid=before.quarantine.xid),)
     watch = replace(
         watch,
@@ -391,6 +393,7 @@ def resume(node: Node, resumed: Resumed) -> tuple[Node, tuple[Event, ...]]:
         last_action=None,
         problem=None,
     )
+    node = xids.with_resets(node, gpus, at)
     return replace(node, watches={**node.watches, name: watch}), events
 
 

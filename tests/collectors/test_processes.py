@@ -162,7 +162,7 @@ def test_reports_only_the_limits_of_a_clients_environment(watch: Watch, start: S
 @pytest.mark.parametrize(
     ("environ", "read"),
     [
-        (b"", None),
+        (b"", {}),
         (b"A=1\0B=2\0", {"A": "1"}),
         (b"A=1\0B=2", {"A": "1"}),
         (b"\0" * 40, None),
@@ -181,6 +181,14 @@ def test_an_overwritten_environment_is_unknown(tmp_path: Path, environ: bytes, r
     assert Proc(tmp_path, SystemClock()).variables(600, ["A"]) == read
 
 
+def test_a_process_can_be_started_without_an_environment() -> None:
+    """As with `env -i`. It uses the default pipe directory."""
+    with subprocess.Popen(["/bin/sleep", "60"], env={}) as bare:
+        found = eventually(lambda: Proc(Path("/proc"), SystemClock()).variables(bare.pid, ["A"]) is not None)
+        bare.kill()
+    assert found
+
+
 @pytest.mark.parametrize(
     ("cmdline", "environ", "intact"),
     [
@@ -188,6 +196,7 @@ def test_an_overwritten_environment_is_unknown(tmp_path: Path, environ: bytes, r
         (b"worker\0", b"A=1\0B=2\0", True),
         (b"env\0A=1\0", b"A=1\0B=2\0", True),
         (b"", b"A=1\0B=2\0", True),
+        (b"", b"", False),
         (b"step=5 lr=1\0", b"lr=1\0E=/usr\0A=1\0", False),
         (b"step=5 lr=1   ", b"lr=1   \0A=1\0", False),
         (b"x" * 4096, b"lr=1\0A=1\0", False),

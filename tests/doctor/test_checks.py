@@ -13,6 +13,7 @@ from exporter.doctor import CHECKS, examine, report_lines
 from exporter.doctor.facts import Area, ExporterProcess, Facts, LibcudaProbesFacts, NotExamined, Programs
 from exporter.doctor.readers import not_examined
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
+from exporter.model.node import Gpu
 from exporter.model.observation import DaemonProcess, GpuProcess
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import (
@@ -28,7 +29,7 @@ from exporter.report.finding import Finding
 from exporter.report.problem import Severity
 from exporter.report.problems import DaemonProblem
 from exporter.report.text import counted, text_of
-from tests.builders import AT, CLIENT, CONTROL, GPU, OTHER_GPU, UNIT, failure
+from tests.builders import AT, CLIENT, CONTROL, GPU, OTHER_GPU, UNIT, failure, gpu_reading
 from tests.doctor.healthy import (
     ALL_RIGHTS,
     BYPASSING,
@@ -390,6 +391,14 @@ def test_reports_no_mistake_for_a_correct_variant(subtests: pytest.Subtests) -> 
     ]:
         with subtests.test(make=make):
             assert found(make()) == []
+
+
+def test_a_uuid_may_be_a_device_of_a_daemon_whose_devices_are_unknown() -> None:
+    facts = client(**{PINNED_MEMORY_LIMIT: f"{GPU}=2G"})
+    gpus = {**facts.node.gpus, OTHER_GPU: Gpu(reading=gpu_reading(gpu=OTHER_GPU, index=1))}
+    facts = with_daemon(replace(facts, node=replace(facts.node, gpus=gpus)), runtime__devices={})
+
+    assert "names no device" not in "".join(each.text for each in found(facts))
 
 
 HIDDEN = ("10000", "-1", "", "NoDevFiles", "none", "void", "10000,0")

@@ -18,7 +18,7 @@ from exporter.parse.log_message import Message
 from exporter.parse.mps_variables import (
     has_ordinals,
     hides_gpus,
-    is_device_visible,
+    names_device,
     parse_byte_size,
     parse_percentage,
     visible_gpu_uuids,
@@ -91,7 +91,7 @@ def test_any_number_parses_in_process_stat(subtests: pytest.Subtests) -> None:
 @given(texts, st.none() | st.integers(), texts)
 @generous
 def test_any_text_parses_as_visible_devices(text: str, index: int | None, uuid: str) -> None:
-    assert is_device_visible(text, index, uuid) in (True, False)
+    assert names_device(text, index, uuid) in (True, False)
     assert {has_ordinals(text), hides_gpus(text)} <= {True, False}
     assert set(visible_gpu_uuids(text, {uuid: index})) <= {uuid}
 

@@ -9,8 +9,9 @@ from exporter.parse.mps_variables import (
     client_memory_limits,
     client_thread_percentage,
     format_byte_size,
-    is_device_visible,
+    names_device,
     parse_byte_size,
+    visible_gpu_uuids,
 )
 from tests.builders import GPU, OTHER_GPU
 
@@ -99,9 +100,10 @@ def test_a_gpu_is_visible_by_index_or_uuid(subtests: pytest.Subtests) -> None:
         ("none", False),
     ]:
         with subtests.test(text=text, visible=visible):
-            assert is_device_visible(text, 0, GPU) is visible
+            assert (GPU in visible_gpu_uuids(text, {GPU: 0, OTHER_GPU: 1})) is visible
 
 
 def test_finds_a_gpu_without_an_index_by_its_uuid() -> None:
-    assert not is_device_visible("0", None, GPU)
-    assert is_device_visible(GPU, None, GPU)
+    assert not names_device("0", None, GPU)
+    assert not names_device("None", None, GPU)
+    assert names_device(GPU, None, GPU)

@@ -529,6 +529,25 @@ def test_a_process_bypasses_only_a_daemon_that_serves_its_user(
     assert codes.count("process_bypassing") == served
 
 
+def test_each_daemon_of_a_gpu_has_a_count_of_bypassing_processes() -> None:
+    """A series that ends with its last process would let an alert go on while the exporter cannot be scraped."""
+    daemons = [replace(daemon_process(daemon=f"/run/{uid}"), uid=uid) for uid in (1001, 1002)]
+    have = [replace(has(GPU), daemon=each.daemon) for each in daemons]
+    first, later = (
+        [reply("get_server_list", "77\n", daemon=each.daemon, at=at) for each in daemons] for at in (AT, AT + 8)
+    )
+    shared = reduced(*daemons, *have, *first, process(BYPASSING, uid=1002), *on_both(5, 7), *later, *on_both(9))
+    assert by(shared.node, "cuda_mps_bypassing_processes", "daemon", gpu=GPU) == {"/run/1001": 0, "/run/1002": 1}
+
+
+def test_pids_of_another_namespace_show_no_gpu() -> None:
+    """Until its namespace is known, the daemon's PIDs are those of other processes here."""
+    confused = reduced(daemon_process(), *at_work(CLIENT), *on_both(1))
+    assert confused.daemon.runtime.seen_on == {GPU}
+    known = reduced(replace(reply("get_server_list", "77\n", at=AT + 2), pids={}), start=confused.node)
+    assert known.daemon.runtime.seen_on == frozenset()
+
+
 def test_a_process_of_an_unknown_user_does_not_bypass_a_private_daemon() -> None:
     owned = replace(daemon_process(), uid=1001)
     unknown = reduced(owned, *at_work(CLIENT), has(GPU), *on_both(5, 7))

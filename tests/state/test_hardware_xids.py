@@ -10,11 +10,26 @@ from exporter.demo.simulation import Simulation, advance
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.incident import RecoveryAction, Xids
 from exporter.model.node import Node
-from exporter.model.observation import KernelRecord, Observation, Paused
+from exporter.model.observation import KernelRecord, Observation, Paused, Resumed
+from exporter.model.watchdog import Quarantine
 from exporter.report.findings import findings
 from exporter.report.problem import NodeProblem
 from exporter.view import View
-from tests.builders import AT, GPU, OTHER_GPU, gpu_reading, look, reduced
+from tests.builders import (
+    AT,
+    CLIENT,
+    CONTROL,
+    DAEMON,
+    GPU,
+    OTHER_GPU,
+    at_work,
+    daemon_process,
+    exited,
+    gpu_reading,
+    look,
+    reduced,
+    watched,
+)
 from tests.clocks import HandClock
 from tests.simulated import POLICY
 from tests.state.xid_reports import ADDRESS, TWO_GPUS, at_address, kernel
@@ -50,6 +65,19 @@ def test_needs_a_reset_until_an_operator_resumes() -> None:
     assert after(uncontained, Paused(at=AT + 5, paused=True)) == {(GPU, "RESET_GPU")}
     assert after(uncontained, Paused(at=AT + 5, paused=True), resumed) == set()
     assert after(uncontained, resumed, kernel(95, at=AT + 8)) == {(GPU, "RESET_GPU")}
+
+
+def test_an_operator_resumes_a_daemon_whose_new_process_has_no_known_gpus() -> None:
+    """Before R580, only clients show the GPUs of a daemon, and it was restarted after the reset."""
+    damaged = reduced(*TWO_GPUS, daemon_process(), *at_work(CLIENT), kernel(95, at=AT + 1), look(at=AT + 4)).node
+    quarantine = Quarantine(at=AT + 1, xid=95, gpu=GPU, action="RESET_GPU")
+    reset = replace(watched(damaged, quarantine=quarantine), at=AT + 5)
+    restarted = reduced(exited(CONTROL, at=AT + 6), daemon_process(CONTROL + 1, at=AT + 7), start=reset).node
+    assert shown(restarted) == set(), "the quarantine reports it"
+
+    resumed = reduced(Resumed(at=AT + 8, daemon=DAEMON), start=restarted).node
+    assert shown(resumed) == set()
+    assert shown(reduced(kernel(95, at=AT + 9), look(at=AT + 14), start=resumed).node) == {(GPU, "RESET_GPU")}
 
 
 def recovery(text: str, at: float) -> KernelRecord:
