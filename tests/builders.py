@@ -743,11 +743,6 @@ def quarantined() -> Node:
     return watched(idle(), phase=WatchdogPhase.QUARANTINED, quarantine=quarantine)
 
 
-def reset_needed() -> Node:
-    """An Xid of a GPU that no daemon is in quarantine for needs a reset."""
-    return reduced(GpuEvent(at=AT + 3, type=8, xid=95, gpu=GPU), start=idle()).node
-
-
 def suspended() -> Node:
     """A signal has stopped a server."""
     stopped = Diagnosis(
@@ -840,7 +835,7 @@ _ALL = (
     *(idle, three_clients, full, daemon_down, no_nvml, gpu_lost, reset_needed, faulted, blocked_recovery),
     *(limited, drifted, owned),
     *(accounted, allocated, slowed),
-    *(backing_off, circuit_open, quarantined, reset_needed, suspended, launches_counted, simulated),
+    *(backing_off, circuit_open, quarantined, suspended, launches_counted, simulated),
     *(partitioned, mig, divided),
 )
 NODE_MAKERS = {each.__name__: each for each in _ALL}
