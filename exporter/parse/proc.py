@@ -280,9 +280,12 @@ def is_on_network(file_system: str | None) -> bool:
 
 
 def mount_type(mounts: str, descriptor: str) -> str | None:
-    """Return the type of the file system in /proc/PID/mountinfo that has a file of /proc/self/fdinfo."""
+    """Return the type of the file system in /proc/PID/mountinfo that has a file of /proc/self/fdinfo.
+
+    It is None for the root: a diskless node has that on NFS, and it is still only this node's.
+    """
     number = _status(descriptor, "mnt_id", r"\t([0-9]{1,10})")
-    found = re.search(rf"^{number or '-'} .* - (\S+) ", mounts, re.MULTILINE)
+    found = re.search(rf"^{number or '-'} \S+ \S+ \S+ (?!/ )\S+ .* - (\S+) ", mounts, re.MULTILINE)
     return None if found is None else found[1]
 
 
