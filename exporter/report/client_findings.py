@@ -291,9 +291,14 @@ def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[F
         directory, taken = daemon.runtime.directory, daemon.directory_taken
         if directory is None or not daemon.has_lost_directory:
             continue
-        text = "End the daemon." if taken else "End the daemon, and start it again if it is needed."
         commands = (commands_to_stop if taken else commands_to_restart)(node, daemon, policy) if daemon.pid else ()
-        end = ManualStep(text=text, commands=commands, ends=clients_beside(node, daemon, policy))
+        wait = f"{'Change no file there. ' if taken else ''}Wait until its clients have ended."
+        start = "Start it with a directory that only this node has." if taken else "Start it again if it is needed."
+        end = ManualStep(
+            text=f"End the daemon. {start}",
+            commands=commands,
+            ends=clients_beside(node, daemon, policy) if commands else None,
+        )
         yield Finding(
             DaemonProblem.DIRECTORY_LOST,
             at=at,
@@ -302,20 +307,16 @@ def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[F
             values={"how": "is another daemon's" if taken else "was removed"},
             affected="new clients",
             facts=(_holder(directory),) if taken else (),
-            steps=(
-                ManualStep(text=f"{'Change no file there. ' if taken else ''}Wait until its clients have ended."),
-                *((end,) if commands else ()),
-                *((ManualStep(text="Start the daemon with a directory that only this node has."),) if taken else ()),
-            ),
+            steps=(ManualStep(text=wait), end) if daemon.pid else (ManualStep(text=start),),
         )
 
 
 def _holder(directory: DirectoryReading) -> str:
     if directory.other is not None:
         return f"the other daemon is PID {directory.other} on this machine; new clients use it"
-    where = "the other daemon has ended, or nodes share the directory, and it runs on another node"
-    if is_on_network(directory.file_system):
-        kind = printable(directory.file_system or "")
-        where = f"nodes share the directory ({kind}), and the daemon of another node has it, or has left it"
-    named = "" if directory.pid is None else f"the PID file has PID {directory.pid}, and "
-    return f"{where}; {named}no process here listens on the socket"
+    kind = f" ({printable(directory.file_system or '')})" if is_on_network(directory.file_system) else ""
+    named = "" if directory.pid is None else f"; the PID file has PID {directory.pid}"
+    return (
+        f"the other daemon has ended, or nodes share the directory{kind}, and it runs on another node; no process here "
+        f"listens on the socket{named}"
+    )
