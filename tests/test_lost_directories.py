@@ -420,6 +420,10 @@ def test_a_pid_file_with_a_wrong_pid_beside_the_daemons_socket_is_reported_as_su
     assert finding(lost(replace(TAKEN, listening=None))).problem.code != "pid_file_wrong"
 
 
+def test_a_daemon_that_is_quitting_has_lost_nothing() -> None:
+    assert finding(lost(replace(TAKEN, pid=None))).problem.code == "daemon_unknown"
+
+
 def test_a_directory_that_is_the_daemons_again_is_no_problem() -> None:
     present = reduced(daemon_process(at=AT + 30), servers(SERVER, at=AT + 31), start=lost(TAKEN)).node
 

@@ -436,9 +436,12 @@ class Daemon:
 
     @property
     def directory_taken(self) -> bool:
-        """Whether another daemon has the pipe directory, perhaps one of another node."""
+        """Whether another daemon has the pipe directory, perhaps one of another node.
+
+        At its own end, a daemon removes its PID file, and closes its socket.
+        """
         directory, last = self.runtime.directory, self.runtime.last_process
-        if directory is None or not directory.exists or (last is not None and last.pid == directory.pid):
+        if directory is None or directory.pid is None or (last is not None and last.pid == directory.pid):
             return False
         return directory.other is not None or directory.listening is False
 

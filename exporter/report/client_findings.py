@@ -315,8 +315,7 @@ def _holder(directory: DirectoryReading) -> str:
     if directory.other is not None:
         return f"the other daemon is PID {directory.other} on this machine; new clients use it"
     kind = f" ({printable(directory.file_system or '')})" if is_on_network(directory.file_system) else ""
-    named = "" if directory.pid is None else f"; the PID file has PID {directory.pid}"
     return (
-        f"the other daemon has ended, or nodes share the directory{kind}, and it runs on another node; no process here "
-        f"listens on the socket{named}"
+        f"the other daemon has ended, or nodes share the directory{kind}, and it runs on another node; the PID file "
+        f"has PID {directory.pid}, and no process here listens on the socket"
     )
