@@ -30,7 +30,7 @@ from exporter.model.settings import (
     VISIBLE_DEVICES,
 )
 from exporter.parse.cgroup import parse_cgroup
-from exporter.parse.proc import MpsProgram, is_mps_name, is_on_network, listening_unix_sockets, mps_program
+from exporter.parse.proc import MpsProgram, is_on_network, listening_unix_sockets, mps_program
 
 # -- Control daemons among the running processes -----------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class ControlDaemon:
     @property
     def is_program(self) -> bool:
         """Whether its executable has the program's name, and not only the process."""
-        return mps_program(self.facts.executable, None) is not None
+        return mps_program(self.facts.executable) is not None
 
     @property
     def is_service(self) -> bool:
@@ -144,10 +144,8 @@ class ControlDaemons:
         name = self._proc.name(pid)
         if name is None or self._others.get(pid) == name:
             return False
-        if is_mps_name(name):
-            return True
         arguments, program = self._proc.arguments(pid), self._proc.program(pid)
-        if mps_program(program, next(iter(arguments), None)) is not None:
+        if mps_program(program, name, *arguments[:1]) is not None:
             return True
         if arguments or program is None:  # During an exec, only the arguments are missing.
             self._others[pid] = name
@@ -156,9 +154,7 @@ class ControlDaemons:
     def at(self, pid: int) -> ControlDaemon | None:
         """Return the control program with this PID; None if it is another program or no process. Raises OSError."""
         facts, arguments = self._proc.facts(pid), self._proc.arguments(pid)
-        names = () if facts is None else (facts.executable, facts.command, next(iter(arguments), None))
-        program = next(filter(None, (mps_program(name, None) for name in names)), None)
-        if facts is None or program is not MpsProgram.CONTROL:
+        if facts is None or mps_program(facts.executable, facts.command, *arguments[:1]) is not MpsProgram.CONTROL:
             return None
         pids = self._proc.namespaced_pids(pid) or (pid,)
         return ControlDaemon(

@@ -20,12 +20,12 @@ class MpsProgram(StrEnum):
     SERVER = "nvidia-cuda-mps-server"
 
 
-def mps_program(executable: str | None, command: str | None) -> MpsProgram | None:
+def mps_program(executable: str | None, *others: str | None) -> MpsProgram | None:
     """Return the program of MPS that a process runs; None if it runs another program.
 
     The executable's name decides if it is one of NVIDIA's. A process can choose its command, the name with argv[0].
     """
-    names = (name.rpartition("/")[2] for name in (executable, command) if name)
+    names = (name.rpartition("/")[2] for name in (executable, *others) if name)
     name = next(filter(is_mps_name, names), None)
     if name is None:
         return None

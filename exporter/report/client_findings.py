@@ -264,7 +264,7 @@ def mps_without_daemon(node: Node, at: float) -> Iterable[Finding]:
             continue
         since = dict(node.gpus[uuid].mps_since)
         for process in (node.processes.get(each.pid) for each in reading.compute_processes or ()):
-            is_server = process is not None and mps_program(process.executable, None) is MpsProgram.SERVER
+            is_server = process is not None and mps_program(process.executable) is MpsProgram.SERVER
             if process and (is_server or since.get(process.pid, inf) - (node.began_at or at) < SETTLED_SECONDS):
                 since[process.pid] = process.started  # It may be older than the first reading.
         wait = SETTLED_SECONDS if all(each.ended for each in daemons) else LISTED_SECONDS
