@@ -69,11 +69,6 @@ class ControlDaemon:
         return self.facts.pid, self.facts.start_ticks
 
     @property
-    def is_program(self) -> bool:
-        """Whether its executable has the program's name, and not only the process."""
-        return mps_program(self.facts.executable) is not None
-
-    @property
     def is_service(self) -> bool:
         """Whether it runs as a daemon, and does not send commands to one."""
         return "-f" in self.arguments or "-d" in self.arguments
@@ -136,7 +131,9 @@ class ControlDaemons:
         daemons = [program for pid in named if (program := self._cached(pid)) is not None and program.is_service]
         # A script that waits for the daemon has the daemon's name and options, too.
         parents = {identity_of(daemon.facts.parent) for daemon in daemons}
-        daemons = [each for each in daemons if each.is_program or identity_of(each.facts) not in parents]
+        daemons = [
+            each for each in daemons if mps_program(each.facts.executable) or identity_of(each.facts) not in parents
+        ]
         return sorted(daemons, key=lambda daemon: (daemon.facts.started, daemon.pid))
 
     def _is_named(self, pid: int) -> bool:
