@@ -161,6 +161,20 @@ def test_no_user_can_make_a_directory_look_like_that_of_another_daemon(
     assert (found.pid, found.directory.listening, found.directory.other) == (own, True, None)
 
 
+def test_it_is_unknown_whether_the_daemon_listens_if_a_process_outside_the_namespace_does(
+    mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mps.start()
+    directories = Directories(mps)
+    directories.read()
+    (mps.pipe_directory / PID_FILE).write_text(f"{OTHER_NODES_PID}\n")
+    monkeypatch.setattr("exporter.collectors.pipe_dir.listener", lambda _: (True, 0))
+    found = directories.read().directory
+
+    assert found is not None
+    assert (found.listening, found.other) == (None, None)
+
+
 def test_a_hanging_directory_delays_neither_the_servers_nor_the_end_of_its_daemon(
     mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -354,9 +354,9 @@ class PidFile:
         key = files, pid, self._repeat_due
         if key != self._directory_read[0]:
             listening, listener = pipe_dir.listener(location.pipe)
-            others = [each for each in (listener, files.pid) if each not in (None, pid) and self._daemons.at(each)]
-            if others and listener not in (*others, pid):
-                listening = None  # The daemon that the PID file names may listen, after another process began to.
+            others = [each for each in (listener, files.pid) if each and each != pid and self._daemons.at(each)]
+            if listener == 0 or (others and listener not in (*others, pid)):
+                listening = None  # A daemon that is not visible, or that the PID file names, may listen.
             reading = DirectoryReading(
                 exists=True,
                 pid=files.pid,

@@ -409,11 +409,14 @@ def connected(pipe: Directory) -> Iterator[socket.socket]:
 
 
 def listener(pipe: Directory) -> tuple[bool | None, int | None]:
-    """Return whether a process listens on the control socket, and the PID that began to; None if unknown."""
+    """Return whether a process listens on the control socket, and the PID that began to; None if unknown.
+
+    The PID is 0 if the process is not in this PID namespace.
+    """
     try:
         with connected(pipe) as connection:
             data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-            return True, CREDENTIALS.unpack(data)[0] or None
+            return True, CREDENTIALS.unpack(data)[0]
     except BlockingIOError:
         return True, None
     except ConnectionRefusedError:
