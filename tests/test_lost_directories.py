@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from exporter.parse.proc import MpsProgram, is_on_network, mount_type, mps_progr
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
 from exporter.report.problem import Severity
+from exporter.state.poll_schedule import PollIntervals, commands
 from tests.builders import (
     AT,
     CLIENT,
@@ -31,6 +33,7 @@ from tests.builders import (
     at_work,
     control_log,
     daemon_process,
+    denied,
     exited,
     gpu_reading,
     idle,
@@ -75,6 +78,10 @@ class Directories:
         self._clock = HandClock()
         self._file = PidFile(Proc(Path("/proc"), SystemClock()), self._clock)
         self._location = replace(on_host(DAEMON, mps.pipe_directory, mps.log_directory), process=process)
+
+    @property
+    def problem(self) -> Reason | None:
+        return self._file.problem
 
     def read(self) -> DaemonProcess:
         self._clock.time += REPEAT_SECONDS
@@ -128,6 +135,65 @@ def test_reads_which_other_daemon_of_this_machine_has_the_directory(mps: MpsStan
     assert found.other == other
 
 
+@pytest.mark.parametrize("forged", ["program", "PID file"])
+def test_no_user_can_make_a_directory_look_like_that_of_another_daemon(
+    mps: MpsStandIn, start: Starter, tmp_path: Path, forged: str
+) -> None:
+    mps.start()
+    directories = Directories(mps)
+    directories.read()
+    own = mps.pid
+    other = MpsStandIn(tmp_path / "other")
+    with other:
+        other.start()
+        if forged == "program":
+            program = start(
+                ["nvidia-cuda-mps-control", "-c", "read _", "-d"],
+                executable="/bin/sh",
+                stdin=subprocess.PIPE,
+                env={"CUDA_MPS_PIPE_DIRECTORY": str(mps.pipe_directory)},
+            )
+        pid = program.pid if forged == "program" else other.pid
+        (mps.pipe_directory / PID_FILE).write_text(f"{pid}\n")
+        found = directories.read()
+
+    assert found.directory is not None
+    assert (found.pid, found.directory.listening, found.directory.other) == (own, True, None)
+
+
+def test_it_is_unknown_whether_the_daemon_listens_if_a_process_outside_the_namespace_does(
+    mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mps.start()
+    directories = Directories(mps)
+    directories.read()
+    (mps.pipe_directory / PID_FILE).write_text(f"{OTHER_NODES_PID}\n")
+    monkeypatch.setattr("exporter.collectors.pipe_dir.listener", lambda _: (True, 0))
+    found = directories.read().directory
+
+    assert found is not None
+    assert (found.listening, found.other) == (None, None)
+
+
+def test_a_hanging_directory_delays_neither_the_servers_nor_the_end_of_its_daemon(
+    mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mps.start()
+    monkeypatch.setattr("exporter.collectors.daemon_processes.DIRECTORY_SECONDS", 0.05)
+    directories, released = Directories(mps), threading.Event()
+    files, pid = Directory.files, directories.read().pid
+    assert pid is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(Directory, "files", lambda directory: (released.wait(), files(directory))[1])
+        found = directories.read()
+        problem = directories.problem
+        released.set()
+    os.kill(pid, 9)
+    wait_until(lambda: directories.read().pid is None, "the end of the daemon")
+
+    assert (found.pid, found.directory, problem) == (pid, None, Reason(ReasonCode.DIRECTORY_HANGS))
+
+
 @pytest.mark.parametrize("what", ["directory", "sockets"])
 def test_reads_that_the_directory_was_removed_before_and_after_a_start(mps: MpsStandIn, what: str) -> None:
     mps.start()
@@ -178,6 +244,21 @@ def test_a_later_start_finds_the_daemon_of_a_removed_directory(mps: MpsStandIn, 
     mps.pipe_directory.mkdir()  # Something else created it again.
     assert discovered(tmp_path) == {pid: str(mps.pipe_directory)}
     os.kill(pid, 9)
+
+
+def test_no_other_user_is_taken_for_an_expected_daemon_with_a_removed_directory(
+    mps: MpsStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any user can bind this path in a mount namespace of its own."""
+    mps.start()
+    pid = mps.pid
+    configured = replace(on_host("configured", mps.pipe_directory, mps.log_directory), expected=True)
+    monkeypatch.setattr("exporter.collectors.discovery.may_run", lambda *_: False)
+    shutil.rmtree(mps.pipe_directory)
+    found = discovered(tmp_path, (configured,))
+    os.kill(pid, 9)
+
+    assert found == {}
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
@@ -279,6 +360,8 @@ def test_reads_the_type_of_the_mount_that_has_a_file() -> None:
     assert mount_type(mounts, "pos:\t0\nflags:\t012\nmnt_id:\t31\nino:\t1\n") == "nfs4"
     assert mount_type(mounts, "pos:\t0\nmnt_id:\t1\n") is None
     assert mount_type(mounts, "") is None
+    diskless = "22 1 0:21 / / rw,relatime shared:1 - nfs4 fs:/node7 rw\n"
+    assert mount_type(diskless, "mnt_id:\t22\n") is None, "the root of a diskless node is its own"
 
 
 def test_reads_the_type_of_a_directorys_file_system(tmp_path: Path) -> None:
@@ -324,7 +407,7 @@ def test_a_daemon_that_lost_its_directory_lives_with_its_clients(directory: Dire
 
     assert (daemon.state, daemon.pid, set(daemon.servers), set(daemon.clients)) == (None, CONTROL, {SERVER}, {CLIENT})
     assert (found.problem.code, found.severity) == ("directory_lost", Severity.WARNING)
-    assert finding(lost(directory, expected=True)).severity is Severity.CRITICAL
+    assert finding(lost(directory, expected=True)).severity is Severity.WARNING, "no alert is critical"
     shown = text(found)
     assert "echo" not in shown
     assert ".pid" not in shown
@@ -349,6 +432,10 @@ def test_another_daemon_of_this_machine_is_named() -> None:
 def test_a_pid_file_with_a_wrong_pid_beside_the_daemons_socket_is_reported_as_such() -> None:
     assert finding(lost(replace(TAKEN, listening=True))).problem.code == "pid_file_wrong"
     assert finding(lost(replace(TAKEN, listening=None))).problem.code != "pid_file_wrong"
+
+
+def test_a_daemon_that_is_quitting_has_lost_nothing() -> None:
+    assert finding(lost(replace(TAKEN, pid=None))).problem.code == "daemon_unknown"
 
 
 def test_a_directory_that_is_the_daemons_again_is_no_problem() -> None:
@@ -400,6 +487,21 @@ def test_lists_no_server_of_another_node_with_the_same_log(directory: DirectoryR
     assert daemon.log.contradicted_at is None
 
 
+def test_a_forged_line_of_another_daemon_hides_no_server_for_long() -> None:
+    """The daemon is asked at once, and its answer is believed."""
+    forged = control_log("Accepting connection...", at=AT + 20, pid=ANOTHER)
+    begin = reduced(*at_work(CLIENT), daemon_process()).node
+    due = reduced(*forged, look(at=AT + 21), start=begin).node
+    assert "get_server_list" not in commands(due, DAEMON, PollIntervals())
+    lines = server_log("Received new client request", at=AT + 22, server=4711)
+    due = reduced(*lines, look(at=AT + 22), start=due).node
+    assert "get_server_list" in commands(due, DAEMON, PollIntervals())
+    listed = reduced(servers(SERVER, 4711, at=AT + 22.1), start=due).node
+    assert 4711 in listed.daemons[DAEMON].servers
+    lines = server_log("Received new client request", at=AT + 23, server=4712)
+    assert "get_server_list" not in commands(reduced(*lines, start=listed).node, DAEMON, PollIntervals())
+
+
 def test_the_daemons_own_server_starts_by_its_log() -> None:
     """The process that becomes the server writes its first line (R580)."""
     line = replace(control_log("x")[0], line=stamped(f"Starting new server {SERVER} for user 0", pid=SERVER))
@@ -430,8 +532,11 @@ def test_starts_no_daemon_over_that_of_another_node(pid: int, kind: str, restart
     assert bool(post.actions) is restarted
     if not restarted:
         assert post.watch.reason == Reason(ReasonCode.DIRECTORY_TAKEN)
-        (found,) = [each for each in findings(post.node, post.at) if each.problem.code == "directory_lost"]
-        assert [each.commands for each in found.all_steps if each.commands] == []
+        shown = {each.problem.code: each for each in findings(post.node, post.at)}
+        assert shown["directory_lost"].severity is Severity.WARNING
+        assert shown["daemon_down"].severity is Severity.CRITICAL, "as its alert"
+        commands = [each for found in shown.values() for step in found.all_steps for each in step.commands]
+        assert not any("-control" in each or "systemctl" in each for each in commands), commands
 
 
 # -- MPS without a known daemon ----------------------------------------------------------------------------------------
@@ -465,8 +570,12 @@ def test_reports_no_use_of_mps_before_its_daemon_can_be_known() -> None:
     reading = gpu_reading([CLIENT], server=None)
     assert "mps_without_daemon" not in unknown(reduced(reading, process(CLIENT), start=Node()).node)
     hidden = reduced(DISCOVERY, reading, start=Node()).node
-    assert "mps_without_daemon" not in unknown(hidden)
-    assert "mps_without_daemon" in unknown(hidden, AT + 60)
+    assert "mps_without_daemon" not in unknown(hidden, AT + 60), "no search began after the client was seen"
+    hidden = reduced(look(CollectorName.DISCOVERY, at=AT + 12), start=hidden).node
+    assert "mps_without_daemon" not in unknown(hidden, AT + 9)
+    assert "mps_without_daemon" in unknown(hidden, AT + 12)
+    failed = look(CollectorName.DISCOVERY, at=AT + 60, problem=denied("/proc"))
+    assert "mps_without_daemon" not in unknown(reduced(failed, start=hidden).node, AT + 60)
     beside = reduced(DISCOVERY, gpu_reading([CLIENT], at=AT + 9), process(CLIENT), start=idle()).node
     assert "mps_without_daemon" not in unknown(beside, AT + 300)
     assert "mps_without_daemon" not in unknown(lost(REMOVED), AT + 60)
@@ -478,6 +587,19 @@ def test_reports_a_client_of_an_unknown_daemon_beside_a_known_one() -> None:
 
     assert "mps_without_daemon" in unknown(present, AT + 700)
     assert "mps_without_daemon" not in unknown(served, AT + 700)
+
+
+def test_reports_no_client_as_unknown_that_a_known_daemon_may_have() -> None:
+    """After a quit, and of a daemon with unknown GPUs that shows no PIDs of this machine."""
+    served = reduced(DISCOVERY, *at_work(CLIENT), gpu_reading([CLIENT]), process(CLIENT), start=idle()).node
+    quit_at = reduced(exited(CONTROL, at=AT + 50), start=served).node
+    assert "mps_without_daemon" not in unknown(quit_at, AT + 55)
+    later = look(CollectorName.DISCOVERY, at=AT + 60)
+    beside = reduced(later, gpu_reading([4000], at=AT + 9), process(4000), start=served).node
+    assert "mps_without_daemon" in unknown(beside, AT + 700)
+    daemon = beside.daemons[DAEMON]
+    foreign = replace(daemon, runtime=replace(daemon.runtime, in_foreign_namespace=True, devices={}))
+    assert "mps_without_daemon" not in unknown(replace(beside, daemons={DAEMON: foreign}), AT + 700)
 
 
 def test_a_process_outside_mps_needs_no_daemon() -> None:

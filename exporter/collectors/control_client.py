@@ -16,9 +16,9 @@ from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponen
 
 from exporter.clock import Clock
 from exporter.collectors.child import OWN_USER, Output, User, kill_session, run
-from exporter.collectors.daemon_directory import ControlSockets, read_control_sockets
+from exporter.collectors.daemon_directory import ControlSockets, probe, read_control_sockets
 from exporter.collectors.daemon_processes import foreign_listener
-from exporter.collectors.pipe_dir import DaemonLocation, Identity, pipe_access, probe
+from exporter.collectors.pipe_dir import DaemonLocation, Identity, pipe_access
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import wait_channel
 from exporter.collectors.thread import Reading

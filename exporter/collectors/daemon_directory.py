@@ -14,13 +14,20 @@ import errno
 import os
 import select
 import socket
-import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from exporter.clock import Clock
 from exporter.collectors.daemon_processes import Identities, PidFile
-from exporter.collectors.pipe_dir import CONTROL_SOCKET, PRIVILEGED_SOCKET, DaemonLocation, probe
+from exporter.collectors.pipe_dir import (
+    CONTROL_SOCKET,
+    CREDENTIALS,
+    PRIVILEGED_SOCKET,
+    DaemonLocation,
+    Directory,
+    connected,
+    listener,
+)
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.workload_processes import WorkloadProcesses
@@ -31,7 +38,6 @@ from exporter.parse.proc import listening_unix_sockets
 # -- Sockets of a daemon -----------------------------------------------------------------------------------------------
 
 _PIDFD_GETFD = 438  # the number of the system call on all machines that CUDA supports
-_CREDENTIALS = struct.Struct("=iII")  # `struct ucred` (unix(7))
 _NAMES = (CONTROL_SOCKET, PRIVILEGED_SOCKET)
 _MAX_DESCRIPTORS = 4096
 
@@ -67,8 +73,8 @@ def read_control_sockets(proc: Proc, daemon: ProcessIdentity | None) -> ControlS
                 if poll.poll(0):
                     # The other end has closed the connection, or sends no more.
                     continue
-                data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-                pid, uid, _ = _CREDENTIALS.unpack(data)
+                data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+                pid, uid, _ = CREDENTIALS.unpack(data)
                 if not proc.descends_from_us(pid) and proc.parent_pid(pid) != daemon.pid:
                     peers.append((pid, uid))
     except OSError:
@@ -117,6 +123,15 @@ def _sockets(proc: Proc, daemon: ProcessIdentity) -> Iterator[socket.socket]:
 
 # -- Connections and changes -------------------------------------------------------------------------------------------
 
+ANSWER_SECONDS = 2.0  # time for a daemon to answer a connection
+MAX_ANSWER_BYTES = 64
+
+RECHECKS = 2
+RECHECK_SECONDS = 0.2
+"""How often, and how much later, it is checked again that no other process is connected to a daemon.
+
+A daemon accepts connections in their order. If no other is open and it does not accept this one either, it hangs."""
+
 PERIOD = 1.0
 MISSING_PERIOD = 0.2
 """How often the pid file is read, and while the daemon is missing: its return has many consequences."""
@@ -126,6 +141,37 @@ HOLDERS_SECONDS = 2.0
 """Least time between two readings."""
 
 REPORT_INTERVAL = 5.0  # how often the collector reports that nothing is new
+
+
+def probe(
+    pipe: Directory, others: Callable[[], bool | None], deadline: float = ANSWER_SECONDS
+) -> tuple[bool | None, bool | None, bool | None]:
+    """Connect to the socket of a pipe directory. Return whether a process listens, whether it answers, and `others`.
+
+    None means unknown. `others` returns whether another process is connected. It is called if there is no answer.
+    """
+    try:
+        with connected(pipe) as connection:
+            poll = select.poll()
+            poll.register(connection, select.POLLIN)
+            answered = bool(poll.poll(deadline * 1000))
+            for _ in range(RECHECKS):
+                known = False if answered else others()
+                if known is not False:
+                    return True, False, known
+                answered = answered or bool(poll.poll(RECHECK_SECONDS * 1000))
+            if not answered:
+                return True, False, others()
+            connection.recv(MAX_ANSWER_BYTES)
+    except BlockingIOError:
+        # Any user can fill the queue again and again with connections that end at once. No accepted connection shows
+        # that user (measured, R580).
+        return True, False, others() or None
+    except ConnectionRefusedError:
+        return False, None, False
+    except OSError:
+        return None, None, False
+    return True, True, False
 
 
 class DaemonDirectory:
@@ -190,7 +236,7 @@ class DaemonDirectory:
             return sockets.listening
         if process is None:
             # No table of sockets is certain to be that of an unknown process's network namespace.
-            return probe(location.pipe, lambda: None, deadline=0.0)[0]
+            return listener(location.pipe)[0]
         own = {str(path / CONTROL_SOCKET) for path in (location.pipe.path, location.pipe.path.resolve())}
         table = self._proc.unix_sockets(process.pid) or ""
         return None if own.isdisjoint(listening_unix_sockets(table)) else True

@@ -15,6 +15,7 @@ from exporter.clock import Clock
 from exporter.collectors import pipe_dir
 from exporter.collectors.pipe_dir import DaemonLocation, Directory, Identity, PipeFiles, Root
 from exporter.collectors.proc import Presence, Proc
+from exporter.collectors.thread import BoundedCalls
 from exporter.collectors.workload_processes import MOST_PROCESSES, WorkloadProcesses
 from exporter.model.daemon import MULTI_USER, STATIC_PARTITIONING
 from exporter.model.identity import identity_of
@@ -29,7 +30,7 @@ from exporter.model.settings import (
     VISIBLE_DEVICES,
 )
 from exporter.parse.cgroup import parse_cgroup
-from exporter.parse.proc import MpsProgram, is_mps_name, is_on_network, listening_unix_sockets, mps_program
+from exporter.parse.proc import MpsProgram, is_on_network, listening_unix_sockets, mps_program
 
 # -- Control daemons among the running processes -----------------------------------------------------------------------
 
@@ -130,7 +131,9 @@ class ControlDaemons:
         daemons = [program for pid in named if (program := self._cached(pid)) is not None and program.is_service]
         # A script that waits for the daemon has the daemon's name and options, too.
         parents = {identity_of(daemon.facts.parent) for daemon in daemons}
-        daemons = [daemon for daemon in daemons if identity_of(daemon.facts) not in parents]
+        daemons = [
+            each for each in daemons if mps_program(each.facts.executable) or identity_of(each.facts) not in parents
+        ]
         return sorted(daemons, key=lambda daemon: (daemon.facts.started, daemon.pid))
 
     def _is_named(self, pid: int) -> bool:
@@ -138,10 +141,8 @@ class ControlDaemons:
         name = self._proc.name(pid)
         if name is None or self._others.get(pid) == name:
             return False
-        if is_mps_name(name):
-            return True
         arguments, program = self._proc.arguments(pid), self._proc.program(pid)
-        if mps_program(program, next(iter(arguments), None)) is not None:
+        if mps_program(program, name, *arguments[:1]) is not None:
             return True
         if arguments or program is None:  # During an exec, only the arguments are missing.
             self._others[pid] = name
@@ -150,9 +151,7 @@ class ControlDaemons:
     def at(self, pid: int) -> ControlDaemon | None:
         """Return the control program with this PID; None if it is another program or no process. Raises OSError."""
         facts, arguments = self._proc.facts(pid), self._proc.arguments(pid)
-        names = () if facts is None else (facts.executable, facts.command, next(iter(arguments), None))
-        program = next(filter(None, (mps_program(name, None) for name in names)), None)
-        if facts is None or program is not MpsProgram.CONTROL:
+        if facts is None or mps_program(facts.executable, facts.command, *arguments[:1]) is not MpsProgram.CONTROL:
             return None
         pids = self._proc.namespaced_pids(pid) or (pid,)
         return ControlDaemon(
@@ -238,6 +237,9 @@ def _is_given_to(path: Path, uid: int) -> bool:
 REPEAT_SECONDS = 10.0
 """How often a running daemon is reported again. A reading can be lost if its collector then fails."""
 
+DIRECTORY_SECONDS = 1.0
+"""How long the directory of a running daemon is waited for. If it hangs, the end of the daemon is still observed."""
+
 MAX_SERVERS = 64  # servers of one daemon that are reported
 
 MAX_WORKLOAD_PROCESSES = 2 * MOST_PROCESSES
@@ -283,6 +285,7 @@ class PidFile:
         self._identities = identities or Identities()
         self._repeat_due = 0.0
         self._directory_read: tuple[object, DirectoryReading | None] = None, None
+        self._calls = BoundedCalls(DIRECTORY_SECONDS)
 
     def changed(self, location: DaemonLocation) -> tuple[DaemonProcess, ...]:
         """Return the daemon if it changed or ended, a running one every REPEAT_SECONDS; nothing if unreadable."""
@@ -294,14 +297,15 @@ class PidFile:
         except OSError as error:
             self.problem = of_error(location.pipe, error)
             return ()
-        self.problem = None
+        self.problem = Reason(ReasonCode.DIRECTORY_HANGS) if self._calls.hanging else None
         if now.same_as is not None:
             self.problem = Reason(ReasonCode.DIRECTORY_SHARED, subject=now.daemon, detail=now.same_as)
         running_again = repeat and now.pid is not None
         if before is not None and not running_again and _key(before) == _key(now):
             return ()
-        closed = None if now.pid is None else location.pipe.closed()
-        entered_by = None if closed is None else closed[1]
+        entered_by = None
+        if now.pid is not None:
+            entered_by = self._calls.call("closed", lambda: (location.pipe.closed() or (None, None))[1], now.entered_by)
         now = replace(now, job_source=self._workloads.job_source(now.cgroup, now.pid), entered_by=entered_by)
         if not location.expected:
             # Add the processes of its job or pod, and those that ended since the last search or could not be read.
@@ -315,9 +319,12 @@ class PidFile:
         """Return the daemon of a location. Raises OSError if it cannot be known."""
         before = self.found
         if before is not None and before.pid is not None and self._runs(before.pid, before.start_ticks):
+            pid, directory = before.pid, before.directory
             with contextlib.suppress(OSError):
-                before = replace(before, directory=self._directory(location, location.pipe.files(), before.pid))
-            return self._with_servers(replace(before, at=self._clock.now()))
+                directory = self._calls.call(
+                    "directory", lambda: self._directory(location, location.pipe.files(), pid), directory
+                )
+            return self._with_servers(replace(before, at=self._clock.now(), directory=directory))
         files = location.pipe.files()
         # If a directory has several names, the first one has the daemon.
         missing = DaemonProcess(at=self._clock.now(), daemon=location.name, pid=None)
@@ -346,12 +353,15 @@ class PidFile:
             return None
         key = files, pid, self._repeat_due
         if key != self._directory_read[0]:
-            others = (daemon for daemon in self._daemons.all() if daemon.pid != pid)
+            listening, listener = pipe_dir.listener(location.pipe)
+            others = [each for each in (listener, files.pid) if each and each != pid and self._daemons.at(each)]
+            if listener == 0 or (others and listener not in (*others, pid)):
+                listening = None  # A daemon that is not visible, or that the PID file names, may listen.
             reading = DirectoryReading(
                 exists=True,
                 pid=files.pid,
-                listening=pipe_dir.probe(location.pipe, lambda: None, deadline=0.0)[0],
-                other=next((each.pid for each in others if self._daemons.pipe_of(each) == files.identity), None),
+                listening=listening,
+                other=listener if listener in others else None,
                 file_system=location.pipe.file_system(),
             )
             self._directory_read = key, reading

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.collectors import pipe_dir
-from exporter.collectors.daemon_processes import ControlDaemon, ControlDaemons, has_bound, socket_owner
+from exporter.collectors.daemon_processes import ControlDaemon, ControlDaemons, has_bound, may_run, socket_owner
 from exporter.collectors.pipe_dir import DaemonLocation, Directory, Identity, Root
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import BoundedCalls, Reading
@@ -417,6 +417,8 @@ class Discovery:
         log = Directory(Path(logs), None if same_paths else root)
         of_path = (location for location in self.named.values() if same_paths and location.pipe.path == pipe.path)
         location = next(of_path, None) if identity is None else known.get(identity)
+        if location is not None and identity is None and not may_run(location, daemon.facts.uid):
+            return None  # Any user can listen at this path, in another mount namespace.
         if location is not None:
             return location if location.name in self.named else replace(location, log=log)
         if same_paths if identity is None else Directory(pipe.path).identity() == identity:

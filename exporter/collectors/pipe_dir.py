@@ -4,13 +4,13 @@ import contextlib
 import ctypes
 import errno
 import os
-import select
 import socket
 import stat
+import struct
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -385,60 +385,41 @@ def pipe_access(location: DaemonLocation, runtime_directory: Path | None = None)
 
 # -- The control socket ------------------------------------------------------------------------------------------------
 
-ANSWER_SECONDS = 2.0  # time for a daemon to answer a connection
-MAX_ANSWER_BYTES = 64
-
-RECHECKS = 2
-RECHECK_SECONDS = 0.2
-"""How often, and how much later, it is checked again that no other process is connected to a daemon.
-
-A daemon accepts connections in their order. If no other is open and it does not accept this one either, it hangs."""
+CREDENTIALS = struct.Struct("=iII")  # `struct ucred` (unix(7))
 
 
-def probe(
-    pipe: Directory, others: Callable[[], bool | None], deadline: float = ANSWER_SECONDS
-) -> tuple[bool | None, bool | None, bool | None]:
-    """Connect to the socket of a pipe directory. Return whether a process listens, whether it answers, and `others`.
+@contextlib.contextmanager
+def connected(pipe: Directory) -> Iterator[socket.socket]:
+    """Yield a connection to the control socket. Raises OSError; BlockingIOError if its queue is full (128 with R580).
 
-    None means unknown. Nothing is sent, and the end of the stream follows at once: a daemon waits for the first bytes
-    of a connection and serves no other one until then (measured, R580). A link instead of the socket is not followed.
-    `others` returns whether another process is connected. It is called if there is no answer.
+    Nothing is sent, and the end of the stream follows at once: a daemon waits for the first bytes of a connection and
+    serves no other one until then (measured, R580). A link instead of the socket is not followed.
+    """
+    with pipe.opened() as directory:
+        descriptor = os.open(CONTROL_SOCKET, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ENOTSOCK, "it is not a socket", CONTROL_SOCKET)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as connection:
+            connection.connect(f"/proc/self/fd/{descriptor}")
+            connection.shutdown(socket.SHUT_WR)
+            yield connection
+    finally:
+        os.close(descriptor)
+
+
+def listener(pipe: Directory) -> tuple[bool | None, int | None]:
+    """Return whether a process listens on the control socket, and the PID that began to; None if unknown.
+
+    The PID is 0 if the process is not in this PID namespace.
     """
     try:
-        with pipe.opened() as directory:
-            descriptor = os.open(CONTROL_SOCKET, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        try:
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                return None, None, False
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as connection:
-                return _connect(connection, f"/proc/self/fd/{descriptor}", others, deadline)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return None, None, False
-
-
-def _connect(
-    connection: socket.socket, path: str, others: Callable[[], bool | None], deadline: float
-) -> tuple[bool | None, bool | None, bool | None]:
-    try:
-        connection.connect(path)
-        connection.shutdown(socket.SHUT_WR)
-        poll = select.poll()
-        poll.register(connection, select.POLLIN)
-        answered = bool(poll.poll(deadline * 1000))
-        for _ in range(RECHECKS):
-            known = False if answered else others()
-            if known is not False:
-                return True, False, known
-            answered = answered or bool(poll.poll(RECHECK_SECONDS * 1000))
-        if not answered:
-            return True, False, others()
-        connection.recv(MAX_ANSWER_BYTES)
+        with connected(pipe) as connection:
+            data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+            return True, CREDENTIALS.unpack(data)[0]
     except BlockingIOError:
-        # The queue of waiting connections is full (128 with R580). Any user can fill it again and again with
-        # connections that end at once. No accepted connection shows that user (measured, R580).
-        return True, False, others() or None
+        return True, None
     except ConnectionRefusedError:
-        return False, None, False
-    return True, True, False
+        return False, None
+    except OSError:
+        return None, None

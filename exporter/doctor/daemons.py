@@ -290,9 +290,8 @@ def directory_writable(facts: Facts) -> Iterator[Finding]:
 def pid_file_wrong(facts: Facts) -> Iterator[Finding]:
     """A pid file names another process than the running daemon."""
     for name, directory in facts.directories.items():
-        running, daemon = facts.daemons_of(name), facts.node.daemons.get(name)
-        lost = daemon is not None and daemon.has_lost_directory
-        if len(running) == 1 and not lost and not directory.problem and directory.pid != running[0].own_pid:
+        running = facts.daemons_of(name)
+        if len(running) == 1 and not directory.problem and directory.pid != running[0].own_pid:
             yield Finding(
                 DaemonProblem.PID_FILE_WRONG,
                 daemon=name,

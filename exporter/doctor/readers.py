@@ -388,7 +388,7 @@ def gather(
     first = {daemon.name: daemon for daemon in reversed(daemons)}
     pids = tuple(islice(cuda_processes(node), MAX_PROCESSES))
     processes = limit.read(Area.PROCESSES, lambda: read_processes(pids, proc)) or {}
-    every = [(daemon, first.get(daemon.name)) for daemon in known]
+    every = [(daemon, first.get(daemon.name)) for daemon in known if daemon.has_directory]
     directories = limit.read(Area.DIRECTORIES, lambda: {d.name: read_directory(d, run, proc) for d, run in every}) or {}
     of_daemons = chain.from_iterable((daemon.declared.unit, daemon.runtime.unit) for daemon in known)
     units = filter(None, (EXPORTER, *of_daemons, *(process.unit for process in processes.values())))

@@ -425,16 +425,23 @@ class Daemon:
     @property
     def pid_file_spoilt(self) -> bool:
         """Whether the daemon runs, but its pid file names another process, so that no command finds the daemon."""
-        directory = self.runtime.directory
-        is_reached = directory is None or (directory.listening is True and not self.has_lost_directory)
         not_found = self.lifecycle.not_found_at is not None
-        return self.state is None and self.runtime.process is not None and not_found and is_reached
+        return self.state is None and self.runtime.process is not None and not_found and self.has_directory
+
+    @property
+    def has_directory(self) -> bool:
+        """Whether the pipe directory is certainly the daemon's: it names its PID, or only it listens there."""
+        directory = self.runtime.directory
+        return directory is None or (directory.listening is True and not self.directory_taken)
 
     @property
     def directory_taken(self) -> bool:
-        """Whether another daemon has the pipe directory, perhaps one of another node."""
+        """Whether another daemon has the pipe directory, perhaps one of another node.
+
+        At its own end, a daemon removes its PID file, and closes its socket.
+        """
         directory, last = self.runtime.directory, self.runtime.last_process
-        if directory is None or not directory.exists or (last is not None and last.pid == directory.pid):
+        if directory is None or directory.pid is None or (last is not None and last.pid == directory.pid):
             return False
         return directory.other is not None or directory.listening is False
 

@@ -20,12 +20,12 @@ class MpsProgram(StrEnum):
     SERVER = "nvidia-cuda-mps-server"
 
 
-def mps_program(executable: str | None, command: str | None) -> MpsProgram | None:
+def mps_program(executable: str | None, *others: str | None) -> MpsProgram | None:
     """Return the program of MPS that a process runs; None if it runs another program.
 
     The executable's name decides if it is one of NVIDIA's. A process can choose its command, the name with argv[0].
     """
-    names = (name.rpartition("/")[2] for name in (executable, command) if name)
+    names = (name.rpartition("/")[2] for name in (executable, *others) if name)
     name = next(filter(is_mps_name, names), None)
     if name is None:
         return None
@@ -282,9 +282,12 @@ def is_on_network(file_system: str | None) -> bool:
 
 
 def mount_type(mounts: str, descriptor: str) -> str | None:
-    """Return the type of the file system in /proc/PID/mountinfo that has a file of /proc/self/fdinfo."""
+    """Return the type of the file system in /proc/PID/mountinfo that has a file of /proc/self/fdinfo.
+
+    It is None for the root: a diskless node has that on NFS, and it is still only this node's.
+    """
     number = _status(descriptor, "mnt_id", r"\t([0-9]{1,10})")
-    found = re.search(rf"^{number or '-'} .* - (\S+) ", mounts, re.MULTILINE)
+    found = re.search(rf"^{number or '-'} \S+ \S+ \S+ (?!/ )\S+ .* - (\S+) ", mounts, re.MULTILINE)
     return None if found is None else found[1]
 
 

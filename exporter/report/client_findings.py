@@ -7,6 +7,7 @@ from operator import add
 
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
+from exporter.model.observation import DirectoryReading
 from exporter.model.server import RefusalReason
 from exporter.model.settings import PIPE_DIRECTORY, Mode
 from exporter.parse.printable import printable
@@ -15,7 +16,7 @@ from exporter.report.daemon_findings import FULL_RATIO
 from exporter.report.document import ManualStep
 from exporter.report.finding import MOST_COMMANDS, Finding
 from exporter.report.gpu_status import MOST_NAMED, process_name, slowdown_text
-from exporter.report.problem import NodeProblem, Severity
+from exporter.report.problem import NodeProblem
 from exporter.report.problems import DaemonProblem
 from exporter.report.process_status import described
 from exporter.report.reasons import reason_text
@@ -34,7 +35,7 @@ from exporter.report.remedy import (
 from exporter.report.text import counted, duration_text, listed, mebibytes, percent, workload_name
 from exporter.report.watchdog_text import OBSERVES
 from exporter.state import limits
-from exporter.state.devices import serving_daemons, usable_gpus
+from exporter.state.devices import serves_gpu, usable_gpus
 from exporter.state.gpus import used_bytes
 from exporter.state.known_daemons import named_pids
 from exporter.state.processes import workload_of
@@ -253,18 +254,22 @@ LISTED_SECONDS = 600.0  # After this time, a daemon has listed a client of its o
 
 def mps_without_daemon(node: Node, at: float) -> Iterable[Finding]:
     """Yield the GPUs with MPS clients in NVML, or with a server, for which no daemon is known that may have them."""
-    for uuid, reading in usable_gpus(node).items() if CollectorName.DISCOVERY in node.sources else ():
-        daemons = tuple(serving_daemons(node, reading))
+    search = node.sources.get(CollectorName.DISCOVERY)
+    if search is None or search.problems:
+        return
+    known = set().union(*(named_pids(each) for each in node.daemons.values()))
+    for uuid, reading in usable_gpus(node).items():
+        daemons = [each for each in node.daemons.values() if serves_gpu(node, each, reading) is not False]
         if reading.problem is not None or not all(_has_settled(each, at) for each in daemons):
             continue
         since = dict(node.gpus[uuid].mps_since)
         for process in (node.processes.get(each.pid) for each in reading.compute_processes or ()):
-            is_server = process is not None and mps_program(process.executable, None) is MpsProgram.SERVER
+            is_server = process is not None and mps_program(process.executable) is MpsProgram.SERVER
             if process and (is_server or since.get(process.pid, inf) - (node.began_at or at) < SETTLED_SECONDS):
                 since[process.pid] = process.started  # It may be older than the first reading.
-        known = set().union(*(named_pids(each) for each in node.daemons.values()))
         wait = SETTLED_SECONDS if all(each.ended for each in daemons) else LISTED_SECONDS
-        pids = [pid for pid, began in sorted(since.items()) if at - began >= wait and pid not in known]
+        latest = min(at - wait, search.last.at - search.last.seconds)
+        pids = [pid for pid, began in sorted(since.items()) if began <= latest and pid not in known]
         if pids:
             values = {"gpu": printable(gpu_name(node, uuid))}
             processes = tuple(described(node, pid) for pid in pids)
@@ -273,39 +278,44 @@ def mps_without_daemon(node: Node, at: float) -> Iterable[Finding]:
 
 def _has_settled(daemon: Daemon, at: float) -> bool:
     """Return whether all clients of a daemon are known, or it has ended so long ago that NVML lists none."""
-    since = daemon.lifecycle.state_since
-    known = daemon.answers and daemon.clients_known and not daemon.runtime.in_foreign_namespace
+    since, runtime = daemon.lifecycle.state_since, daemon.runtime
+    has_pids = runtime.process is not None and not runtime.in_foreign_namespace
+    hidden = any(server.has_hidden_pids for server in daemon.servers.values())
+    known = daemon.answers and daemon.clients_known and has_pids and not hidden
     return (daemon.ended or known) and (since is None or at - since >= SETTLED_SECONDS)
 
 
 def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
     """Yield the daemons that new clients do not reach: the pipe directory was removed, or is another daemon's."""
-    for daemon in View(node).daemons():
+    for daemon in View(node).present():
         directory, taken = daemon.runtime.directory, daemon.directory_taken
         if directory is None or not daemon.has_lost_directory:
             continue
-        where = "the other daemon has ended, or nodes share the directory, and it runs on another node"
-        if is_on_network(directory.file_system):
-            kind = printable(directory.file_system or "")
-            where = f"nodes share the directory ({kind}), and the daemon of another node has it"
-        fact = f"{where}; the PID file has PID {directory.pid}, and no process here listens on the socket"
-        if directory.other is not None:
-            fact = f"the other daemon is PID {directory.other} on this machine"
-        text = "End the daemon." if taken else "End the daemon, and start it again if it is needed."
         commands = (commands_to_stop if taken else commands_to_restart)(node, daemon, policy) if daemon.pid else ()
-        end = ManualStep(text=text, commands=commands, ends=clients_beside(node, daemon, policy))
+        wait = f"{'Change no file there. ' if taken else ''}Wait until its clients have ended."
+        start = "Start it with a directory that only this node has." if taken else "Start it again if it is needed."
+        end = ManualStep(
+            text=f"End the daemon. {start}",
+            commands=commands,
+            ends=clients_beside(node, daemon, policy) if commands else None,
+        )
         yield Finding(
             DaemonProblem.DIRECTORY_LOST,
             at=at,
             since=daemon.lifecycle.state_since,
             daemon=daemon.name,
             values={"how": "is another daemon's" if taken else "was removed"},
-            rated=Severity.CRITICAL if daemon.declared.expected else None,
             affected="new clients",
-            facts=(fact,) if taken else (),
-            steps=(
-                ManualStep(text=f"{'Change no file there. ' if taken else ''}Wait until its clients have ended."),
-                *((end,) if commands else ()),
-                *((ManualStep(text="Start the daemon with a directory that only this node has."),) if taken else ()),
-            ),
+            facts=(_holder(directory),) if taken else (),
+            steps=(ManualStep(text=wait), end) if daemon.pid else (ManualStep(text=start),),
         )
+
+
+def _holder(directory: DirectoryReading) -> str:
+    if directory.other is not None:
+        return f"the other daemon is PID {directory.other} on this machine; new clients use it"
+    kind = f" ({printable(directory.file_system or '')})" if is_on_network(directory.file_system) else ""
+    return (
+        f"the other daemon has ended, or nodes share the directory{kind}, and it runs on another node; the PID file "
+        f"has PID {directory.pid}, and no process here listens on the socket"
+    )

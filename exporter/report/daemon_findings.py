@@ -226,7 +226,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
         if policy is not None and block is not None and policy.configured_mode_of(daemon) is Mode.ACT:
             yield Finding(BLOCK_PROBLEMS[block], at=at, daemon=daemon.name)
         finding = _state_finding(node, at, daemon, watch, policy)
-        if finding is not None and not daemon.has_lost_directory:
+        if finding is not None and (daemon.ended or not daemon.has_lost_directory):
             yield finding
         since = daemon.log.own_commands.blocked_since
         if since is not None:
@@ -388,6 +388,8 @@ def _steps(
     match problem:
         case DaemonProblem.DAEMON_ENDED:
             return (ManualStep(text=start), cause)
+        case _ if daemon.ended and daemon.directory_taken:
+            return (cause,)
         case _ if daemon.ended and daemon.declared.expected and watch.quarantine is None:
             commands, ends = commands_to_start(node, daemon, policy), clients_beside(node, daemon, policy)
             if problem is DaemonProblem.DAEMON_DOWN:

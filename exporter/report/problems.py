@@ -169,7 +169,8 @@ class DaemonProblem(Problem):
     DIRECTORY_LOST = Definition(
         label="lost its directory",
         summary="The pipe directory of MPS daemon {daemon} on {node} [{how}|was removed, or is another daemon's]",
-        meaning="New clients here fail, or bypass MPS, and the control daemon cannot be queried. Its clients continue.",
+        meaning="New clients here fail, or bypass MPS, unless another daemon of this node has the directory. The "
+        "control daemon cannot be queried. Its clients continue.",
         remedy="Change no file there. When its clients have ended, restart the daemon in a directory of this node.",
         runbook="CudaMpsDaemonUnresponsive",
     )

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from exporter.model.daemon import Claim, ClaimKind, Daemon, Verdict, key, with_log, with_totals
+from exporter.model.daemon import Claim, ClaimKind, Daemon, Verdict, key, with_commands, with_log, with_totals
 from exporter.model.event import EventName, Step
 from exporter.model.incident import Incident, IncidentXid
 from exporter.model.node import Node
 from exporter.model.server import DisconnectReason, FaultLogBlock, Server, ServerState
 from exporter.model.values import increment, replace, without
+from exporter.parse.control_reply import list_servers
 from exporter.parse.log_line import LogEntry
 from exporter.state import devices, processes, servers, xids
 from exporter.state.servers import FRESH_SECONDS, last_known
@@ -50,6 +51,7 @@ ENDED_BEFORE_SECONDS, ENDED_AFTER_SECONDS = 1.0, 10.0
 """How long before and after a fault's block its affected clients may exit. NVML is read every 10 s, or sooner."""
 
 
+ASKED_SECONDS = 10.0  # Least time between two lists of servers that such a line causes.
 SHARED_SECONDS = 600.0  # After a line of another daemon, lines of unknown servers may be of its servers for so long.
 
 
@@ -60,8 +62,13 @@ def is_of_another_daemon(step: Step, at: float, entry: LogEntry) -> bool:
         return False
     # The process that becomes a server writes that it starts (R580).
     if not entry.by_daemon or getattr(entry.message, "server", None) == entry.pid:
-        others_at = daemon.log.others_at
-        return entry.pid not in daemon.servers and others_at is not None and at - others_at <= SHARED_SECONDS
+        others_at, asked_at = daemon.log.others_at, daemon.commands.asked_at
+        unknown = entry.pid not in daemon.servers and others_at is not None and at - others_at <= SHARED_SECONDS
+        query = list_servers(daemon.runtime.protocol)
+        if unknown and at - asked_at.get(query, 0.0) >= ASKED_SECONDS:
+            # Every user can write a line of another daemon (R580). The daemon itself shows whether it has this server.
+            step.daemon = with_commands(daemon, asked_at=without(asked_at, query))
+        return unknown
     step.daemon = with_log(daemon, others_at=at)
     return True
 

@@ -303,7 +303,7 @@ def _pids_outside_mps(node: Node, reading: GpuReading) -> list[int]:
 
 def _is_mps_program(node: Node, pid: int) -> bool:
     process = node.processes.get(pid)
-    return process is not None and mps_program(process.executable or process.command, None) is not None
+    return process is not None and mps_program(process.executable or process.command) is not None
 
 
 def sharing_mode(node: Node, gpu: Gpu) -> SharingMode | None:

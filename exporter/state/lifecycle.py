@@ -261,7 +261,7 @@ def end(step: Step, at: float, how: LossReason = LossReason.DIED, *, killed: boo
         unexplained_end_at=at if to_explain else None,
         loss_reason=how,
     )
-    daemon = with_log(with_runtime(daemon, process=None), last_command=None, echoing=False)
+    daemon = with_log(with_runtime(daemon, process=None), last_command=None, echoing=False, others_at=None)
     step.daemon = with_connections(daemon, queued={}, waiting=frozenset(), listed_at=None)
     servers.end_all(step, at, DisconnectReason.DAEMON_GONE)
     explain_end(step, at)

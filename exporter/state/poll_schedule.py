@@ -65,7 +65,8 @@ def commands(node: Node, name: str, intervals: PollIntervals) -> tuple[str, ...]
     due soon replaces the one that only tests whether the daemon lives.
     """
     daemon = node.daemons[name]
-    if not daemon.supported or daemon.runtime.foreign_owner is not None:
+    others = daemon.runtime.directory is not None and daemon.runtime.directory.other is not None
+    if not daemon.supported or daemon.runtime.foreign_owner is not None or others:
         return ()
     state = processes.state_of_daemon(node, daemon)
     suspended_at = state.at if state is not None and processes.is_suspended(state) else None

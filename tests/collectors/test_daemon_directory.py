@@ -21,20 +21,15 @@ from exporter.collectors import daemon_directory
 from exporter.collectors.control_client import LATER_PROBE_SECONDS, PROBES_AT_ONCE, ControlClient
 from exporter.collectors.daemon_directory import (
     HOLDERS_SECONDS,
+    RECHECK_SECONDS,
+    RECHECKS,
     DaemonDirectory,
+    probe,
     read_control_sockets,
     session_holder,
 )
 from exporter.collectors.daemon_processes import Identities
-from exporter.collectors.pipe_dir import (
-    PID_FILE,
-    RECHECK_SECONDS,
-    RECHECKS,
-    DaemonLocation,
-    Directory,
-    on_host,
-    probe,
-)
+from exporter.collectors.pipe_dir import PID_FILE, DaemonLocation, Directory, on_host
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import STATES_SECONDS, Processes
 from exporter.model.identity import ProcessIdentity
