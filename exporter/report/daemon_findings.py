@@ -270,14 +270,11 @@ def _state_finding(
     if servers.in_crash_loop(daemon, at):
         return _problem(node, at, daemon, watch, policy, DaemonProblem.SERVER_CRASH_LOOP)
     if daemon.connections.waiting:
-        waiting = sorted(daemon.connections.waiting)
+        queued, waiting = daemon.connections.queued, sorted(daemon.connections.waiting)
+        names, text = tuple(described(node, pid, queued.get(pid)) for pid in waiting), counted(len(waiting), "client")
+        values = {"clients": text}
         return Finding(
-            NodeProblem.CLIENTS_WAITING,
-            at=at,
-            daemon=name,
-            values={"clients": counted(len(waiting), "client")},
-            affected=counted(len(waiting), "client"),
-            affected_names=tuple(described(node, pid, daemon.connections.queued.get(pid)) for pid in waiting),
+            NodeProblem.CLIENTS_WAITING, at=at, daemon=name, values=values, affected=text, affected_names=names
         )
     return None
 

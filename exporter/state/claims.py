@@ -60,6 +60,8 @@ def is_of_another_daemon(step: Step, at: float, entry: LogEntry) -> bool:
     daemon, process = step.daemon, step.daemon.runtime.process
     if process is None or daemon.runtime.in_foreign_namespace or entry.pid == process.pid:
         return False
+    if daemon.lifecycle.unexplained_end_at is not None:
+        return False  # The daemon before this one may have written it, such as its quit.
     # The process that becomes a server writes that it starts (R580).
     if not entry.by_daemon or getattr(entry.message, "server", None) == entry.pid:
         others_at, asked_at = daemon.log.others_at, daemon.commands.asked_at
