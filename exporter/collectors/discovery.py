@@ -44,7 +44,7 @@ PLUGIN_STATUS = "Name:\tmps-control-dae\n", "\nUid:\t0\t"
 
 STARTUP_LOG = Path("log") / "startup.log"
 """The pod of NVIDIA's DRA driver removes this file when it starts, and creates it after it started the daemon. The
-directory of a claim exists from before that until the claim ends (mps-control-daemon.tmpl.yaml, sharing.go; 0.4 and 0.5)."""
+directory of a claim is older, and ends with the claim (mps-control-daemon.tmpl.yaml and sharing.go, 0.4 and 0.5)."""
 
 _MAX_CONFIG = 1 << 16
 
