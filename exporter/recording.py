@@ -32,7 +32,7 @@ from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.model.values import build, plain
-from exporter.parse.systemd import SHARED_UNITS
+from exporter.parse.units import SHARED_UNITS
 
 WORDS = """
     accept accepting access action active again agent all allocating allowed already anonymous applications are

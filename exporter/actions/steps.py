@@ -21,7 +21,7 @@ from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_refusal, query_outcome
 from exporter.parse.printable import printable
 from exporter.parse.proc import MpsProgram, mps_program
-from exporter.parse.systemd import is_service_name
+from exporter.parse.units import is_service_name
 
 _POLL_SECONDS = 0.1  # how soon a wait notices that it is cancelled
 

@@ -16,7 +16,7 @@ from exporter.model.daemon import NamedBy
 from exporter.model.observation import DaemonFound, LogFile, LogGap, LogLine, Observation, UnitState
 from exporter.model.reason import Reason, ReasonCode, command_failed, joined, not_started, timed_out
 from exporter.parse import systemd as parse
-from exporter.parse.systemd import is_service_name
+from exporter.parse.units import is_service_name
 
 _SHOW = ("show", "--all", "--no-pager", "--no-ask-password")
 """Without --all, it omits units that do not run and empty values."""

@@ -10,7 +10,7 @@ from typing import Any
 from exporter.errors import ConfigError
 from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY, AllowedAction
 from exporter.parse.mps_variables import format_byte_size, parse_byte_size
-from exporter.parse.systemd import is_service_name
+from exporter.parse.units import is_service_name
 
 MAX_TEXT = 4096  # maximum length of a text, in characters; a path may not be longer either (PATH_MAX)
 

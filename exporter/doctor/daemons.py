@@ -21,7 +21,7 @@ from exporter.doctor.facts import (
 from exporter.model.daemon import MULTI_USER
 from exporter.model.node import CollectorName
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
-from exporter.parse.systemd import is_service_name
+from exporter.parse.units import is_service_name
 from exporter.policy import policy_of
 from exporter.report.client_findings import mps_without_daemon
 from exporter.report.daemon_findings import crash_loop

@@ -51,7 +51,7 @@ from exporter.model.reason import Reason
 from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.control_reply import VERSION_FLAG
 from exporter.parse.proc import Capability, effective_capabilities, effective_user, group_ids, max_open_files
-from exporter.parse.systemd import is_service_name
+from exporter.parse.units import is_service_name
 from exporter.report.findings import lost_gpus
 from exporter.report.reasons import reason_text, source_text
 from exporter.report.text import listed

@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from exporter.model.identity import JobManager
-from exporter.parse.systemd import is_shared_unit
+from exporter.parse.units import is_shared_unit
 
 CGROUP_CACHE_SIZE = 1024
 """How many texts stay parsed: more than a node has clients, because each client is read again and again."""

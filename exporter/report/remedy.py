@@ -18,7 +18,7 @@ from exporter.parse.cgroup import parse_step
 from exporter.parse.kernel_log import RESET, XIDS
 from exporter.parse.printable import printable
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_arguments
-from exporter.parse.systemd import is_service_name
+from exporter.parse.units import is_service_name
 from exporter.report.document import ManualStep
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu

@@ -1,7 +1,6 @@
 """The lifecycle of a control daemon: up, lost, stopped, unresponsive, held."""
 
 from collections.abc import Collection
-from signal import SIGKILL
 
 from exporter.model.daemon import (
     ClaimKind,
@@ -349,6 +348,8 @@ SANDBOX_SECONDS = 5.0
 """A pod's sandbox may end so much later than its last container, and SIGKILL so much later than a signal that can be
 caught. If a container restarts, the sandbox remains."""
 
+_SIGKILL = 9  # No process can catch it.
+
 GRACE_SECONDS = 30.0
 """The same if a process ended beside the daemon. Others save their work, and the driver releases their GPUs."""
 
@@ -426,7 +427,7 @@ def _patience(daemon: Daemon, signal: int | None, *, in_pod: bool, together: boo
         return BESIDE_SECONDS  # What waits for the daemon may end others because of its end.
     if together:
         return GRACE_SECONDS
-    return BESIDE_SECONDS if signal in (None, SIGKILL) else SANDBOX_SECONDS
+    return BESIDE_SECONDS if signal in (None, _SIGKILL) else SANDBOX_SECONDS
 
 
 def _are_independent(

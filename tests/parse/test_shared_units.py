@@ -6,7 +6,7 @@ import json
 import pytest
 
 from exporter.parse import cgroup
-from exporter.parse.systemd import is_service_name, is_shared_unit
+from exporter.parse.units import is_service_name, is_shared_unit
 from exporter.recording import Mask, write_observation
 from exporter.state.processes import workload_of
 from tests.builders import USER_ALICE, process

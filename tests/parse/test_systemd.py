@@ -13,12 +13,12 @@ from exporter.parse.systemd import (
     SUPPRESSED_MESSAGE_ID,
     JournalEntry,
     UnitProperties,
-    is_service_name,
     parse_environment_file,
     parse_journal_entry,
     parse_unit_properties,
     parse_unit_states,
 )
+from exporter.parse.units import is_service_name
 
 
 @pytest.mark.parametrize("name", ["mps.service", "nvidia-cuda-mps@0.service", r"a\x2db.service"])
