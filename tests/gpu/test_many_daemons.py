@@ -64,7 +64,8 @@ class TestTwoDaemons:
         """Both daemons serve the GPU."""
 
         def none() -> None:
-            assert exporter.scrape().value("cuda_mps_bypassing_processes", gpu=gpu.uuid) == 0
+            counts = exporter.scrape().select("cuda_mps_bypassing_processes", gpu=gpu.uuid)
+            assert [each.value for each in counts] == [0, 0]
 
         eventually(none, within=FOUND_WITHIN)
 
