@@ -84,7 +84,7 @@ DAEMONS = Group(
         lambda each: None if each.runtime.process is None else each.runtime.process.started,
     ).help("Unix time at which the daemon's process started."),
     DAEMON.time("cuda_mps_daemon_last_loss_timestamp_seconds", lambda each: each.lifecycle.last_loss_at).help(
-        "Unix time of the daemon's last loss, also after a restart, until it ends otherwise."
+        "Unix time of the daemon's last loss, also after a restart, until the daemon ends without a loss."
     ),
     DAEMON.values("cuda_mps_daemon_losses_total", Choice("reason", LossReason), lambda each: each.totals.losses).help(
         "Ends of the daemon that neither an operator nor the watchdog caused."
