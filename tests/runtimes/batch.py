@@ -17,7 +17,7 @@ from tests.runtimes.programs import CGROUPS, Place
 from tests.tools import needed
 
 ROOT = Path(__file__).parents[2]
-ALICE, BOB = 1001, 1002
+ALICE, BOB = 61_001, 61_002  # No user of this machine has them, so their names are their UIDs.
 NODE, ADDRESS = "n1", "10.99.0.1"
 BUILD_SECONDS = 300
 JOB = """#!/bin/sh
