@@ -11,7 +11,7 @@ from exporter.demo.simulation import PAST_SECONDS, PlannedFailure, Simulation, a
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import NamedBy
 from exporter.model.node import Node
-from exporter.model.observation import DaemonFound, GpuReading, LogFile
+from exporter.model.observation import DaemonFound, GpuEvent, GpuReading, LogFile
 from exporter.model.watchdog import WatchdogPhase
 from exporter.parse.kernel_log import parse_bus_id
 from exporter.reducer import reduce
@@ -111,7 +111,7 @@ def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
 
 
 def _unwell(node: Node) -> Node:
-    """Return the same with a log and a GPU that cannot be read, drifted default limits, a huge log and a quarantine.
+    """Return the same with a log and a GPU that cannot be read, drifted default limits, a huge log, a quarantine, an Xid.
 
     A log is blocked as well, and a watchdog does not act because its state could not be read. A daemon runs for a
     resource claim. Another one has static SM partitions and namespaces, a third one MLOPart devices. A GPU has MIG
@@ -121,6 +121,7 @@ def _unwell(node: Node) -> Node:
     seen = (
         LogFile(at=node.at, daemon=first, file="server.log", problem=failure("Permission denied")),
         GpuReading(at=node.at, gpu=next(iter(node.gpus)), problem=failure("GPU is lost")),
+        GpuEvent(at=node.at, type=8, xid=95, gpu=list(node.gpus)[-1]),
         LogFile(at=node.at, daemon=first, file="control.log", size=2 << 30),
         reply("get_default_active_thread_percentage", "100.0\n", at=node.at, daemon=first),
         DaemonFound(
