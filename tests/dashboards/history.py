@@ -111,7 +111,7 @@ def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
 
 
 def _unwell(node: Node) -> Node:
-    """Return the same with a log and a GPU that cannot be read, drifted default limits, a huge log, a quarantine, an Xid.
+    """Return the same with an unread log and GPU, drifted default limits, a huge log, a quarantine and an Xid.
 
     A log is blocked as well, and a watchdog does not act because its state could not be read. A daemon runs for a
     resource claim. Another one has static SM partitions and namespaces, a third one MLOPart devices. A GPU has MIG
