@@ -65,7 +65,10 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
             pass  # An answer to a query from before the end does not restore the daemon.
         case QueryOutcome.ANSWERED:
             lifecycle.answered(step, at)
-            if not (mps_pids and _is_first_empty_list(before, reply)):
+            if mps_pids and _is_first_empty_list(before, reply):
+                again = {**step.daemon.commands.asked_at, reply.command: 0.0}  # The query is repeated at once.
+                step.daemon = with_commands(step.daemon, asked_at=again)
+            else:
                 _answer_read(step, reply, mps_pids)
         case QueryOutcome.NO_DAEMON:
             lifecycle.not_found(step, at)
