@@ -65,11 +65,7 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
             pass  # An answer to a query from before the end does not restore the daemon.
         case QueryOutcome.ANSWERED:
             lifecycle.answered(step, at)
-            if mps_pids and _is_first_empty_list(before, reply):
-                again = {**step.daemon.commands.asked_at, reply.command: 0.0}  # The query is repeated at once.
-                step.daemon = with_commands(step.daemon, asked_at=again)
-            else:
-                _answer_read(step, reply, mps_pids)
+            _answer_read(step, reply, mps_pids)
         case QueryOutcome.NO_DAEMON:
             lifecycle.not_found(step, at)
         case QueryOutcome.REFUSED:
@@ -86,18 +82,6 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
             step.daemon = lifecycle.unanswered(limits.mark_stale(daemon, reply.command), at, reply.asked_at)
         case QueryOutcome.UNUSABLE:
             lifecycle.control_unusable(step, at)
-
-
-def _is_first_empty_list(before: Daemon, reply: ControlReply) -> bool:
-    """Return whether a list is empty that was never read. If NVML shows clients, only the next empty reply is one.
-
-    A refused command can have an empty reply too (measured, R580).
-    """
-    if reply.stdout.strip() or (reply.command in before.commands.asked_at and before.commands.refused_since is None):
-        return False
-    if reply.command == LIST_SERVERS:
-        return before.connections.listed_at is None and not before.servers
-    return any(not before.servers[pid].clients_known for pid in servers_queried(reply.command, before.servers))
 
 
 def last_answer_at(daemon: Daemon) -> float:
