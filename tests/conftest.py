@@ -57,6 +57,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 SERVICES = ("tests/service/", "tests/test_end_to_end.py")
+SCENES = ("tests/demo/test_rehearsals.py", "tests/paging/test_scenes.py")
 SLOW_FILES = ("baseline", "demo", "failure_plan", "node", "pasted_commands", "random_observations")
 
 
@@ -68,11 +69,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one worker: its tests share what is made once. Those that start services share nothing."""
+    """Give each file to one worker: its tests share what is made once. Those that start services share nothing.
+
+    The files about the scenes of the demo share their series.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(SCENES):
+                return SCENES[0]
             return nodeid if nodeid.startswith(SERVICES) else super()._split_scope(nodeid)  # type: ignore[no-any-return]
 
     config.option.loadscopereorder = False  # SLOW_FILES are first

@@ -66,10 +66,12 @@ NOT_RAISED = {
 
 
 @cache
-def scraped(
-    failure: str, mode: Mode = Mode.OBSERVE, instance: str = "node1"
-) -> tuple[Series, list[tuple[Finding, ...]]]:
-    """Return the samples of a demo with this failure, in promtool's notation, by their series; and its problems."""
+def scraped(failure: str, mode: Mode) -> tuple[Series, list[tuple[Finding, ...]]]:
+    """Return the samples of a demo with this failure, in promtool's notation, by their series; and its problems.
+
+    The node is named by both. It takes seconds, so all tests that call it run in one process (tests/conftest.py).
+    """
+    instance = f"{failure}:{mode}"
     policy = POLICY if mode is Mode.OBSERVE else ACTING
     clock, node = HandClock(STARTS_AT), initial_node()
     simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS, probes=failure in WITH_PROBES)
@@ -143,7 +145,7 @@ def test_help_lists_the_alert_of_each_failure(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_rehearsal_lasts_until_its_alert_fires(failure: str, tmp_path: Path) -> None:
     file = tmp_path / "rehearsal.yml"
-    file.write_text(json.dumps(unit_test(scraped(failure)[0], FAILURES[failure].alert)))
+    file.write_text(json.dumps(unit_test(scraped(failure, Mode.OBSERVE)[0], FAILURES[failure].alert)))
     promtool("test", "rules", file)
 
 
@@ -197,7 +199,7 @@ def is_same(alert: tuple[str, str, str], finding: Finding) -> bool:
 @pytest.mark.parametrize("failure", FAILURES)
 def test_problems_are_those_that_alert(failure: str, tmp_path: Path) -> None:
     """At each scrape, or at the one before or after it."""
-    series, problems = scraped(failure)
+    series, problems = scraped(failure, Mode.OBSERVE)
     alerts = held(series, len(problems), tmp_path)
     assert {name for present in alerts for name, *_ in present}.isdisjoint(NOT_RAISED)
     differ = []

@@ -40,7 +40,7 @@ def all_series() -> Series:
     series: Series = {}
     for failure in FAILURES:
         for mode in MODES:
-            series |= scraped(failure, mode, f"{failure}:{mode}")[0]
+            series |= scraped(failure, mode)[0]
     return series
 
 
@@ -147,7 +147,7 @@ class TestAFailureOfTheDemo:
     """Has one critical alert at most."""
 
     def test_by_prometheus(self, failure: str, mode: Mode, tmp_path: Path) -> None:
-        series, _ = scraped(failure, mode, f"{failure}:{mode}")
+        series, _ = scraped(failure, mode)
         check(pages(by_prometheus(series, tmp_path), f"{failure}:{mode}"), failure, mode)
 
     def test_by_vmalert(self, in_vmalert: Firing, failure: str, mode: Mode) -> None:
