@@ -403,7 +403,8 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
     together, idle = any(map(is_from_outside, beside)), _is_idle(daemon)
     patience = _patience(daemon, signal, in_pod=bool(sandboxes), together=together)
     by_tasks = _are_independent(daemon, signal, tasks, patience if idle else BESIDE_SECONDS)
-    by_clients = signal is not None and _are_independent(daemon, signal, lost, patience)
+    failed = [death for death in lost if death is None or death.wait_status != 0]  # Without its daemon, a client fails.
+    by_clients = bool(signal and lost) and (not failed or _are_independent(daemon, signal, failed, patience))
     if not by_tasks and not by_clients and not (idle and together and job_or_pod is None):
         undecided = (by_tasks if idle else by_clients) is None
         return None if undecided and waited <= patience else False
@@ -439,10 +440,10 @@ def _are_independent(
 
 
 def _is_independent(daemon: Daemon, signal: int | None, death: Death, within: float) -> bool:
-    """Return whether a process ended before the daemon, or by the same cause: by a signal, `within` seconds."""
+    """Return whether a process ended before the daemon, or by the same cause, `within` seconds of it."""
     seconds, by_signal = death.at - (daemon.lifecycle.unexplained_end_at or 0.0), is_from_outside(death)
     if seconds >= -BESIDE_SECONDS:
-        return seconds <= within and (by_signal or (_is_idle(daemon) and seconds <= BESIDE_SECONDS))
+        return seconds <= within and (by_signal or _is_idle(daemon))
     job = cgroup_of(daemon.runtime.last_process)
     if job.job_or_pod != job.pod_uid:
         return True  # What manages the job ends what is left of it.

@@ -277,6 +277,21 @@ def test_a_daemon_that_ends_at_the_first_signal_to_its_job_is_stopped(cgroup: st
 
 
 @pytest.mark.parametrize("cgroup", EVERY.values(), ids=EVERY)
+def test_a_client_that_ends_with_success_did_not_lose_its_daemon(cgroup: str) -> None:
+    """A client catches SIGTERM, which ends a daemon. The kernel kills what the first process of a container leaves."""
+    job = running((CLIENT, TASK), cgroup=cgroup, connected=(CLIENT, RANK))
+    for signal, seconds in [(SIGTERM, 3.0), (SIGKILL, 0.05)]:
+        client, rank = ends(CLIENT, SUCCESS, after=seconds), ends(RANK, SUCCESS, after=0.02)
+        assert after(job, ends(CONTROL, signal), client, rank) == STOPPED
+        assert after(job, ends(CONTROL, signal), client, replace(rank, wait_status=SIGKILL)) == STOPPED
+        assert after(job, ends(CONTROL, signal), client, replace(rank, wait_status=FAILURE)) == LOST
+        assert after(job, ends(CONTROL, signal), rank) == LOST
+        idle = running((SCRIPT, TASK), cgroup=cgroup)
+        assert after(idle, ends(CONTROL, signal), ends(SCRIPT, FAILURE, after=seconds)) == STOPPED
+    assert after(job, ends(CONTROL), ends(RANK, SUCCESS), ends(CLIENT, SUCCESS, after=3.0)) == LOST
+
+
+@pytest.mark.parametrize("cgroup", EVERY.values(), ids=EVERY)
 def test_a_daemon_that_took_its_clients_with_it_is_lost(cgroup: str, subtests: pytest.Subtests) -> None:
     """The clients get error 806. What started them may kill the others, and then fails too."""
     job = running((SCRIPT, TASK), cgroup=cgroup, connected=(CLIENT, RANK))
