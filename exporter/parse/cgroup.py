@@ -44,7 +44,7 @@ _POD = rf"pod(?P<pod_uid>{_UUID}|[0-9a-f]{{32}})"
 
 _POD_SLICE = rf"(?:[^-/:]+-){{0,8}}kubepods(?:-burstable|-besteffort)?-{_POD}\.slice"
 _POD_DIRECTORY = rf"(?:(?:burstable|besteffort)/)?{_POD}(?:/(?:crio-|cri-containerd-)?{_ID})?"
-_NODE = r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}"
+_NODE = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 _ALLOCATION = rf"{_UUID}[.-][A-Za-z0-9_.-]{{1,128}}"
 """A Nomad allocation and its task."""
 
