@@ -445,10 +445,10 @@ def _is_independent(daemon: Daemon, signal: int | None, death: Death, within: fl
     """Return whether a process ended before the daemon, or by the same cause, `within` seconds of it."""
     seconds, by_signal = death.at - (daemon.lifecycle.unexplained_end_at or 0.0), is_from_outside(death)
     if seconds >= -BESIDE_SECONDS:
-        return seconds <= within and (by_signal or _is_idle(daemon))
+        unharmed = death.wait_status == 0 or seconds <= BESIDE_SECONDS
+        return seconds <= within and (by_signal or (_is_idle(daemon) and unharmed))
     job = cgroup_of(daemon.lifecycle.process_at_end)
     if job.job_or_pod != job.pod_uid:
         return True  # What manages the job ends what is left of it.
     # A daemon may crash long after a process that had nothing more to do.
-    in_pod_or_idle = job.pod_uid is not None or not daemon.lifecycle.clients_at_end
-    return in_pod_or_idle and (signal is not None or by_signal)
+    return (job.pod_uid is not None or not daemon.lifecycle.clients_at_end) and (signal is not None or by_signal)

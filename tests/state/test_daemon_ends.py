@@ -287,7 +287,8 @@ def test_a_client_that_ends_with_success_did_not_lose_its_daemon(cgroup: str) ->
         assert after(job, ends(CONTROL, signal), client, replace(rank, wait_status=FAILURE)) == LOST
         assert after(job, ends(CONTROL, signal), rank) == LOST
         idle = running((SCRIPT, TASK), cgroup=cgroup)
-        assert after(idle, ends(CONTROL, signal), ends(SCRIPT, FAILURE, after=seconds)) == STOPPED
+        assert after(idle, ends(CONTROL, signal), ends(SCRIPT, SUCCESS, after=seconds)) == STOPPED
+        assert after(idle, ends(CONTROL, signal), ends(SCRIPT, FAILURE, after=3.0)) == LOST
     assert after(job, ends(CONTROL), ends(RANK, SUCCESS), ends(CLIENT, SUCCESS, after=3.0)) == LOST
 
 
