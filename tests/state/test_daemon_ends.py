@@ -276,20 +276,20 @@ def test_a_daemon_that_ends_at_the_first_signal_to_its_job_is_stopped(cgroup: st
         assert after(idle, ends(SCRIPT, signal, after=-10.0), ends(CONTROL)) == STOPPED
 
 
-@pytest.mark.parametrize("cgroup", EVERY.values(), ids=EVERY)
-def test_a_client_that_ends_with_success_did_not_lose_its_daemon(cgroup: str) -> None:
+def test_a_client_that_ends_with_success_did_not_lose_its_daemon(subtests: pytest.Subtests) -> None:
     """A client catches SIGTERM, which ends a daemon. The kernel kills what the first process of a container leaves."""
-    job = running((CLIENT, TASK), cgroup=cgroup, connected=(CLIENT, RANK))
-    for signal, seconds in [(SIGTERM, 3.0), (SIGKILL, 0.05)]:
-        client, rank = ends(CLIENT, SUCCESS, after=seconds), ends(RANK, SUCCESS, after=0.02)
-        assert after(job, ends(CONTROL, signal), client, rank) == STOPPED
-        assert after(job, ends(CONTROL, signal), client, replace(rank, wait_status=SIGKILL)) == STOPPED
-        assert after(job, ends(CONTROL, signal), client, replace(rank, wait_status=FAILURE)) == LOST
-        assert after(job, ends(CONTROL, signal), rank) == LOST
-        idle = running((SCRIPT, TASK), cgroup=cgroup)
-        assert after(idle, ends(CONTROL, signal), ends(SCRIPT, SUCCESS, after=seconds)) == STOPPED
-        assert after(idle, ends(CONTROL, signal), ends(SCRIPT, FAILURE, after=3.0)) == LOST
-    assert after(job, ends(CONTROL), ends(RANK, SUCCESS), ends(CLIENT, SUCCESS, after=3.0)) == LOST
+    for cgroup, (signal, seconds) in product(EVERY.values(), [(SIGTERM, 3.0), (SIGKILL, 0.05)]):
+        with subtests.test(cgroup=cgroup, signal=signal):
+            job = running((CLIENT, TASK), cgroup=cgroup, connected=(CLIENT, RANK))
+            client, rank = ends(CLIENT, SUCCESS, after=seconds), ends(RANK, SUCCESS, after=0.02)
+            assert after(job, ends(CONTROL, signal), client, rank) == STOPPED
+            assert after(job, ends(CONTROL, signal), client, replace(rank, wait_status=SIGKILL)) == STOPPED
+            assert after(job, ends(CONTROL, signal), client, replace(rank, wait_status=FAILURE)) == LOST
+            assert after(job, ends(CONTROL, signal), rank) == LOST
+            assert after(job, ends(CONTROL), rank, replace(client, at=END + 3.0)) == LOST
+            idle = running((SCRIPT, TASK), cgroup=cgroup)
+            assert after(idle, ends(CONTROL, signal), ends(SCRIPT, SUCCESS, after=seconds)) == STOPPED
+            assert after(idle, ends(CONTROL, signal), ends(SCRIPT, FAILURE, after=3.0)) == LOST
 
 
 @pytest.mark.parametrize("seconds", [-0.05, 0.05, 0.2])
