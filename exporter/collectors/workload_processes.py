@@ -84,7 +84,7 @@ class WorkloadProcesses:
         what the cgroup runs: if it ends, they end. So none are returned.
         """
         own = parse_cgroup(daemon.cgroup or "", daemon.job_source)
-        is_root = all(path.endswith(":/") for path in (daemon.cgroup or "").strip().split("\n"))
+        is_root = all(not line.rpartition(":")[2].strip("/.") for line in (daemon.cgroup or "").strip().split("\n"))
         whole = own.job_or_pod or (None if is_root else daemon.cgroup)
         if not whole or daemon.pid is None:
             return ()
@@ -276,9 +276,7 @@ class WorkloadProcesses:
         """Return a process; None if of MPS or a batch system, or if one of its own started it. Raises OSError."""
         name, stat = self._proc.name(pid), self._proc.certain_text(pid, "stat")
         start_ticks = parse_proc.start_ticks(stat)
-        if name is None or name in _BATCH or is_mps_name(name):
-            return None
-        if start_ticks is None or parse_proc.is_zombie(stat):
+        if name is None or start_ticks is None or name in _BATCH or is_mps_name(name) or parse_proc.is_zombie(stat):
             return None
         parent = parse_proc.parent_pid(stat) or 0
         if parent in members and self._proc.name(parent) not in _BATCH:

@@ -224,7 +224,7 @@ def unit_private_tmp(facts: Facts) -> Iterator[Finding]:
             yield unit_private_tmp.finding(
                 f"{shown(unit)}: {shown(daemon.pipe_directory)}",
                 details="Other CUDA processes do not find the daemon, and bypass MPS.",
-                commands=(without_private_tmp(unit),),
+                commands=(without_private_tmp(unit),) if is_service_name(unit) else (),
             )
     if in_tmp and private.get(EXPORTER):
         yield unit_private_tmp.finding(

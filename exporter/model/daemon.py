@@ -235,6 +235,7 @@ class Lifecycle:
     """When the daemon ended, until the reason is decided. Another daemon may already run there."""
     clients_at_end: frozenset[int] | None = None
     """PIDs of the clients that were connected or waited when the daemon ended; None if not all were known."""
+    process_at_end: DaemonProcess | None = None  # The process that ended then.
     processes_at_end: Mapping[int, ProcessReading] = field(default_factory=dict)
     """The known processes of these clients, which may have exited since."""
     loss_reason: LossReason = LossReason.DIED

@@ -44,7 +44,7 @@ _POD = rf"pod(?P<pod_uid>{_UUID}|[0-9a-f]{{32}})"
 
 _POD_SLICE = rf"(?:[^-/:]+-){{0,8}}kubepods(?:-burstable|-besteffort)?-{_POD}\.slice"
 _POD_DIRECTORY = rf"(?:(?:burstable|besteffort)/)?{_POD}(?:/(?:crio-|cri-containerd-)?{_ID})?"
-_NODE = r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}"
+_NODE = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 _ALLOCATION = rf"{_UUID}[.-][A-Za-z0-9_.-]{{1,128}}"
 """A Nomad allocation and its task."""
 
@@ -139,7 +139,7 @@ _JOBS = _patterns(
 _IN_SEVERAL = frozenset({JobManager.PBS, JobManager.HTCONDOR, JobManager.LSF})
 """They put jobs in several hierarchies of cgroup v1. Slurm can use only one, Torque and Grid Engine only use cpuset."""
 
-_OUTSIDE = re.compile(r"^(?:/\.\.)+(?=/)")
+_OUTSIDE = re.compile(r"^/?\.\.(?:/\.\.)*(?=/|\Z)")
 """The way out of the reader's cgroup namespace. No user can write beside that of a container."""
 
 _OF_USER = re.compile(r"(?:\.\./)*user\.slice/user-[1-9]")
@@ -301,19 +301,16 @@ def parse_step(text: str) -> Step | None:
 
 def _unit_of(path: str) -> str | None:
     """Return the first name that is not a slice, if it is a unit's. systemd escapes a kernel-like name with `_`."""
-    _, _, rest = _parts(path)
-    name = rest.partition("/")[0].removeprefix("_")
+    name = _parts(path)[2].partition("/")[0].removeprefix("_")
     return name if len(name) <= _MAX_UNIT and _UNIT.fullmatch(name) else None
 
 
 def _parts(path: str) -> tuple[bool, tuple[str, ...], str]:
     """Return whether a path leads out of the reader's cgroup namespace, its slices, and the rest of it."""
-    names = path.strip("/").split("/")
-    outside = names[0] == ".."
-    while names and names[0] == "..":
-        names.pop(0)
+    inside = _OUTSIDE.sub("", path)
+    names = inside.strip("/").split("/")
     first = next((index for index, name in enumerate(names) if not name.endswith(".slice")), len(names))
-    return outside, tuple(names[:first]), "/".join(names[first:])
+    return inside != path, tuple(names[:first]), "/".join(names[first:])
 
 
 # -- The kubelet's directories of pod logs, `NAMESPACE_NAME_UID` (Kubernetes, pkg/kubelet/kuberuntime/helpers.go) ----

@@ -8,6 +8,7 @@ from exporter.model.daemon import (
     Daemon,
     DaemonState,
     DefaultLimits,
+    Lifecycle,
     LossReason,
     NamedBy,
     StopReason,
@@ -255,6 +256,7 @@ def end(step: Step, at: float, how: LossReason = LossReason.DIED, *, killed: boo
         killed=killed,
         traces_expected=had_process,
         traces_read=False,
+        process_at_end=daemon.runtime.last_process,
         clients_at_end=frozenset((*daemon.clients, *daemon.connections.queued)) if daemon.clients_known else None,
         state_since=at,
         unexplained_end_at=at if to_explain else None,
@@ -356,10 +358,10 @@ GRACE_SECONDS = 30.0
 
 def processes_of(daemon: Daemon) -> Collection[int]:
     """Return the processes that show the end of the job or pod of a daemon that runs, or that has just ended."""
-    process, ended_at = daemon.runtime.last_process, daemon.lifecycle.unexplained_end_at
-    if process is None or daemon.declared.expected or (daemon.runtime.process is None and ended_at is None):
-        return ()
-    return *((daemon.lifecycle.clients_at_end or ()) if ended_at else ()), *(each.pid for each in process.peers)
+    pending = Lifecycle() if daemon.lifecycle.unexplained_end_at is None else daemon.lifecycle
+    processes = filter(None, (daemon.runtime.process, pending.process_at_end))
+    peers = (each.pid for process in processes for each in process.peers)
+    return () if daemon.declared.expected else (*(pending.clients_at_end or ()), *peers)
 
 
 def has_ended(node: Node, daemon: Daemon) -> bool | None:
@@ -374,7 +376,7 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
 
     In a pod, the sandbox must end too.
     """
-    process, ended_at = daemon.runtime.last_process, daemon.lifecycle.unexplained_end_at
+    process, ended_at = daemon.lifecycle.process_at_end, daemon.lifecycle.unexplained_end_at
     at_end, expected = daemon.lifecycle.clients_at_end, daemon.declared.expected
     if process is None or ended_at is None or at_end is None or expected or not process.peers:
         return False
@@ -403,7 +405,8 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
     together, idle = any(map(is_from_outside, beside)), _is_idle(daemon)
     patience = _patience(daemon, signal, in_pod=bool(sandboxes), together=together)
     by_tasks = _are_independent(daemon, signal, tasks, patience if idle else BESIDE_SECONDS)
-    by_clients = signal is not None and _are_independent(daemon, signal, lost, patience)
+    failed = [death for death in lost if death is None or death.wait_status != 0]  # Without its daemon, a client fails.
+    by_clients = bool(signal and lost) and (not failed or _are_independent(daemon, signal, failed, patience))
     if not by_tasks and not by_clients and not (idle and together and job_or_pod is None):
         undecided = (by_tasks if idle else by_clients) is None
         return None if undecided and waited <= patience else False
@@ -439,13 +442,13 @@ def _are_independent(
 
 
 def _is_independent(daemon: Daemon, signal: int | None, death: Death, within: float) -> bool:
-    """Return whether a process ended before the daemon, or by the same cause: by a signal, `within` seconds."""
+    """Return whether a process ended before the daemon, or by the same cause, `within` seconds of it."""
     seconds, by_signal = death.at - (daemon.lifecycle.unexplained_end_at or 0.0), is_from_outside(death)
     if seconds >= -BESIDE_SECONDS:
-        return seconds <= within and (by_signal or (_is_idle(daemon) and seconds <= BESIDE_SECONDS))
-    job = cgroup_of(daemon.runtime.last_process)
+        unharmed = death.wait_status == 0 or seconds <= BESIDE_SECONDS
+        return seconds <= within and (by_signal or (_is_idle(daemon) and unharmed))
+    job = cgroup_of(daemon.lifecycle.process_at_end)
     if job.job_or_pod != job.pod_uid:
         return True  # What manages the job ends what is left of it.
     # A daemon may crash long after a process that had nothing more to do.
-    in_pod_or_idle = job.pod_uid is not None or not daemon.lifecycle.clients_at_end
-    return in_pod_or_idle and (signal is not None or by_signal)
+    return (job.pod_uid is not None or not daemon.lifecycle.clients_at_end) and (signal is not None or by_signal)

@@ -185,10 +185,12 @@ def test_finds_nothing_for_the_main_process_of_a_unit_or_container(processes: Pr
     assert processes.found(cgroup, foreground=True) == [(95, TASK)]
 
 
-def test_finds_nothing_in_the_root_cgroup(processes: Processes) -> None:
-    processes.add(95, "bash", "/")
-    processes.add(DAEMON, "nvidia-cuda-mps", "/")
-    assert processes.found("/") == []
+@pytest.mark.parametrize("root", ["/", "/..", "/../.."])
+def test_finds_nothing_in_the_root_cgroup(processes: Processes, root: str) -> None:
+    """For a reader in a container, the root is outside its cgroup namespace."""
+    processes.add(95, "bash", root)
+    processes.add(DAEMON, "nvidia-cuda-mps", root)
+    assert processes.found(root) == []
 
 
 def test_searches_again_after_a_while(processes: Processes) -> None:

@@ -434,6 +434,14 @@ def with_examined(facts: Facts) -> Facts:
     return replace(facts, not_examined=tuple(each for each in not_examined(facts) if each.area is Area.PROCESSES))
 
 
+def test_no_command_changes_a_unit_that_runs_the_work_of_many() -> None:
+    """A job without a unit of its own has a daemon."""
+    for unit, number in [("train.service", 1), ("pbs.service", 0)]:
+        facts = with_daemon(in_tmp(), runtime__unit=unit, declared__unit=None)
+        (finding,) = found(replace(facts, private_tmp={UNIT: False, unit: True}))
+        assert (finding.problem.code, len(finding.commands)) == ("unit_private_tmp", number)
+
+
 def test_a_process_can_have_the_directory_of_a_namespace_with_protocol_3(subtests: pytest.Subtests) -> None:
     for path, pipe, container, words in [
         (f"{DAEMON}/shared/large", OTHER_PIPE, None, "started while no daemon ran"),

@@ -248,6 +248,10 @@ SLURM = {
         v2("/system.slice/gpu-node1.example.org_slurmstepd.scope/job_42/step_0/user/task_0"),
         slurm_job("42", "gpu-node1.example.org_slurmstepd.scope"),
     ),
+    "v2, a node's name with an underscore": (
+        v2("/system.slice/gpu_node1_slurmstepd.scope/job_42/step_0/user/task_0"),
+        slurm_job("42", "gpu_node1_slurmstepd.scope"),
+    ),
     "v2, another slice": (v2("/jobs.slice/slurmstepd.scope/job_42/step_extern/user/task_0"), JOB),
     "v2, by SLUID": (
         v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0"),
@@ -262,7 +266,7 @@ SLURM = {
         slurm_job("42", "slurmd.service"),
     ),
     "v1, with the node's name": (
-        "7:freezer:/slurm_node1/uid_1000/job_42/step_batch\n1:name=systemd:/system.slice/slurmd.service\n",
+        "7:freezer:/slurm_gpu_node1/uid_1000/job_42/step_batch\n1:name=systemd:/system.slice/slurmd.service\n",
         slurm_job("42", "slurmd.service"),
     ),
     "a container in a job": (

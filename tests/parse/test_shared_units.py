@@ -33,6 +33,8 @@ OTHERS = r"""
     tmux-spawn-1.scope httpd.service apache2.service ondemand-dex.service
     amazon-ssm-agent.service snap.amazon-ssm-agent.amazon-ssm-agent.service salt-minion.service qemu-guest-agent.service
     rundeckd.service cloud-final.service deadline10launcher.service rqd.service
+    tailscaled.service chrome-remote-desktop@alice.service ray_head.service dask-cuda-worker.service slurm.service
+    dcos-mesos-slave.service boinc-client.service waagent.service walinuxagent.service dockerd.service lsfd.service
 """
 
 OF_ONE_SERVICE = """

@@ -58,7 +58,8 @@ def test_jobs_of_htcondor(place: Place) -> None:
 
     condor.name_jobs()
     named = condor.submit(ALICE, "40", 2)
-    tree.processes("401")
+    for name in ("400", "401"):
+        tree.processes(name)
     slots = condor.slots()
     for index in range(2):
         job = f"{named}.{index}"

@@ -276,6 +276,36 @@ def test_a_daemon_that_ends_at_the_first_signal_to_its_job_is_stopped(cgroup: st
         assert after(idle, ends(SCRIPT, signal, after=-10.0), ends(CONTROL)) == STOPPED
 
 
+def test_a_client_that_ends_with_success_did_not_lose_its_daemon(subtests: pytest.Subtests) -> None:
+    """A client catches SIGTERM, which ends a daemon. The kernel kills what the first process of a container leaves."""
+    for cgroup, (signal, seconds) in product(EVERY.values(), [(SIGTERM, 3.0), (SIGKILL, 0.05)]):
+        with subtests.test(cgroup=cgroup, signal=signal):
+            job = running((CLIENT, TASK), cgroup=cgroup, connected=(CLIENT, RANK))
+            client, rank = ends(CLIENT, SUCCESS, after=seconds), ends(RANK, SUCCESS, after=0.02)
+            assert after(job, ends(CONTROL, signal), client, rank) == STOPPED
+            assert after(job, ends(CONTROL, signal), client, replace(rank, wait_status=SIGKILL)) == STOPPED
+            assert after(job, ends(CONTROL, signal), client, replace(rank, wait_status=FAILURE)) == LOST
+            assert after(job, ends(CONTROL, signal), rank) == LOST
+            assert after(job, ends(CONTROL), rank, replace(client, at=END + 3.0)) == LOST
+            idle = running((SCRIPT, TASK), cgroup=cgroup)
+            assert after(idle, ends(CONTROL, signal), ends(SCRIPT, SUCCESS, after=seconds)) == STOPPED
+            assert after(idle, ends(CONTROL, signal), ends(SCRIPT, FAILURE, after=3.0)) == LOST
+
+
+@pytest.mark.parametrize("seconds", [-0.05, 0.05, 0.2])
+def test_the_next_daemon_in_the_directory_shows_nothing_about_the_end_of_the_last_one(seconds: float) -> None:
+    """A unit that is restarted runs the next one at once. It may be read before the end of the last one."""
+    unit = NO_JOBS["transient unit"]
+    job = running((SCRIPT, TASK), cgroup=unit, connected=(CLIENT,))
+    peers = (WorkloadProcess(pid=SIDECAR, start_ticks=SIDECAR * 100, role=TASK),)
+    following = replace(daemon_process(CONTROL + 1, at=END + seconds), user="alice", cgroup=unit, peers=peers)
+    ended = (ends(CONTROL, SIGTERM), ends(SCRIPT, SIGTERM, after=0.06), ends(CLIENT, SIGTERM, after=0.07))
+    assert after(job, following, *ended)[1] == (StopReason.WORKLOAD_ENDED,)
+    assert after(job, following, ended[0])[1] == (LossReason.DIED if seconds > 0 else LossReason.REPLACED,)
+    pending = reduced(ends(CONTROL, SIGTERM), replace(following, at=END + 0.05), start=job.node).node
+    assert {SCRIPT, CLIENT, SIDECAR, CONTROL + 1} <= processes_wanted(replace(pending, at=END + 0.1))
+
+
 @pytest.mark.parametrize("cgroup", EVERY.values(), ids=EVERY)
 def test_a_daemon_that_took_its_clients_with_it_is_lost(cgroup: str, subtests: pytest.Subtests) -> None:
     """The clients get error 806. What started them may kill the others, and then fails too."""
