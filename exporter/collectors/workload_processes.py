@@ -32,6 +32,7 @@ MOST_PROCESSES = 16
 
 _STEP_DAEMON, _STARTER, _SHEPHERD = "slurmstepd", "condor_starter", "sge_shepherd"
 _BATCH = frozenset({_STEP_DAEMON, _STARTER, _SHEPHERD})
+_OVERFLOW_UID = 65534  # also of all users who have no UID in the exporter's user namespace
 _FLUX = "flux.service"  # the unit of its broker, which is the oldest process there: jobs may be in it too
 _MAX_ANCESTORS = 64
 
@@ -210,7 +211,8 @@ class WorkloadProcesses:
             if member.own_unit is None or pid == 1:
                 users.add(None)
             elif status := self._proc.certain_text(pid, "status"):  # It may have ended.
-                users.add(parse_proc.real_user(status))
+                uid = parse_proc.real_user(status)
+                users.add(None if uid == _OVERFLOW_UID else uid)
         self._users = all_users
         self._sources = {key: _one_of(key[0], sources) for key, sources in found.items()}
         has_tasks = any(manager is JobManager.GRID_ENGINE for manager, _ in found)

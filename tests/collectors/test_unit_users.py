@@ -135,8 +135,9 @@ Damage = Callable[[Machine], object]
         lambda machine: (machine.root / "11" / "cgroup").unlink(),
         lambda machine: machine.add(1, UNIT, ROOT),
         lambda machine: machine.add(11, f"{UNIT}/docker/{'a' * 64}", ALICE),
+        lambda machine: machine.add(11, UNIT, 65534),
     ],
-    ids=["hidden processes", "unreadable user", "unreadable unit", "outer processes", "unknown names below"],
+    ids=["hidden", "unreadable user", "unreadable unit", "outer processes", "unknown names below", "foreign users"],
 )
 def test_what_could_not_be_read_is_unknown(
     machine: Machine, damage: Damage, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
