@@ -297,20 +297,40 @@ def test_recognizes_a_control_program_by_its_argument_0(start: Starter) -> None:
     wait_until(lambda: child.pid in [each.pid for each in daemons.all()], "the program")
 
 
-def test_a_script_that_waits_for_the_daemon_is_no_daemon(tmp_path: Path, start: Starter) -> None:
+@pytest.mark.parametrize("between", ["", "timeout 1000 "])
+def test_a_script_that_waits_for_the_daemon_is_no_daemon(tmp_path: Path, start: Starter, between: str) -> None:
+    """Neither while the daemon runs nor later, also if the script does not run it itself."""
     wrapper, real = tmp_path / "nvidia-cuda-mps-control", tmp_path / ".nvidia-cuda-mps-control.cuda13.0"
     shutil.copy(Path("/bin/sh").resolve(), real)
-    wrapper.write_text(f'#!/bin/sh\n{real} -c "read _" "$@" <&0\n')
+    wrapper.write_text(f'#!/bin/sh\n{between}{real} -c "read _" "$@" <&0\nread _\n')
     wrapper.chmod(0o755)
-    script = start([str(wrapper), "-f"], stdin=subprocess.PIPE, env={"CUDA_MPS_PIPE_DIRECTORY": "/x"})
-    proc = Proc(Path("/proc"), SystemClock())
-    daemons = ControlDaemons(proc)
+    script = start([str(wrapper), "-f"], stdin=subprocess.PIPE, env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": "/x"})
+    daemons = ControlDaemons(Proc(Path("/proc"), SystemClock()))
 
     def found() -> list[int]:
-        children = proc.children(script.pid) or ()
-        return [each.pid for each in daemons.all() if each.pid in (script.pid, *children)]
+        return [each.pid for each in daemons.all() if each.pid == script.pid or each.facts.executable == str(real)]
 
     wait_until(lambda: found() and script.pid not in found(), "the program that the script runs")
+    os.kill(*found(), 9)
+    wait_until(lambda: not found(), "the end of the program")
+    assert script.poll() is None
+
+
+def test_finds_the_program_that_a_script_of_the_same_name_becomes(tmp_path: Path, start: Starter) -> None:
+    (tmp_path / "bin").mkdir()
+    wrapper, real = tmp_path / "nvidia-cuda-mps-control", tmp_path / "bin" / "nvidia-cuda-mps-control"
+    shutil.copy(Path("/bin/sh").resolve(), real)
+    wrapper.write_text(f'#!/bin/sh\nread _\nexec {real} -c "read _" "$@"\n')
+    wrapper.chmod(0o755)
+    script = start([str(wrapper), "-f"], stdin=subprocess.PIPE, env={"CUDA_MPS_PIPE_DIRECTORY": "/x"})
+    daemons = ControlDaemons(Proc(Path("/proc"), SystemClock()))
+    wait_until(lambda: Path(f"/proc/{script.pid}/comm").read_text() == "nvidia-cuda-mps\n", "the script")
+    daemons.all()
+    assert script.stdin is not None
+    script.stdin.write(b"\n")
+    script.stdin.flush()
+
+    wait_until(lambda: script.pid in [each.pid for each in daemons.all()], "the program")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from exporter.model.settings import (
     VISIBLE_DEVICES,
 )
 from exporter.parse.cgroup import parse_cgroup
-from exporter.parse.proc import MpsProgram, is_on_network, listening_unix_sockets, mps_program
+from exporter.parse.proc import MpsProgram, is_mps_name, is_on_network, listening_unix_sockets, mps_program
 
 # -- Control daemons among the running processes -----------------------------------------------------------------------
 
@@ -129,29 +129,25 @@ class ControlDaemons:
         self._known = {pid: self._known[pid] for pid in named if pid in self._known}
         self._others = {pid: self._others[pid] for pid in pids if pid in self._others}
         daemons = [program for pid in named if (program := self._cached(pid)) is not None and program.is_service]
-        # A script that waits for the daemon has the daemon's name and options, too.
-        parents = {identity_of(daemon.facts.parent) for daemon in daemons}
-        daemons = [
-            each for each in daemons if mps_program(each.facts.executable) or identity_of(each.facts) not in parents
-        ]
         return sorted(daemons, key=lambda daemon: (daemon.facts.started, daemon.pid))
 
     def _is_named(self, pid: int) -> bool:
-        """Return whether a process has the name of a program of MPS, or runs its file or has its argument 0."""
+        """Return whether a process runs the file of a program of MPS, or has its argument 0."""
         name = self._proc.name(pid)
         if name is None or self._others.get(pid) == name:
             return False
         arguments, program = self._proc.arguments(pid), self._proc.program(pid)
-        if mps_program(program, name, *arguments[:1]) is not None:
+        if _program(program, name, arguments) is not None:
             return True
-        if arguments or program is None:  # During an exec, only the arguments are missing.
+        # During an exec, only the arguments are missing. A script may then run the program of its own name.
+        if (arguments or program is None) and not is_mps_name(name):
             self._others[pid] = name
         return False
 
     def at(self, pid: int) -> ControlDaemon | None:
         """Return the control program with this PID; None if it is another program or no process. Raises OSError."""
         facts, arguments = self._proc.facts(pid), self._proc.arguments(pid)
-        if facts is None or mps_program(facts.executable, facts.command, *arguments[:1]) is not MpsProgram.CONTROL:
+        if facts is None or _program(facts.executable, facts.command, arguments) is not MpsProgram.CONTROL:
             return None
         pids = self._proc.namespaced_pids(pid) or (pid,)
         return ControlDaemon(
@@ -189,6 +185,11 @@ class ControlDaemons:
                 known = self.at(pid)
                 self._known[pid] = start_ticks, known
         return known
+
+
+def _program(executable: str | None, name: str | None, arguments: tuple[str, ...]) -> MpsProgram | None:
+    """Return the program of MPS that a process runs. A script that waits for the daemon may have its name, too."""
+    return mps_program(executable, *arguments[:1], name if executable is None else None)
 
 
 # -- Users who may run a daemon ----------------------------------------------------------------------------------------
