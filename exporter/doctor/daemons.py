@@ -174,8 +174,7 @@ def daemon_not_expected(facts: Facts) -> Iterator[Finding]:
     Enable its unit, or name it in the configuration. A job's own daemon needs nothing.
     """
     for daemon, each in facts.running():
-        in_container = daemon.name != daemon.pipe_directory
-        if daemon.discovered and not daemon.declared.expected and not in_container:
+        if daemon.discovered and not daemon.declared.expected and not daemon.is_apart:
             yield daemon_not_expected.finding(
                 daemon_label(each), commands=("[[daemons]]", config_line("pipe_directory", daemon.pipe_directory))
             )

@@ -11,7 +11,7 @@ from exporter.model.observation import GpuProcess, GpuReading, SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.parse.proc import mps_program
-from exporter.state.devices import instances_of, serves_user, serving_daemons, with_contexts
+from exporter.state.devices import instances_of, serves_process, serving_daemons, with_contexts
 from exporter.state.xids import with_resets
 
 LEFT_REMEMBERED_SECONDS = 60.0  # How long it is remembered that a process has left NVML's MPS list.
@@ -271,8 +271,8 @@ def with_bypassing_processes(node: Node, daemons: Sequence[Daemon], gpu: Gpu) ->
     at, uuid = gpu.reading.at, gpu.reading.gpu
     for pid in _pids_outside_mps(node, gpu.reading):
         known = gpu.bypassing_processes.get(pid) or BypassingProcess(first_seen=at)
-        uid = node.processes[pid].uid if pid in node.processes else None
-        process = replace(known, daemon=next((each.name for each in daemons if serves_user(each, uid)), None))
+        served_by = (each.name for each in daemons if serves_process(node, each, node.processes.get(pid)))
+        process = replace(known, daemon=next(served_by, None))
         lasting = at - process.first_seen >= BYPASSING_AFTER_SECONDS
         # By the daemon's log, or from a later list, every server that started since then must be known.
         servers_known = all(
