@@ -449,6 +449,18 @@ def test_another_daemon_of_this_machine_is_named() -> None:
     assert "share" not in shown
 
 
+@pytest.mark.parametrize("directory", [REMOVED, TAKEN])
+def test_no_process_is_told_to_use_a_lost_directory(directory: DirectoryReading) -> None:
+    """It would fail there, or bypass MPS again."""
+    readings = [gpu_reading([CLIENT], beside=[4000], at=AT + second) for second in (5, 7)]
+    present = reduced(process(4000), *readings, start=lost(directory)).node
+    found = {each.problem.code: each for each in findings(present, AT + 7)}
+    bypassing = found["process_bypassing"]
+
+    assert bypassing.follows == "lost its directory"
+    assert [each for step in bypassing.all_steps for each in step.commands] == ["cuda-mps-exporter doctor"]
+
+
 def test_a_pid_file_with_a_wrong_pid_beside_the_daemons_socket_is_reported_as_such() -> None:
     assert finding(lost(replace(TAKEN, listening=True))).problem.code == "pid_file_wrong"
     assert finding(lost(replace(TAKEN, listening=None))).problem.code != "pid_file_wrong"
