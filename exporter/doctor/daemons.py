@@ -152,9 +152,9 @@ def no_daemon(facts: Facts) -> Iterator[Finding]:
 
     Start a daemon. Enable its unit or name it in the configuration: then an alert reports its absence.
     """
-    known = facts.node.daemons.values()
-    runs = facts.daemons or any(mps_without_daemon(facts.node, facts.node.at))
-    if not runs and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
+    known, search = facts.node.daemons.values(), facts.node.sources.get(CollectorName.DISCOVERY)
+    may_run = facts.daemons or (search and search.problems) or any(mps_without_daemon(facts.node, facts.node.at))
+    if not may_run and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
         yield no_daemon.finding(commands=("systemctl enable --now nvidia-cuda-mps", _START))
 
 

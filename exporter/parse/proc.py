@@ -65,7 +65,8 @@ def stable_command(name: str, arguments: bytes, program: str | None) -> str:
     """
     title, executable = arguments.rstrip(b"\0"), (program or "").rpartition("/")[2].removesuffix(_DELETED)
     is_padded = b"\0" not in title and len(arguments) - len(title) > 1
-    if executable.startswith(name) or not (is_padded or _TITLE.search(name)):
+    is_alone = bool(executable) and title.decode(errors="replace") == name
+    if executable.startswith(name) or not (is_padded or is_alone or _TITLE.search(name)):
         return name
     word = _WORD.match(name)
     first = "" if word is None or word[0] == executable else word[0]

@@ -221,6 +221,8 @@ def test_a_title_that_continues_in_the_environment_is_no_variable(cmdline: bytes
         ("VLLM::EngineCor", b"VLLM::EngineCore_DP0" + bytes(9), "/opt/py/python3", "python3 VLLM"),
         ("worker-17", b"worker-17\0\0\0", "/usr/bin/python3.11", "python3.11 worker"),
         ("17", b"17\0\0\0", "/usr/bin/python3.11", "python3.11"),
+        ("worker-17", b"worker-17\0", "/usr/bin/perl", "perl worker"),
+        ("namd3", b"namd3\0", None, "namd3"),
         ("nginx: worker p", b"nginx: worker process\0", "/usr/sbin/nginx (deleted)", "nginx"),
         ("ray::IDLE", b"ray::IDLE\0\0", None, "ray"),
         ("::", b"::\0\0", None, "::"),
