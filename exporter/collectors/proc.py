@@ -155,8 +155,9 @@ class Proc:
             if (parent_pid := self.parent_pid(pid)) and (parent_ticks := self.start_ticks(parent_pid)) is not None:
                 parent = ProcessIdentity(pid=parent_pid, start_ticks=parent_ticks)
             arguments = self._bytes(pid, "cmdline", _MAX_BYTES) or b""
+            # psutil would open paths, of which another user may have made one that hangs, and guess.
+            executable = (self.program(pid) or "").removesuffix(" (deleted)") or None
             with process.oneshot():
-                executable = _executable(process)
                 return ProcessReading(
                     at=self._clock.now(),
                     pid=pid,
@@ -415,14 +416,6 @@ def has_name(group: int) -> bool:
         return bool(grp.getgrgid(group))
     except (KeyError, OverflowError):
         return False
-
-
-def _executable(process: psutil.Process) -> str | None:
-    """Return the path of the executable. Needs ptrace."""
-    try:
-        return _encodable(process.exe()) or None
-    except (psutil.Error, OSError):
-        return None
 
 
 def _encodable(text: str) -> str:
