@@ -132,12 +132,15 @@ class ControlDaemons:
         return sorted(daemons, key=lambda daemon: (daemon.facts.started, daemon.pid))
 
     def _is_named(self, pid: int) -> bool:
-        """Return whether a process runs the file of a program of MPS, or has its argument 0."""
+        """Return whether a process runs the file of a program of MPS, or has its argument 0.
+
+        A script that waits for the daemon has only the name.
+        """
         name = self._proc.name(pid)
         if name is None or self._others.get(pid) == name:
             return False
         arguments, program = self._proc.arguments(pid), self._proc.program(pid)
-        if _program(program, name, arguments) is not None:
+        if mps_program(program, *arguments[:1]) is not None:
             return True
         # During an exec, only the arguments are missing. A script may then run the program of its own name.
         if (arguments or program is None) and not is_mps_name(name):
@@ -147,7 +150,7 @@ class ControlDaemons:
     def at(self, pid: int) -> ControlDaemon | None:
         """Return the control program with this PID; None if it is another program or no process. Raises OSError."""
         facts, arguments = self._proc.facts(pid), self._proc.arguments(pid)
-        if facts is None or _program(facts.executable, facts.command, arguments) is not MpsProgram.CONTROL:
+        if facts is None or mps_program(facts.executable, *arguments[:1]) is not MpsProgram.CONTROL:
             return None
         pids = self._proc.namespaced_pids(pid) or (pid,)
         return ControlDaemon(
@@ -185,11 +188,6 @@ class ControlDaemons:
                 known = self.at(pid)
                 self._known[pid] = start_ticks, known
         return known
-
-
-def _program(executable: str | None, name: str | None, arguments: tuple[str, ...]) -> MpsProgram | None:
-    """Return the program of MPS that a process runs. A script that waits for the daemon may have its name, too."""
-    return mps_program(executable, *arguments[:1], name if executable is None else None)
 
 
 # -- Users who may run a daemon ----------------------------------------------------------------------------------------
@@ -409,9 +407,9 @@ def _key(daemon: DaemonProcess) -> tuple[object, ...]:
     return daemon.pid, daemon.start_ticks, *exit_traces, daemon.foreign_owner, daemon.same_as, daemon.servers
 
 
-def has_bound(proc: Proc, daemon: ControlDaemon, path: str) -> bool:
+def has_bound(proc: Proc, daemon: int, path: str) -> bool:
     """Return whether a process in a daemon's network namespace listens on the control socket of this directory."""
-    table = listening_unix_sockets(proc.unix_sockets(daemon.pid) or "")
+    table = listening_unix_sockets(proc.unix_sockets(daemon) or "")
     return any(os.path.normpath(each) == os.path.normpath(f"{path}/{pipe_dir.CONTROL_SOCKET}") for each in table)
 
 

@@ -456,6 +456,26 @@ def test_distinguishes_two_containers_with_the_same_path(create: Create, tmp_pat
         assert all(location.namespace is not None for location in local.locations.values())
 
 
+def test_names_a_daemon_in_a_container_by_its_normal_path(create: Create, tmp_path: Path) -> None:
+    """By its name it is known to be in a container. Commands for the same path on the host are for another daemon."""
+    with Container(tmp_path / "c") as container:
+        pipe, logs = f"{tmp_path}/c/pipe", f"{tmp_path}/c/log"
+        container.run("mkdir", "-p", pipe, logs)
+        directories = {"CUDA_MPS_PIPE_DIRECTORY": f"{pipe}//", "CUDA_MPS_LOG_DIRECTORY": logs}
+        environment = container.mps.environment() | directories
+        container.start_program("nvidia-cuda-mps-control", "-d", environment=environment)
+        local = create()
+
+        def names() -> list[str]:
+            local.collect()
+            return list(local.locations)
+
+        wait_until(names, "the daemon")
+        (name,) = names()
+
+    assert name.startswith(f"{pipe}@")
+
+
 def test_keeps_name_and_pid_namespace_of_a_daemon_restarted_in_its_container(create: Create, tmp_path: Path) -> None:
     with Container(tmp_path / "c") as container:
         first = container.start()
