@@ -132,10 +132,7 @@ class ControlDaemons:
         return sorted(daemons, key=lambda daemon: (daemon.facts.started, daemon.pid))
 
     def _is_named(self, pid: int) -> bool:
-        """Return whether a process runs the file of a program of MPS, or has its argument 0.
-
-        A script that waits for the daemon has only the name.
-        """
+        """Return whether a process runs a program of MPS, by its file or argument 0. A script has only the name."""
         name = self._proc.name(pid)
         if name is None or self._others.get(pid) == name:
             return False

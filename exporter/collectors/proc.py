@@ -157,19 +157,18 @@ class Proc:
             arguments = self._bytes(pid, "cmdline", _MAX_BYTES) or b""
             # psutil would open paths, of which another user may have made one that hangs, and guess.
             executable = (self.program(pid) or "").removesuffix(" (deleted)") or None
-            with process.oneshot():
-                return ProcessReading(
-                    at=self._clock.now(),
-                    pid=pid,
-                    start_ticks=start_ticks,
-                    started=process.create_time(),
-                    uid=uid,
-                    user=_user_name(uid),
-                    command=stable_command(_encodable(process.name()), arguments, executable),
-                    executable=executable,
-                    cgroup=self.text(pid, "cgroup"),
-                    parent=parent,
-                )
+            return ProcessReading(
+                at=self._clock.now(),
+                pid=pid,
+                start_ticks=start_ticks,
+                started=process.create_time(),
+                uid=uid,
+                user=_user_name(uid),
+                command=stable_command(_encodable(process.name()), arguments, executable),
+                executable=executable,
+                cgroup=self.text(pid, "cgroup"),
+                parent=parent,
+            )
         except (psutil.Error, OSError) as error:
             stat = self.text(pid, "stat")
             if self.is_unused(pid) or (stat is not None and proc.is_zombie(stat)):

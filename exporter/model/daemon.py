@@ -341,7 +341,7 @@ class Daemon:
     @property
     def is_apart(self) -> bool:
         """Whether its pipe directory is in a container: `collectors/discovery.py` adds the container to its name."""
-        return self.discovered and self.name.startswith(f"{self.pipe_directory}@")
+        return self.discovered and "@" in self.name and self.name != self.pipe_directory
 
     @property
     def ended(self) -> bool:

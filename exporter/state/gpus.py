@@ -297,13 +297,9 @@ def _pids_outside_mps(node: Node, reading: GpuReading) -> list[int]:
         connections = daemon.connections
         of_mps.update(daemon.servers, connections.server_exited_at)
         of_mps.update(daemon.clients, connections.disconnected_at, connections.queued)
-    pids = (process.pid for process in reading.compute_processes or ())
-    return [pid for pid in pids if pid not in of_mps and not _is_mps_program(node, pid)]
-
-
-def _is_mps_program(node: Node, pid: int) -> bool:
-    process = node.processes.get(pid)
-    return process is not None and mps_program(process.executable or process.command) is not None
+    listed = {process.pid: node.processes.get(process.pid) for process in reading.compute_processes or ()}
+    of_mps.update(pid for pid, each in listed.items() if each and mps_program(each.executable or each.command))
+    return [pid for pid in listed if pid not in of_mps]
 
 
 def sharing_mode(node: Node, gpu: Gpu) -> SharingMode | None:

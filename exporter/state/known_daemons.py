@@ -79,7 +79,7 @@ def _source(found: DaemonFound) -> NamedBy:
 
 
 def _in_directory(node: Node, found: DaemonFound) -> Daemon | None:
-    if _source(found) is NamedBy.DISCOVERED and found.daemon.startswith(f"{found.pipe_directory}@"):
+    if _source(found) is NamedBy.DISCOVERED and "@" in found.daemon and found.daemon != found.pipe_directory:
         return node.daemons.get(found.daemon)
     directory, on_host = _normal(found.pipe_directory), (each for each in node.daemons.values() if not each.is_apart)
     there = {each.name: each for each in on_host if _normal(each.pipe_directory) == directory}
