@@ -15,6 +15,7 @@ from exporter.collectors.daemon_processes import REPEAT_SECONDS, ControlDaemons,
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.pipe_dir import CONTROL_SOCKET, PID_FILE, PRIVILEGED_SOCKET, DaemonLocation, Directory, on_host
 from exporter.collectors.proc import Proc
+from exporter.collectors.thread import BoundedCalls
 from exporter.model.daemon import DaemonState, LossReason
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DaemonProcess, DirectoryReading, ProcessReading
@@ -49,7 +50,7 @@ from tests.builders import (
 )
 from tests.clocks import HandClock
 from tests.conftest import Starter
-from tests.standin.mps import MpsStandIn, wait_until
+from tests.standin.mps import PATIENCE_SECONDS, MpsStandIn, wait_until
 from tests.watchdog.watched_daemon import DEATH, WatchedDaemon, dies
 
 OTHER_NODES_PID = 4_100_000
@@ -72,11 +73,14 @@ def take_over(mps: MpsStandIn) -> None:
 
 
 class Directories:
-    """What is read of one daemon's directory, with a clock that each reading advances."""
+    """What is read of one daemon's directory, with a clock that each reading advances. A call may take `seconds`."""
 
-    def __init__(self, mps: MpsStandIn, process: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, mps: MpsStandIn, process: tuple[int, int] | None = None, *, seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self._clock = HandClock()
         self._file = PidFile(Proc(Path("/proc"), SystemClock()), self._clock)
+        self._file._calls = BoundedCalls(seconds)
         self._location = replace(on_host(DAEMON, mps.pipe_directory, mps.log_directory), process=process)
 
     @property
@@ -179,8 +183,7 @@ def test_a_hanging_directory_delays_neither_the_servers_nor_the_end_of_its_daemo
     mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mps.start()
-    monkeypatch.setattr("exporter.collectors.daemon_processes.DIRECTORY_SECONDS", 0.05)
-    directories, released = Directories(mps), threading.Event()
+    directories, released = Directories(mps, seconds=0.05), threading.Event()
     files, pid = Directory.files, directories.read().pid
     assert pid is not None
     with monkeypatch.context() as patch:
@@ -226,6 +229,7 @@ def test_a_directory_that_cannot_be_read_is_not_missing(mps: MpsStandIn, monkeyp
 def discovered(directory: Path, named: tuple[DaemonLocation, ...] = ()) -> dict[int, str]:
     """Return the names of the daemons below a directory by their PIDs, as a service finds them that starts now."""
     discovery = Discovery(patterns=(), proc=Path("/proc"), clock=HandClock())
+    discovery._calls = BoundedCalls(PATIENCE_SECONDS)
     discovery.named = {location.name: location for location in named}
     for _ in range(2):
         discovery.collect()

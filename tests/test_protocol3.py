@@ -7,9 +7,8 @@ import pytest
 
 from exporter.parse import protocol3
 from tests.conftest import Starter
-from tests.eventually import eventually
 from tests.exporter_process import GPU, Serve, on_the_gpu, run
-from tests.standin.mps import MpsStandIn
+from tests.standin.mps import MpsStandIn, wait_until
 from tests.standin.mps_daemon.protocol3 import server_name
 from tests.standin.nvml import MEBIBYTE, NvmlStandIn
 
@@ -42,7 +41,7 @@ def test_reports_clients_states_limits_and_logs(
     exporter.shows(1, "cuda_mps_bypassing_processes")
     name = f"{server_name(0)}/server.log"
     exporter.shows(1, "cuda_mps_exporter_log_followed", file=name)
-    eventually(lambda: (mps.log_directory / name).read_text().index("is ACTIVE"))
+    wait_until(lambda: "is ACTIVE" in (mps.log_directory / name).read_text(), "the line of the server")
 
     mps.disconnect(clients[0])
     nvml.write([on_the_gpu(dict.fromkeys(clients[1:], 512), mps)])
