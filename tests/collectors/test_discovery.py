@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from exporter.collectors.daemon_processes import ControlDaemons
 from exporter.collectors.discovery import LONGEST_NAME, STARTUP_LOG, Declarations, Discovery, is_nameable, is_path
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.proc import Proc
+from exporter.collectors.thread import BoundedCalls
 from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.observation import DaemonFound
 from exporter.model.reason import Reason, ReasonCode
@@ -23,10 +25,16 @@ from exporter.parse.printable import LONGEST_TEXT, printable
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.containers import Container
-from tests.standin.mps import MpsStandIn, is_alive, wait_until
+from tests.standin.mps import PATIENCE_SECONDS, MpsStandIn, is_alive, wait_until
 from tests.tools import not_here
 
 NOBODY = 65534
+
+
+@pytest.fixture(autouse=True)
+def _patient_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, a call may take longer than the service waits for one that may hang."""
+    monkeypatch.setattr(discovery, "BoundedCalls", partial(BoundedCalls, PATIENCE_SECONDS))
 
 
 @pytest.fixture
