@@ -366,7 +366,7 @@ def test_a_program_is_known_by_the_name_of_its_file(
         ),
         *(
             (kind, True)
-            for kind in ("9p", "virtiofs", "cifs", "smb3", "fuse.glusterfs", "fuse.ceph-fuse", "fuse.sshfs")
+            for kind in ("9p", "virtiofs", "cifs", "smb3", "fuse.glusterfs", "fuse.ceph-fuse", "fuse.sshfs", "fuse.mfs")
         ),
         *((kind, False) for kind in ("tmpfs", "ext4", "xfs", "btrfs", "overlay", "zfs", "fuse.portal", "fuse", "")),
     ],

@@ -272,8 +272,8 @@ def group_ids(text: str) -> frozenset[int]:
 
 
 _ON_NETWORK = re.compile(
-    r"(fuse\.)?(9p|afs|beegfs|ceph|cifs|gfs2|gluster|gpfs|juicefs|lustre|mmfs|moosefs|nfs|ocfs2|orangefs|panfs|pvfs2|smb"
-    r"|sshfs|virtiofs|wekafs)"
+    r"(fuse\.)?(9p|afs|beegfs|ceph|cifs|gfs2|gluster|gpfs|juicefs|lustre|mfs|mmfs|moosefs|nfs|ocfs2|orangefs|panfs|pvfs2"
+    r"|smb|sshfs|virtiofs|wekafs)"
 )
 
 
