@@ -15,6 +15,7 @@ from exporter.collectors.daemon_processes import REPEAT_SECONDS, ControlDaemons,
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.pipe_dir import CONTROL_SOCKET, PID_FILE, PRIVILEGED_SOCKET, DaemonLocation, Directory, on_host
 from exporter.collectors.proc import Proc
+from exporter.collectors.thread import BoundedCalls
 from exporter.model.daemon import DaemonState, LossReason
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DaemonProcess, DirectoryReading, ProcessReading
@@ -49,7 +50,7 @@ from tests.builders import (
 )
 from tests.clocks import HandClock
 from tests.conftest import Starter
-from tests.standin.mps import MpsStandIn, wait_until
+from tests.standin.mps import PATIENCE_SECONDS, MpsStandIn, wait_until
 from tests.watchdog.watched_daemon import DEATH, WatchedDaemon, dies
 
 OTHER_NODES_PID = 4_100_000
@@ -72,11 +73,14 @@ def take_over(mps: MpsStandIn) -> None:
 
 
 class Directories:
-    """What is read of one daemon's directory, with a clock that each reading advances."""
+    """What is read of one daemon's directory, with a clock that each reading advances. A call may take `seconds`."""
 
-    def __init__(self, mps: MpsStandIn, process: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, mps: MpsStandIn, process: tuple[int, int] | None = None, *, seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self._clock = HandClock()
         self._file = PidFile(Proc(Path("/proc"), SystemClock()), self._clock)
+        self._file._calls = BoundedCalls(seconds)
         self._location = replace(on_host(DAEMON, mps.pipe_directory, mps.log_directory), process=process)
 
     @property
@@ -179,8 +183,7 @@ def test_a_hanging_directory_delays_neither_the_servers_nor_the_end_of_its_daemo
     mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mps.start()
-    monkeypatch.setattr("exporter.collectors.daemon_processes.DIRECTORY_SECONDS", 0.05)
-    directories, released = Directories(mps), threading.Event()
+    directories, released = Directories(mps, seconds=0.05), threading.Event()
     files, pid = Directory.files, directories.read().pid
     assert pid is not None
     with monkeypatch.context() as patch:
@@ -226,6 +229,7 @@ def test_a_directory_that_cannot_be_read_is_not_missing(mps: MpsStandIn, monkeyp
 def discovered(directory: Path, named: tuple[DaemonLocation, ...] = ()) -> dict[int, str]:
     """Return the names of the daemons below a directory by their PIDs, as a service finds them that starts now."""
     discovery = Discovery(patterns=(), proc=Path("/proc"), clock=HandClock())
+    discovery._calls = BoundedCalls(PATIENCE_SECONDS)
     discovery.named = {location.name: location for location in named}
     for _ in range(2):
         discovery.collect()
@@ -297,20 +301,40 @@ def test_recognizes_a_control_program_by_its_argument_0(start: Starter) -> None:
     wait_until(lambda: child.pid in [each.pid for each in daemons.all()], "the program")
 
 
-def test_a_script_that_waits_for_the_daemon_is_no_daemon(tmp_path: Path, start: Starter) -> None:
+@pytest.mark.parametrize("between", ["", "timeout 1000 "])
+def test_a_script_that_waits_for_the_daemon_is_no_daemon(tmp_path: Path, start: Starter, between: str) -> None:
+    """Neither while the daemon runs nor later, also if the script does not run it itself."""
     wrapper, real = tmp_path / "nvidia-cuda-mps-control", tmp_path / ".nvidia-cuda-mps-control.cuda13.0"
     shutil.copy(Path("/bin/sh").resolve(), real)
-    wrapper.write_text(f'#!/bin/sh\n{real} -c "read _" "$@" <&0\n')
+    wrapper.write_text(f'#!/bin/sh\n{between}{real} -c "read _" "$@" <&0\nread _\n')
     wrapper.chmod(0o755)
-    script = start([str(wrapper), "-f"], stdin=subprocess.PIPE, env={"CUDA_MPS_PIPE_DIRECTORY": "/x"})
-    proc = Proc(Path("/proc"), SystemClock())
-    daemons = ControlDaemons(proc)
+    script = start([str(wrapper), "-f"], stdin=subprocess.PIPE, env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": "/x"})
+    daemons = ControlDaemons(Proc(Path("/proc"), SystemClock()))
 
     def found() -> list[int]:
-        children = proc.children(script.pid) or ()
-        return [each.pid for each in daemons.all() if each.pid in (script.pid, *children)]
+        return [each.pid for each in daemons.all() if each.pid == script.pid or each.facts.executable == str(real)]
 
     wait_until(lambda: found() and script.pid not in found(), "the program that the script runs")
+    os.kill(*found(), 9)
+    wait_until(lambda: not found(), "the end of the program")
+    assert script.poll() is None
+
+
+def test_finds_the_program_that_a_script_of_the_same_name_becomes(tmp_path: Path, start: Starter) -> None:
+    (tmp_path / "bin").mkdir()
+    wrapper, real = tmp_path / "nvidia-cuda-mps-control", tmp_path / "bin" / "nvidia-cuda-mps-control"
+    shutil.copy(Path("/bin/sh").resolve(), real)
+    wrapper.write_text(f'#!/bin/sh\nread _\nexec {real} -c "read _" "$@"\n')
+    wrapper.chmod(0o755)
+    script = start([str(wrapper), "-f"], stdin=subprocess.PIPE, env={"CUDA_MPS_PIPE_DIRECTORY": "/x"})
+    daemons = ControlDaemons(Proc(Path("/proc"), SystemClock()))
+    wait_until(lambda: Path(f"/proc/{script.pid}/comm").read_text() == "nvidia-cuda-mps\n", "the script")
+    daemons.all()
+    assert script.stdin is not None
+    script.stdin.write(b"\n")
+    script.stdin.flush()
+
+    wait_until(lambda: script.pid in [each.pid for each in daemons.all()], "the program")
 
 
 @pytest.mark.parametrize(
@@ -342,7 +366,7 @@ def test_a_program_is_known_by_the_name_of_its_file(
         ),
         *(
             (kind, True)
-            for kind in ("9p", "virtiofs", "cifs", "smb3", "fuse.glusterfs", "fuse.ceph-fuse", "fuse.sshfs")
+            for kind in ("9p", "virtiofs", "cifs", "smb3", "fuse.glusterfs", "fuse.ceph-fuse", "fuse.sshfs", "fuse.mfs")
         ),
         *((kind, False) for kind in ("tmpfs", "ext4", "xfs", "btrfs", "overlay", "zfs", "fuse.portal", "fuse", "")),
     ],
@@ -427,6 +451,18 @@ def test_another_daemon_of_this_machine_is_named() -> None:
 
     assert "PID 7000 on this machine" in shown
     assert "share" not in shown
+
+
+@pytest.mark.parametrize("directory", [REMOVED, TAKEN])
+def test_no_process_is_told_to_use_a_lost_directory(directory: DirectoryReading) -> None:
+    """It would fail there, or bypass MPS again."""
+    readings = [gpu_reading([CLIENT], beside=[4000], at=AT + second) for second in (5, 7)]
+    present = reduced(process(4000), *readings, start=lost(directory)).node
+    found = {each.problem.code: each for each in findings(present, AT + 7)}
+    bypassing = found["process_bypassing"]
+
+    assert bypassing.follows == "lost its directory"
+    assert [each for step in bypassing.all_steps for each in step.commands] == ["cuda-mps-exporter doctor"]
 
 
 def test_a_pid_file_with_a_wrong_pid_beside_the_daemons_socket_is_reported_as_such() -> None:

@@ -7,9 +7,8 @@ import pytest
 
 from exporter.parse import protocol3
 from tests.conftest import Starter
-from tests.eventually import eventually
 from tests.exporter_process import GPU, Serve, on_the_gpu, run
-from tests.standin.mps import MpsStandIn
+from tests.standin.mps import MpsStandIn, wait_until
 from tests.standin.mps_daemon.protocol3 import server_name
 from tests.standin.nvml import MEBIBYTE, NvmlStandIn
 
@@ -42,16 +41,12 @@ def test_reports_clients_states_limits_and_logs(
     exporter.shows(1, "cuda_mps_bypassing_processes")
     name = f"{server_name(0)}/server.log"
     exporter.shows(1, "cuda_mps_exporter_log_followed", file=name)
-    eventually(lambda: _assert_active(mps.log_directory / name))
+    wait_until(lambda: "is ACTIVE" in (mps.log_directory / name).read_text(), "the line of the server")
 
     mps.disconnect(clients[0])
     nvml.write([on_the_gpu(dict.fromkeys(clients[1:], 512), mps)])
     exporter.shows(2, "cuda_mps_client_info")
     assert exporter.value("cuda_mps_exporter_replies_unrecognized_total") == 0
-
-
-def _assert_active(log: Path) -> None:
-    assert "is ACTIVE" in log.read_text()
 
 
 def test_a_command_line_cannot_forge_a_client(

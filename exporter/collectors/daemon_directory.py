@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from exporter.clock import Clock
-from exporter.collectors.daemon_processes import Identities, PidFile
+from exporter.collectors.daemon_processes import Identities, PidFile, has_bound
 from exporter.collectors.pipe_dir import (
     CONTROL_SOCKET,
     CREDENTIALS,
@@ -33,7 +33,6 @@ from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlSocket, Observation, SessionHolder, Wanted
-from exporter.parse.proc import listening_unix_sockets
 
 # -- Sockets of a daemon -----------------------------------------------------------------------------------------------
 
@@ -237,9 +236,8 @@ class DaemonDirectory:
         if process is None:
             # No table of sockets is certain to be that of an unknown process's network namespace.
             return listener(location.pipe)[0]
-        own = {str(path / CONTROL_SOCKET) for path in (location.pipe.path, location.pipe.path.resolve())}
-        table = self._proc.unix_sockets(process.pid) or ""
-        return None if own.isdisjoint(listening_unix_sockets(table)) else True
+        paths = location.pipe.path, location.pipe.path.resolve()
+        return any(has_bound(self._proc, process.pid, str(path)) for path in paths) or None
 
 
 class DirectoryCollector:

@@ -30,7 +30,7 @@ from exporter.model.settings import (
     VISIBLE_DEVICES,
 )
 from exporter.parse.cgroup import parse_cgroup
-from exporter.parse.proc import MpsProgram, is_on_network, listening_unix_sockets, mps_program
+from exporter.parse.proc import MpsProgram, is_mps_name, is_on_network, listening_unix_sockets, mps_program
 
 # -- Control daemons among the running processes -----------------------------------------------------------------------
 
@@ -129,29 +129,25 @@ class ControlDaemons:
         self._known = {pid: self._known[pid] for pid in named if pid in self._known}
         self._others = {pid: self._others[pid] for pid in pids if pid in self._others}
         daemons = [program for pid in named if (program := self._cached(pid)) is not None and program.is_service]
-        # A script that waits for the daemon has the daemon's name and options, too.
-        parents = {identity_of(daemon.facts.parent) for daemon in daemons}
-        daemons = [
-            each for each in daemons if mps_program(each.facts.executable) or identity_of(each.facts) not in parents
-        ]
         return sorted(daemons, key=lambda daemon: (daemon.facts.started, daemon.pid))
 
     def _is_named(self, pid: int) -> bool:
-        """Return whether a process has the name of a program of MPS, or runs its file or has its argument 0."""
+        """Return whether a process runs a program of MPS, by its file or argument 0. A script has only the name."""
         name = self._proc.name(pid)
         if name is None or self._others.get(pid) == name:
             return False
         arguments, program = self._proc.arguments(pid), self._proc.program(pid)
-        if mps_program(program, name, *arguments[:1]) is not None:
+        if mps_program(program, *arguments[:1]) is not None:
             return True
-        if arguments or program is None:  # During an exec, only the arguments are missing.
+        # During an exec, only the arguments are missing. A script may then run the program of its own name.
+        if (arguments or program is None) and not is_mps_name(name):
             self._others[pid] = name
         return False
 
     def at(self, pid: int) -> ControlDaemon | None:
         """Return the control program with this PID; None if it is another program or no process. Raises OSError."""
         facts, arguments = self._proc.facts(pid), self._proc.arguments(pid)
-        if facts is None or mps_program(facts.executable, facts.command, *arguments[:1]) is not MpsProgram.CONTROL:
+        if facts is None or mps_program(facts.executable, *arguments[:1]) is not MpsProgram.CONTROL:
             return None
         pids = self._proc.namespaced_pids(pid) or (pid,)
         return ControlDaemon(
@@ -408,9 +404,9 @@ def _key(daemon: DaemonProcess) -> tuple[object, ...]:
     return daemon.pid, daemon.start_ticks, *exit_traces, daemon.foreign_owner, daemon.same_as, daemon.servers
 
 
-def has_bound(proc: Proc, daemon: ControlDaemon, path: str) -> bool:
+def has_bound(proc: Proc, daemon: int, path: str) -> bool:
     """Return whether a process in a daemon's network namespace listens on the control socket of this directory."""
-    table = listening_unix_sockets(proc.unix_sockets(daemon.pid) or "")
+    table = listening_unix_sockets(proc.unix_sockets(daemon) or "")
     return any(os.path.normpath(each) == os.path.normpath(f"{path}/{pipe_dir.CONTROL_SOCKET}") for each in table)
 
 

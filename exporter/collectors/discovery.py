@@ -402,7 +402,7 @@ class Discovery:
             return self._by_pid_file(daemon, known.values(), daemons)
         identity = None
         if files is None or pipe_dir.PRIVILEGED_SOCKET not in files.owners:
-            is_its_own = has_bound(self._proc, daemon, path)  # It was removed, with or without the directory.
+            is_its_own = has_bound(self._proc, daemon.pid, path)  # It was removed, with or without the directory.
         else:
             is_its_own, identity = socket_owner(files, [daemon]) is not None, files.identity
         # For a moment, the process that starts a daemon in the background (`-d`) looks like the daemon.
@@ -421,11 +421,11 @@ class Discovery:
         if location is not None:
             return location if location.name in self.named else replace(location, log=log)
         if same_paths if identity is None else Directory(pipe.path).identity() == identity:
-            return DaemonLocation(name=path, pipe=Directory(pipe.path), log=log)
+            return DaemonLocation(name=str(pipe.path), pipe=Directory(pipe.path), log=log)
         # Equal paths are distinguished by what outlives the daemon: its container, or its mount namespace.
         container = _CONTAINER.fullmatch(parse_cgroup(daemon.facts.cgroup or "").container or "")
         place = container[1] if container else self._proc.namespace(daemon.pid, "mnt") or daemon.pid
-        return DaemonLocation(name=f"{path}@{place}", pipe=pipe, log=log)
+        return DaemonLocation(name=f"{pipe.path}@{place}", pipe=pipe, log=log)
 
     def _by_pid_file(
         self, daemon: ControlDaemon, locations: Iterable[DaemonLocation], daemons: Sequence[ControlDaemon]

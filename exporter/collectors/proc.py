@@ -155,20 +155,20 @@ class Proc:
             if (parent_pid := self.parent_pid(pid)) and (parent_ticks := self.start_ticks(parent_pid)) is not None:
                 parent = ProcessIdentity(pid=parent_pid, start_ticks=parent_ticks)
             arguments = self._bytes(pid, "cmdline", _MAX_BYTES) or b""
-            with process.oneshot():
-                executable = _executable(process)
-                return ProcessReading(
-                    at=self._clock.now(),
-                    pid=pid,
-                    start_ticks=start_ticks,
-                    started=process.create_time(),
-                    uid=uid,
-                    user=_user_name(uid),
-                    command=stable_command(_encodable(process.name()), arguments, executable),
-                    executable=executable,
-                    cgroup=self.text(pid, "cgroup"),
-                    parent=parent,
-                )
+            # psutil would open paths, of which another user may have made one that hangs, and guess.
+            executable = (self.program(pid) or "").removesuffix(" (deleted)") or None
+            return ProcessReading(
+                at=self._clock.now(),
+                pid=pid,
+                start_ticks=start_ticks,
+                started=process.create_time(),
+                uid=uid,
+                user=_user_name(uid),
+                command=stable_command(_encodable(process.name()), arguments, executable),
+                executable=executable,
+                cgroup=self.text(pid, "cgroup"),
+                parent=parent,
+            )
         except (psutil.Error, OSError) as error:
             stat = self.text(pid, "stat")
             if self.is_unused(pid) or (stat is not None and proc.is_zombie(stat)):
@@ -415,14 +415,6 @@ def has_name(group: int) -> bool:
         return bool(grp.getgrgid(group))
     except (KeyError, OverflowError):
         return False
-
-
-def _executable(process: psutil.Process) -> str | None:
-    """Return the path of the executable. Needs ptrace."""
-    try:
-        return _encodable(process.exe()) or None
-    except (psutil.Error, OSError):
-        return None
 
 
 def _encodable(text: str) -> str:

@@ -152,9 +152,9 @@ def no_daemon(facts: Facts) -> Iterator[Finding]:
 
     Start a daemon. Enable its unit or name it in the configuration: then an alert reports its absence.
     """
-    known = facts.node.daemons.values()
-    runs = facts.daemons or any(mps_without_daemon(facts.node, facts.node.at))
-    if not runs and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
+    known, search = facts.node.daemons.values(), facts.node.sources.get(CollectorName.DISCOVERY)
+    may_run = facts.daemons or (search and search.problems) or any(mps_without_daemon(facts.node, facts.node.at))
+    if not may_run and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
         yield no_daemon.finding(commands=("systemctl enable --now nvidia-cuda-mps", _START))
 
 
@@ -174,8 +174,7 @@ def daemon_not_expected(facts: Facts) -> Iterator[Finding]:
     Enable its unit, or name it in the configuration. A job's own daemon needs nothing.
     """
     for daemon, each in facts.running():
-        in_container = daemon.name != daemon.pipe_directory
-        if daemon.discovered and not daemon.declared.expected and not in_container:
+        if daemon.discovered and not daemon.declared.expected and not daemon.is_apart:
             yield daemon_not_expected.finding(
                 daemon_label(each), commands=("[[daemons]]", config_line("pipe_directory", daemon.pipe_directory))
             )

@@ -22,7 +22,7 @@ from exporter.state.devices import (
     gpus_by_ordinal,
     is_from_volta,
     serves_gpu,
-    serves_user,
+    serves_process,
     serving_daemons,
 )
 from exporter.state.limits import BEFORE_VOLTA
@@ -75,7 +75,7 @@ def compute_mode(facts: Facts) -> Iterator[Finding]:
                 rated=Severity.CRITICAL,
             )
         elif gpu.reading.compute_mode == "default" and any(
-            serves_user(each, None) for each in serving_daemons(facts.node, gpu.reading)
+            serves_process(facts.node, each, None) for each in serving_daemons(facts.node, gpu.reading)
         ):
             # The mode would lock out all users but that of a private daemon.
             count = len(gpu.bypassing)

@@ -128,9 +128,10 @@ def bypassing(facts: Facts) -> Iterator[tuple[Daemon, DaemonFacts, ProcessFacts,
     for gpu in facts.node.gpus.values():
         label = printable(gpu_name(facts.node, gpu.reading.gpu))
         for process in (facts.processes[pid] for pid in gpu.bypassing if pid in facts.processes):
-            running = facts.daemons_of(gpu.bypassing_processes[process.pid].daemon or "")
-            if running and running[0].process.pipe is not None and process.variables is not None:
-                yield facts.node.daemons[running[0].name], running[0], process, label
+            daemon = facts.node.daemons.get(gpu.bypassing_processes[process.pid].daemon or "")
+            running = () if daemon is None or daemon.has_lost_directory else facts.daemons_of(daemon.name)
+            if daemon and running and running[0].process.pipe is not None and process.variables is not None:
+                yield daemon, running[0], process, label
 
 
 def _connecting(facts: Facts) -> Iterator[tuple[DaemonFacts, ProcessFacts]]:

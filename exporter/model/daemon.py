@@ -340,6 +340,11 @@ class Daemon:
         return self.declared.by is NamedBy.DISCOVERED
 
     @property
+    def is_apart(self) -> bool:
+        """Whether its pipe directory is in a container: `collectors/discovery.py` adds the container to its name."""
+        return self.discovered and "@" in self.name and self.name != self.pipe_directory
+
+    @property
     def ended(self) -> bool:
         """Whether the daemon was lost or stopped."""
         return self.state in (DaemonState.DOWN, DaemonState.STOPPED)

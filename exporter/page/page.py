@@ -92,7 +92,7 @@ def sentence(document: StatusDocument) -> str:
         return f"{_capitalized(document.findings[0].text)}."
     if document.daemons:
         return "No problem is known."
-    return "No MPS control daemon runs here, and none is expected."
+    return "No MPS control daemon is known, and none is expected."
 
 
 def _capitalized(words: str) -> str:

@@ -65,7 +65,8 @@ def stable_command(name: str, arguments: bytes, program: str | None) -> str:
     """
     title, executable = arguments.rstrip(b"\0"), (program or "").rpartition("/")[2].removesuffix(_DELETED)
     is_padded = b"\0" not in title and len(arguments) - len(title) > 1
-    if executable.startswith(name) or not (is_padded or _TITLE.search(name)):
+    is_alone = bool(executable) and title.decode(errors="replace") == name
+    if executable.startswith(name) or not (is_padded or is_alone or _TITLE.search(name)):
         return name
     word = _WORD.match(name)
     first = "" if word is None or word[0] == executable else word[0]
@@ -271,8 +272,8 @@ def group_ids(text: str) -> frozenset[int]:
 
 
 _ON_NETWORK = re.compile(
-    r"(fuse\.)?(9p|afs|beegfs|ceph|cifs|gfs2|gluster|gpfs|juicefs|lustre|mmfs|moosefs|nfs|ocfs2|orangefs|panfs|pvfs2|smb"
-    r"|sshfs|virtiofs|wekafs)"
+    r"(fuse\.)?(9p|afs|beegfs|ceph|cifs|gfs2|gluster|gpfs|juicefs|lustre|mfs|mmfs|moosefs|nfs|ocfs2|orangefs|panfs|pvfs2"
+    r"|smb|sshfs|virtiofs|wekafs)"
 )
 
 

@@ -171,12 +171,17 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
             since[pid] = min(seen, since.get(pid, seen))
     bypassed = {pid: gpu.bypassing_processes[pid].daemon or "" for gpu in gpus.values() for pid in gpu.bypassing}
     daemons = [node.daemons[name] for name in dict.fromkeys(bypassed.values()) if name in node.daemons]
+    # With a directory that was removed, or is another daemon's, a process would not reach the daemon.
+    reachable = {each.name: each for each in daemons if not each.has_lost_directory}
+    cause = DaemonProblem.DIRECTORY_LOST if len(reachable) < len(daemons) else DaemonProblem.DAEMON_DOWN
+    follows = len(reachable) < len(daemons) or any(each.ended for each in daemons)
     remedy, steps = NodeProblem.PROCESS_BYPASSING.definition.remedy, list[ManualStep]()
-    for daemon in daemons[:MOST_COMMANDS]:
+    for daemon in list(reachable.values())[:MOST_COMMANDS]:
         those = [described(node, pid) for pid, name in bypassed.items() if name == daemon.name]
         text = remedy if len(daemons) == 1 else f"{remedy} These are {listed(those, MOST_NAMED)}."
         steps.append(ManualStep(text=text, commands=known(command_to_set(PIPE_DIRECTORY, daemon.pipe_directory))))
-    rerun = step_to_rerun(node, places, "If their units, pods or jobs set the variable, restart these.")
+    restartable = [pid for pid, name in bypassed.items() if name in reachable]
+    rerun = step_to_rerun(node, restartable, "If their units, pods or jobs set the variable, restart these.")
     yield Finding(
         NodeProblem.PROCESS_BYPASSING,
         at=at,
@@ -194,7 +199,7 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
             for pid, on in places.items()
         ),
         outlook="They do not change to MPS while they run.",
-        follows=DaemonProblem.DAEMON_DOWN.definition.label if any(each.ended for each in daemons) else None,
+        follows=cause.definition.label if follows else None,
         steps=(
             ManualStep(text="Find out why they bypass MPS.", commands=(DOCTOR,)),
             *steps,

@@ -374,10 +374,8 @@ def known(*commands: str | None) -> tuple[str, ...]:
 
 
 def _in_container(daemon: Daemon) -> bool:
-    """Return whether the daemon runs in a container; `collectors/discovery.py` then adds its location to its name."""
-    return daemon.runtime.in_foreign_namespace or (
-        daemon.discovered and daemon.name.startswith(f"{daemon.pipe_directory}@")
-    )
+    """Return whether the daemon runs in a container."""
+    return daemon.runtime.in_foreign_namespace or daemon.is_apart
 
 
 def _line(text: str) -> str | None:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from exporter.model.daemon import ClaimKind, Daemon, with_runtime
 from exporter.model.node import Node
-from exporter.model.observation import GpuReading, GpuUuid
+from exporter.model.observation import DaemonProcess, GpuReading, GpuUuid, ProcessReading
 from exporter.parse.control_reply import DEVICE_QUERY
 from exporter.parse.kernel_log import parse_bus_id
 from exporter.parse.mps_variables import has_ordinals, names_device, visible_device_entries, visible_gpu_uuids
+from exporter.state.processes import cgroup_of
 
 VOLTA = 7  # The major compute capability of Volta.
 MOST_DEVICES = 64  # No machine has more. Log lines and replies about further devices are ignored.
@@ -77,12 +78,24 @@ def with_contexts(daemon: Daemon, reading: GpuReading) -> Daemon:
     return with_runtime(daemon, seen_on=daemon.runtime.seen_on | {reading.gpu})
 
 
-def serves_user(daemon: Daemon, uid: int | None) -> bool:
-    """Return whether the daemon certainly serves a user: root's serves all who can enter its pipe directory."""
-    process = daemon.runtime.last_process
-    owner = daemon.declared.owner if process is None or process.uid is None else process.uid
-    only = owner or (None if process is None else process.entered_by)
+def serves_process(node: Node, daemon: Daemon, process: ProcessReading | None) -> bool:
+    """Return whether the daemon certainly serves a process: root's serves all who can enter its pipe directory.
+
+    A directory in a container is certain to be in the pods and containers of the daemon and of its clients only.
+    """
+    own, uid = daemon.runtime.last_process, None if process is None else process.uid
+    if daemon.is_apart and (place := _pod_or_container(own)):
+        clients = map(node.processes.get, daemon.clients)
+        if _pod_or_container(process) not in (place, *filter(None, map(_pod_or_container, clients))):
+            return False
+    owner = daemon.declared.owner if own is None or own.uid is None else own.uid
+    only = owner or (None if own is None else own.entered_by)
     return only is None or uid == only or (uid == 0 and not owner)
+
+
+def _pod_or_container(process: ProcessReading | DaemonProcess | None) -> str | None:
+    member = cgroup_of(process)
+    return member.pod_uid or member.container
 
 
 def is_from_volta(gpu: GpuReading) -> bool | None:
@@ -105,7 +118,9 @@ def _is_visible(node: Node, daemon: Daemon, gpu: GpuReading) -> bool | None:
     visible = daemon.runtime.visible_devices
     if gpu.mig is not None:
         older_name = f"MIG-{gpu.mig.parent}/{gpu.mig.gpu_instance}/{gpu.mig.compute_instance}"
-        return any(names_device(each, None, gpu.gpu, older_name) for each in visible_device_entries(visible or ""))
+        named = any(names_device(each, None, gpu.gpu, older_name) for each in visible_device_entries(visible or ""))
+        parent = node.gpus.get(gpu.mig.parent)
+        return named or (None if parent is None or _is_visible(node, daemon, parent.reading) is not False else False)
     uuids = {gpu.gpu, *(uuid for uuid, each in node.gpus.items() if each.reading.mig is None)}
     if len(uuids) == 1:
         return visible is None or bool(visible_gpu_uuids(visible, {gpu.gpu: gpu.index}))
@@ -122,7 +137,8 @@ def device_count(node: Node, daemon: Daemon) -> int:
         return min(max(daemon.runtime.devices) + 1, MOST_DEVICES)
     visible = daemon.runtime.visible_devices
     most = MOST_DEVICES if visible is None else min(MOST_DEVICES, len(visible_device_entries(visible)))
-    return min(sum(serves_gpu(node, daemon, gpu.reading) is not False for gpu in node.gpus.values()), most)
+    served = ((gpu.reading, serves_gpu(node, daemon, gpu.reading)) for gpu in node.gpus.values())
+    return min(sum(serves or (serves is None and reading.mig is None) for reading, serves in served), most)
 
 
 def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:

@@ -11,7 +11,7 @@ from exporter.model.observation import GpuProcess, GpuReading, SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.parse.proc import mps_program
-from exporter.state.devices import instances_of, serves_user, serving_daemons, with_contexts
+from exporter.state.devices import instances_of, serves_process, serving_daemons, with_contexts
 from exporter.state.xids import with_resets
 
 LEFT_REMEMBERED_SECONDS = 60.0  # How long it is remembered that a process has left NVML's MPS list.
@@ -271,8 +271,8 @@ def with_bypassing_processes(node: Node, daemons: Sequence[Daemon], gpu: Gpu) ->
     at, uuid = gpu.reading.at, gpu.reading.gpu
     for pid in _pids_outside_mps(node, gpu.reading):
         known = gpu.bypassing_processes.get(pid) or BypassingProcess(first_seen=at)
-        uid = node.processes[pid].uid if pid in node.processes else None
-        process = replace(known, daemon=next((each.name for each in daemons if serves_user(each, uid)), None))
+        served_by = (each.name for each in daemons if serves_process(node, each, node.processes.get(pid)))
+        process = replace(known, daemon=next(served_by, None))
         lasting = at - process.first_seen >= BYPASSING_AFTER_SECONDS
         # By the daemon's log, or from a later list, every server that started since then must be known.
         servers_known = all(
@@ -297,13 +297,9 @@ def _pids_outside_mps(node: Node, reading: GpuReading) -> list[int]:
         connections = daemon.connections
         of_mps.update(daemon.servers, connections.server_exited_at)
         of_mps.update(daemon.clients, connections.disconnected_at, connections.queued)
-    pids = (process.pid for process in reading.compute_processes or ())
-    return [pid for pid in pids if pid not in of_mps and not _is_mps_program(node, pid)]
-
-
-def _is_mps_program(node: Node, pid: int) -> bool:
-    process = node.processes.get(pid)
-    return process is not None and mps_program(process.executable or process.command) is not None
+    listed = {process.pid: node.processes.get(process.pid) for process in reading.compute_processes or ()}
+    of_mps.update(pid for pid, each in listed.items() if each and mps_program(each.executable or each.command))
+    return [pid for pid in listed if pid not in of_mps]
 
 
 def sharing_mode(node: Node, gpu: Gpu) -> SharingMode | None:

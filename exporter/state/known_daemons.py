@@ -79,24 +79,16 @@ def _source(found: DaemonFound) -> NamedBy:
 
 
 def _in_directory(node: Node, found: DaemonFound) -> Daemon | None:
-    if _in_container(found.daemon, found.pipe_directory, _source(found)):
+    if _source(found) is NamedBy.DISCOVERED and "@" in found.daemon and found.daemon != found.pipe_directory:
         return node.daemons.get(found.daemon)
-    directory = _normal(found.pipe_directory)
-    found_there = (each for each in node.daemons.values() if _normal(each.pipe_directory) == directory)
-    there = {
-        each.name: each for each in found_there if not _in_container(each.name, each.pipe_directory, each.declared.by)
-    }
+    directory, on_host = _normal(found.pipe_directory), (each for each in node.daemons.values() if not each.is_apart)
+    there = {each.name: each for each in on_host if _normal(each.pipe_directory) == directory}
     return there.get(found.daemon) or next(iter(there.values()), None)
 
 
 def _normal(path: str) -> str:
     """Return a normal path. On Linux, two slashes at the beginning are one, but not for `posixpath`."""
     return posixpath.normpath(path).replace("//", "/", 1)
-
-
-def _in_container(name: str, pipe_directory: str, by: NamedBy) -> bool:
-    """Return whether a discovered daemon is in a container: then its name has its path and its container."""
-    return by is NamedBy.DISCOVERED and "@" in name and name != pipe_directory
 
 
 def _declared(daemon: Daemon, found: DaemonFound, by: NamedBy) -> Daemon:

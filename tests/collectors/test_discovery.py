@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from exporter.collectors.daemon_processes import ControlDaemons
 from exporter.collectors.discovery import LONGEST_NAME, STARTUP_LOG, Declarations, Discovery, is_nameable, is_path
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.proc import Proc
+from exporter.collectors.thread import BoundedCalls
 from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.observation import DaemonFound
 from exporter.model.reason import Reason, ReasonCode
@@ -23,10 +25,16 @@ from exporter.parse.printable import LONGEST_TEXT, printable
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.containers import Container
-from tests.standin.mps import MpsStandIn, is_alive, wait_until
+from tests.standin.mps import PATIENCE_SECONDS, MpsStandIn, is_alive, wait_until
 from tests.tools import not_here
 
 NOBODY = 65534
+
+
+@pytest.fixture(autouse=True)
+def _patient_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, a call may take longer than the service waits for one that may hang."""
+    monkeypatch.setattr(discovery, "BoundedCalls", partial(BoundedCalls, PATIENCE_SECONDS))
 
 
 @pytest.fixture
@@ -454,6 +462,26 @@ def test_distinguishes_two_containers_with_the_same_path(create: Create, tmp_pat
         assert all(each.daemon.startswith(f"{tmp_path}/c/pipe@") for each in found)
         assert {location.process[0] for location in local.locations.values() if location.process} == pids
         assert all(location.namespace is not None for location in local.locations.values())
+
+
+def test_names_a_daemon_in_a_container_by_its_normal_path(create: Create, tmp_path: Path) -> None:
+    """By its name it is known to be in a container. Commands for the same path on the host are for another daemon."""
+    with Container(tmp_path / "c") as container:
+        pipe, logs = f"{tmp_path}/c/pipe", f"{tmp_path}/c/log"
+        container.run("mkdir", "-p", pipe, logs)
+        directories = {"CUDA_MPS_PIPE_DIRECTORY": f"{pipe}//", "CUDA_MPS_LOG_DIRECTORY": logs}
+        environment = container.mps.environment() | directories
+        container.start_program("nvidia-cuda-mps-control", "-d", environment=environment)
+        local = create()
+
+        def names() -> list[str]:
+            local.collect()
+            return list(local.locations)
+
+        wait_until(names, "the daemon")
+        (name,) = names()
+
+    assert name.startswith(f"{pipe}@")
 
 
 def test_keeps_name_and_pid_namespace_of_a_daemon_restarted_in_its_container(create: Create, tmp_path: Path) -> None:

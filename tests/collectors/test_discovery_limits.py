@@ -13,6 +13,7 @@ from exporter.collectors.daemon_processes import ControlDaemon, ControlDaemons
 from exporter.collectors.discovery import Candidate, Discovery, _owner, _subordinate_uids, admit, too_many
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.proc import Proc
+from exporter.collectors.thread import BoundedCalls
 from exporter.model.daemon import Daemon, DaemonState, Declaration, NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, ProcessReading
@@ -25,7 +26,7 @@ from tests.builders import AT, silence
 from tests.clocks import HandClock
 from tests.collectors.test_discovery import SHELL, imitation
 from tests.conftest import Starter
-from tests.standin.mps import wait_until
+from tests.standin.mps import PATIENCE_SECONDS, wait_until
 from tests.tools import not_here
 
 OTHER_USER = 65534
@@ -176,6 +177,7 @@ def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
 
     monkeypatch.setattr(ControlDaemons, "all", all_of_this_test)
     local = Discovery(patterns=(), proc=Path("/proc"), clock=(clock := HandClock()))
+    local._calls = BoundedCalls(PATIENCE_SECONDS)
     wait_until(lambda: {each.pid for each in fakes} <= {each.pid for each in local._daemons.all()}, "the fake daemons")
     for _ in range(2):
         clock.time += 10

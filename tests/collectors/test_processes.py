@@ -4,6 +4,7 @@ import contextlib
 import os
 import pwd
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -221,6 +222,8 @@ def test_a_title_that_continues_in_the_environment_is_no_variable(cmdline: bytes
         ("VLLM::EngineCor", b"VLLM::EngineCore_DP0" + bytes(9), "/opt/py/python3", "python3 VLLM"),
         ("worker-17", b"worker-17\0\0\0", "/usr/bin/python3.11", "python3.11 worker"),
         ("17", b"17\0\0\0", "/usr/bin/python3.11", "python3.11"),
+        ("worker-17", b"worker-17\0", "/usr/bin/perl", "perl worker"),
+        ("namd3", b"namd3\0", None, "namd3"),
         ("nginx: worker p", b"nginx: worker process\0", "/usr/sbin/nginx (deleted)", "nginx"),
         ("ray::IDLE", b"ray::IDLE\0\0", None, "ray"),
         ("::", b"::\0\0", None, "::"),
@@ -234,6 +237,22 @@ def test_a_command_has_only_what_is_stable_of_a_title(
     name: str, cmdline: bytes, program: str | None, command: str
 ) -> None:
     assert stable_command(name, cmdline, program) == command
+
+
+def test_the_path_of_a_removed_program_is_read_and_nothing_there_is_opened(
+    tmp_path: Path, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file system may hang."""
+    program, tried, stat = tmp_path / "train", list[str](), os.stat
+    shutil.copy(Path("/bin/sh").resolve(), program)
+    child = start([str(program), "-c", "read _"], stdin=subprocess.PIPE)
+    program.unlink()
+    monkeypatch.setattr(os, "stat", lambda path, **how: (tried.append(str(path)), stat(path, **how))[1])
+    facts = Proc(Path("/proc"), SystemClock()).facts(child.pid)
+
+    assert facts is not None
+    assert facts.executable == str(program)
+    assert not [path for path in tried if path.startswith(str(tmp_path))]
 
 
 def test_a_process_with_a_title_has_one_command_and_an_unknown_environment() -> None:

@@ -13,7 +13,7 @@ from exporter.doctor import CHECKS, examine, report_lines
 from exporter.doctor.facts import Area, ExporterProcess, Facts, LibcudaProbesFacts, NotExamined, Programs
 from exporter.doctor.readers import not_examined
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
-from exporter.model.node import Gpu
+from exporter.model.node import CollectorName, Gpu
 from exporter.model.observation import DaemonProcess, GpuProcess
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import (
@@ -29,7 +29,7 @@ from exporter.report.finding import Finding
 from exporter.report.problem import Severity
 from exporter.report.problems import DaemonProblem
 from exporter.report.text import counted, text_of
-from tests.builders import AT, CLIENT, CONTROL, GPU, OTHER_GPU, UNIT, failure, gpu_reading
+from tests.builders import AT, CLIENT, CONTROL, GPU, OTHER_GPU, UNIT, denied, failure, gpu_reading, look, reduced
 from tests.doctor.healthy import (
     ALL_RIGHTS,
     BYPASSING,
@@ -359,6 +359,13 @@ def test_problems_of_status_have_its_codes_and_commands() -> None:
     (finding,) = found(ended())
     assert (finding.problem, finding.daemon) == (DaemonProblem.DAEMON_DOWN, DAEMON)
     assert finding.steps[0].commands == (f"systemctl restart {UNIT}",)
+
+
+def test_a_search_that_failed_does_not_show_that_no_daemon_runs() -> None:
+    facts = without_daemons()
+    failed = reduced(look(CollectorName.DISCOVERY, problem=denied("/proc")), start=facts.node).node
+
+    assert "no_daemon" not in {finding.problem.code for finding in found(replace(facts, node=failed))}
 
 
 def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:

@@ -28,7 +28,7 @@ from tests.page.inputs import (
 
 EXPECTED = {
     "idle": ("Well", "No problem is known.", "", ()),
-    "no_daemon": ("Well", "No MPS control daemon runs here, and none is expected.", "", ()),
+    "no_daemon": ("Well", "No MPS control daemon is known, and none is expected.", "", ()),
     "nothing_collected": ("Not known yet", "The exporter has not collected anything yet.", "Wait a few seconds.", ()),
     "busy": (
         "Warning",

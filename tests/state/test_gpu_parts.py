@@ -180,6 +180,7 @@ def test_a_daemon_serves_the_instance_that_it_names(subtests: pytest.Subtests) -
         (FIRST[:20], {FIRST}),
         (f"MIG-{GPU}/1/0", {FIRST}),
         (f"MIG-{GPU}/9/0", set()),
+        ("-1", set()),
         ("0", {GPU}),
         (GPU, {GPU}),
         (None, {GPU}),
@@ -198,7 +199,12 @@ def test_a_daemon_serves_the_instance_that_it_names(subtests: pytest.Subtests) -
                 start=node,
             ).node
             daemon = present.daemons[daemon.name]
-            assert {uuid for uuid, gpu in present.gpus.items() if serves_gpu(present, daemon, gpu.reading)} == served
+            serves = {uuid: serves_gpu(present, daemon, gpu.reading) for uuid, gpu in present.gpus.items()}
+            assert {uuid for uuid, gpu in serves.items() if gpu} == served
+            assert {uuid for uuid, gpu in serves.items() if gpu is None} == (
+                {FIRST, SECOND} if GPU in served else set()
+            )
+            assert device_count(present, daemon) == len(served)
 
 
 def test_the_daemons_own_list_names_instances() -> None:

@@ -574,6 +574,27 @@ def test_each_process_is_told_the_directory_of_the_daemon_that_serves_it() -> No
     assert by(present, "cuda_mps_bypassing_processes", "daemon") == {DAEMON: 1, "/run/root": 1}
 
 
+def pod(number: int) -> str:
+    """The cgroup of a container of a pod."""
+    uid = f"{number:08d}_2222_3333_4444_555555555555"
+    return f"0::/kubepods.slice/kubepods-pod{uid}.slice/cri-containerd-{number:064x}.scope"
+
+
+@pytest.mark.parametrize(
+    ("place", "served"), [(pod(1), True), (pod(2), True), (pod(3), False), ("0::/x.service", False)]
+)
+def test_a_daemon_with_a_directory_in_a_pod_serves_that_pod_and_those_of_its_clients(place: str, served: bool) -> None:
+    """No other process can open the directory, although root runs the daemon. The path may be another one there."""
+    name = f"{DAEMON}@0123456789ab"
+    found = DaemonFound(at=AT, daemon=name, pipe_directory=DAEMON, log_directory="", by="discovered")
+    running = replace(daemon_process(daemon=name), uid=0, cgroup=pod(1))
+    of_client, beside = (replace(process(pid), cgroup=of) for pid, of in ((CLIENT, pod(2)), (BYPASSING, place)))
+    listed = at_work(CLIENT, daemon=name), replace(has(GPU), daemon=name)
+    result = reduced(found, running, *listed[0], listed[1], of_client, beside, *on_both(5, 7), start=Node())
+    assert bypassing(result.node) == {GPU: (BYPASSING,) if served else ()}
+    assert result.node.gpus[GPU].outside == (BYPASSING,)
+
+
 def test_a_list_of_devices_corrects_bypassing_processes() -> None:
     result = reduced(*at_work(CLIENT), *on_both(5, 7), has(GPU, at=AT + 8), *on_both(9))
     assert {uuid: gpu.bypassing for uuid, gpu in result.node.gpus.items()} == {GPU: (BYPASSING,), OTHER_GPU: ()}
