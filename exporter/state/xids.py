@@ -160,13 +160,15 @@ def unresolved(node: Node) -> Iterator[Quarantine]:
     """Yield the Xids of hardware that are a problem now and not in quarantine: of a GPU, one that needs an action."""
     found = [each for each in of_hardware(node) if not is_in_quarantine(node, each.gpu)]
     urgent = sorted((each for each in found if each.action), key=lambda each: (each.action, -each.xid))
-    yield from {each.gpu: each for each in urgent}.values()
+    of_whole = {devices.whole_gpu(node, each.gpu): each for each in urgent}
+    yield from (replace(each, gpu=gpu) for gpu, each in of_whole.items())
     yield from (each for each in found if not each.action and node.at - each.at < HARDWARE_SECONDS)
 
 
 def is_in_quarantine(node: Node, gpu: str) -> bool:
-    """Return whether a daemon is in quarantine for this GPU."""
-    return any(watch.quarantine is not None and watch.quarantine.gpu == gpu for watch in node.watches.values())
+    """Return whether a daemon is in quarantine for this GPU, or for the GPU of this MIG instance."""
+    of_watches = (watch.quarantine for watch in node.watches.values())
+    return any(each is not None and each.gpu == devices.whole_gpu(node, gpu) for each in of_watches)
 
 
 def _add_report(xids: Xids, report: XidReport) -> Xids:

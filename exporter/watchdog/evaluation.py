@@ -53,6 +53,7 @@ def quarantine(context: Context) -> Evaluated:
     found = max(of_daemon, key=lambda each: each.at, default=None)
     if found is None:
         return watch, ()
+    found = replace(found, gpu=devices.whole_gpu(context.node, found.gpu))
     event = context.event(EventName.DAEMON_QUARANTINED, gpu=found.gpu, xid=found.xid, reason=_need(found))
     return replace(watch, quarantine=found), (event,)
 

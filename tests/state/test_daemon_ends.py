@@ -426,10 +426,23 @@ def test_waits_for_systemd_only_briefly() -> None:
     assert ended(for_=lifecycle.SYSTEMD_SECONDS + 0.1) == LOST_UNIT
 
 
-def test_a_unit_state_from_before_the_end_proves_nothing() -> None:
-    """The daemon was started outside its unit, which never ran."""
-    idle = reduced(unit_state("inactive", at=ENDS - 1), start=running_in_unit()).node
-    assert ended(start=idle) == LOST_UNIT
+@pytest.mark.parametrize("restart", ["on-failure", "always"])
+def test_an_operator_restarts_a_unit_that_stops_before_its_daemon_ends(restart: str) -> None:
+    """As that of a daemon that hangs: its stop takes some seconds, and its next start less than one."""
+    stopping = unit_state("deactivating", at=ENDS - 1.9, sub="stop-sigterm", restart=restart)
+    again = (unit_state("active", at=ENDS + 0.3, restart=restart), daemon_process(700, at=ENDS + 0.4))
+    assert ended(*again, start=reduced(stopping, start=running_in_unit()).node) == STOPPED_UNIT
+
+
+def test_a_unit_state_from_before_the_end_proves_nothing(subtests: pytest.Subtests) -> None:
+    """The daemon was started outside its unit, which never ran, or which an operator stopped long ago."""
+    for before in [
+        unit_state("inactive", at=ENDS - 1),
+        unit_state("deactivating", at=ENDS - 60),
+        unit_state("deactivating", at=ENDS - 1, result="timeout"),
+    ]:
+        with subtests.test(state=before):
+            assert ended(start=reduced(before, start=running_in_unit()).node) == LOST_UNIT
 
 
 @pytest.mark.parametrize(
