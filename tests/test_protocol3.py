@@ -42,12 +42,16 @@ def test_reports_clients_states_limits_and_logs(
     exporter.shows(1, "cuda_mps_bypassing_processes")
     name = f"{server_name(0)}/server.log"
     exporter.shows(1, "cuda_mps_exporter_log_followed", file=name)
-    eventually(lambda: (mps.log_directory / name).read_text().index("is ACTIVE"))
+    eventually(lambda: _has_logged(mps.log_directory / name, "is ACTIVE"))
 
     mps.disconnect(clients[0])
     nvml.write([on_the_gpu(dict.fromkeys(clients[1:], 512), mps)])
     exporter.shows(2, "cuda_mps_client_info")
     assert exporter.value("cuda_mps_exporter_replies_unrecognized_total") == 0
+
+
+def _has_logged(log: Path, text: str) -> None:
+    assert text in log.read_text()
 
 
 def test_a_command_line_cannot_forge_a_client(
