@@ -247,10 +247,8 @@ def prune_identities(node: Node) -> Node:
     """Remove the identities of workloads without processes, usage and counts."""
     totals = node.usage_totals
     present = {*totals.last_used_at, *node.accounts, *map(workload_of, node.processes.values())}
-    if totals.identities.keys() <= present:
-        return node
     identities = {workload: each for workload, each in totals.identities.items() if workload in present}
-    return replace(node, usage_totals=replace(totals, identities=identities))
+    return updated(node, usage_totals=updated(totals, identities=identities))
 
 
 def prune_workload_counts(node: Node) -> Node:
@@ -361,10 +359,8 @@ def state_read(node: Node, state: ProcessState) -> Node:
     if known is not None and known.start_ticks == state.start_ticks:
         ended = known.children_page_faults is not None and known.children_page_faults != state.children_page_faults
         ended_at = state.at if ended else known.child_ended_at
-        if known.state == state.state:
-            state = replace(known, children_page_faults=state.children_page_faults, child_ended_at=ended_at)
-        else:
-            state = replace(state, child_ended_at=ended_at)
+        latest = known if known.state == state.state else state
+        state = replace(latest, children_page_faults=state.children_page_faults, child_ended_at=ended_at)
     return node if state == known else replace(node, states={**node.states, state.pid: state})
 
 

@@ -91,8 +91,7 @@ def apply_list(step: Step, at: float, asked_at: float, server: int, pids: tuple[
     """
     daemon, listed = step.daemon, frozenset(pids)
     if complete and server in daemon.servers:
-        known = replace(daemon.servers[server], clients_known=True)
-        step.daemon = replace(daemon, servers={**daemon.servers, server: known})
+        step.daemon = with_server(daemon, replace(daemon.servers[server], clients_known=True))
     clients = daemon.clients.items() if complete else ()
     older = (pid for pid, each in clients if each.server == server and each.connected_at < asked_at - FRESH_SECONDS)
     missing = [pid for pid in older if pid not in listed]

@@ -125,11 +125,8 @@ def _instance(node: Node, gpu: GpuUuid | None, gpu_instance: int | None, number:
 
 
 def _with_recovery_action(xids: Xids, gpu: GpuUuid, at: float, action: str | None) -> Xids:
-    known = xids.recovery_actions
-    if gpu not in known and len(known) >= MAX_GPUS:
-        return xids
-    actions = {other: each for other, each in known.items() if other != gpu}
-    if action is not None:
+    actions = {other: each for other, each in xids.recovery_actions.items() if other != gpu}
+    if action is not None and len(actions) < MAX_GPUS:
         actions[gpu] = RecoveryAction(at=at, action=action)
     return replace(xids, recovery_actions=actions)
 
@@ -159,9 +156,8 @@ def of_hardware(node: Node) -> Iterator[Quarantine]:
 def unresolved(node: Node) -> Iterator[Quarantine]:
     """Yield the Xids of hardware that are a problem now and not in quarantine: of a GPU, one that needs an action."""
     found = [each for each in of_hardware(node) if not is_in_quarantine(node, each.gpu)]
-    urgent = sorted((each for each in found if each.action), key=lambda each: (each.action, -each.xid))
-    of_whole = {devices.whole_gpu(node, each.gpu): each for each in urgent}
-    yield from (replace(each, gpu=gpu) for gpu, each in of_whole.items())
+    urgent = (replace(each, gpu=devices.whole_gpu(node, each.gpu)) for each in found if each.action)
+    yield from {each.gpu: each for each in sorted(urgent, key=lambda each: (each.action, -each.xid))}.values()
     yield from (each for each in found if not each.action and node.at - each.at < HARDWARE_SECONDS)
 
 

@@ -322,8 +322,7 @@ def _apply(context: Context, decided: Decision) -> _DaemonEvaluation:
         case None:
             watch = context.watch
             if context.condition is Condition.WELL:
-                watch = updated(watch, backoff_for=None, not_before=None, last_planned=None)
-                watch = updated(watch, reason=None, last_action=None, problem=None)
+                watch = watch.settled()
             phase = WatchdogPhase.IDLE if watch.circuit_opened_at is None else WatchdogPhase.CIRCUIT_OPEN
             return updated(watch, phase=phase), (), None
 

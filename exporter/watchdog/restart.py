@@ -379,20 +379,7 @@ def resume(node: Node, resumed: Resumed) -> tuple[Node, tuple[Event, ...]]:
     if before.quarantine is not None:
         gpus.add(before.quarantine.gpu)
         events += (Event(at=at, event=EventName.DAEMON_RELEASED, daemon=name, xid=before.quarantine.xid),)
-    watch = replace(
-        watch,
-        resumed_at=at,
-        quarantine=None,
-        state_lost_at=None,
-        restarts=(),
-        failures=0,
-        not_before=None,
-        backoff_for=None,
-        last_planned=None,
-        reason=None,
-        last_action=None,
-        problem=None,
-    )
+    watch = replace(watch.settled(), resumed_at=at, quarantine=None, state_lost_at=None, restarts=(), failures=0)
     node = xids.with_resets(node, gpus, at)
     return replace(node, watches={**node.watches, name: watch}), events
 

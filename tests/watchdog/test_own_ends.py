@@ -145,7 +145,7 @@ def test_an_end_long_after_sigkill_is_no_loss() -> None:
 
 
 def test_an_end_while_systemd_still_stops_the_unit_is_no_loss_and_no_operators_stop() -> None:
-    """A unit may give the daemon longer to stop than the watchdog waits. It is started again, also if that fails once."""
+    """A unit may give the daemon longer to stop than the watchdog waits. If it then fails, the watchdog starts it."""
     post = hung_by_unit()
     post.observe(unit("deactivating", at=post.at + 1, sub="stop-sigterm"))
     post.finish_action(problem=Reason(ReasonCode.UNIT_TIMED_OUT, unit=UNIT, seconds=100))
