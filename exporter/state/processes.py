@@ -406,8 +406,6 @@ _RESTARTED_AFTER_TIMEOUT = ("always", "on-failure", "on-abnormal")
 _STOP_SECONDS = 1.0
 """A unit that systemd restarts, for example by RestartForceExitStatus=, stops in less time (measured, systemd 252)."""
 
-_SEEN_SECONDS = 5.0  # A state from longer before the end of a daemon shows nothing about it. It is read every 2 s.
-
 _ABOUT_TO_RESTART = "failed-before-auto-restart"  # Short state before a restart, from systemd 254 on.
 
 
@@ -425,13 +423,10 @@ def unit_of(node: Node, daemon: Daemon) -> UnitState | None:
 
 def was_unit_stopped(unit: UnitState | None, ended_at: float) -> bool:
     """Return whether an operator stopped the unit, and with it the daemon that ended at that time."""
-    if unit is None:
+    if unit is None or unit.at <= ended_at:
         return False
-    stopping, waited = (unit.active, unit.result) == ("deactivating", "success"), unit.at - ended_at
-    if waited <= 0:
-        return stopping and waited > -_SEEN_SECONDS  # It was stopping while the daemon still ran.
-    not_restarted = stopping and unit.restart not in _ALWAYS_RESTARTED
-    return is_unit_stopped(unit) or (not_restarted and waited > _STOP_SECONDS)
+    not_restarted = is_unit_stopping(unit) and unit.restart not in _ALWAYS_RESTARTED
+    return is_unit_stopped(unit) or (not_restarted and unit.at - ended_at > _STOP_SECONDS)
 
 
 def is_unit_stopped(unit: UnitState) -> bool:
@@ -441,9 +436,9 @@ def is_unit_stopped(unit: UnitState) -> bool:
     return stopped or (killed and unit.restart in _RESTARTED_AFTER_TIMEOUT)
 
 
-def is_unit_stopping(unit: UnitState | None, ended_at: float) -> bool:
-    """Return whether the unit was stopping after that time, without a failure so far."""
-    return unit is not None and unit.at > ended_at and (unit.active, unit.result) == ("deactivating", "success")
+def is_unit_stopping(unit: UnitState | None) -> bool:
+    """Return whether the unit was stopping, without a failure so far."""
+    return unit is not None and (unit.active, unit.result) == ("deactivating", "success")
 
 
 def may_unit_change(unit: UnitState | None, ended_at: float) -> bool:

@@ -275,9 +275,8 @@ def enter_state(step: Step, at: float, pid: int, state: ServerState) -> None:
     if server is None:
         return
     before = server.state
-    server = replace(server, fault_suspected_at=None, state=state)
-    if state is not ServerState.FAULT:
-        server = replace(server, devices_to_reset=None)
+    to_reset = server.devices_to_reset if state is ServerState.FAULT else None
+    server = replace(server, fault_suspected_at=None, state=state, devices_to_reset=to_reset)
     if before is state:
         step.daemon = with_server(step.daemon, server)
         return
