@@ -82,8 +82,7 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
     located = kernel_log.parse_gpu_address(message)
     if located is not None:
         return _with_address(node, *located)
-    xids = node.xids
-    error, lost = kernel_log.parse_xid(message), kernel_log.parse_lost_gpu(message)
+    xids, error, lost = node.xids, kernel_log.parse_xid(message), kernel_log.parse_lost_gpu(message)
     recent = ((each.number, each.bus_id) for each in xids.recent if record.at - each.at <= PAIR_SECONDS)
     if error is None and lost is not None and (kernel_log.LOST_GPU_XID, lost) not in recent:
         # The GPU has fallen off the bus, and the driver has not just reported that Xid.
