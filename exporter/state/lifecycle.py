@@ -298,8 +298,8 @@ def explain_end(
         return
     delay = SYSTEMD_SECONDS if processes.may_unit_change(unit, ended_at) else LOG_SECONDS
     # A unit that was stopping while its daemon still ran is stopped, or restarted, by an operator.
-    stopping = processes.is_unit_stopping(unit)
-    before = daemon.lifecycle.stopped_by_unit or (stopping and unit is not None and unit.at <= ended_at)
+    stopping, age = processes.is_unit_stopping(unit), -1.0 if unit is None else ended_at - unit.at
+    before = daemon.lifecycle.stopped_by_unit or (stopping and 0.0 <= age <= UNIT_STOPPING_SECONDS)
     if stopping or before:
         delay = UNIT_STOPPING_SECONDS
     waited = force or (workload_ended is False and at - ended_at >= delay)

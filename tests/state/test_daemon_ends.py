@@ -439,9 +439,13 @@ def test_an_operator_restarts_a_unit_that_stops_before_its_daemon_ends(restart: 
 
 
 def test_a_unit_state_from_before_the_end_proves_nothing(subtests: pytest.Subtests) -> None:
-    """The daemon was started outside its unit, which never ran, or the unit stopped because of a failure."""
+    """The daemon was started outside its unit, which never ran, or which stopped long ago or because of a failure."""
     again = (unit_state("active", at=ENDS + 0.3), daemon_process(700, at=ENDS + 0.4))
-    for before in [unit_state("inactive", at=ENDS - 1), unit_state("deactivating", at=ENDS - 1, result="timeout")]:
+    for before in [
+        unit_state("inactive", at=ENDS - 1),
+        unit_state("deactivating", at=ENDS - 60),
+        unit_state("deactivating", at=ENDS - 1, result="timeout"),
+    ]:
         with subtests.test(state=before):
             assert ended(*again, start=reduced(before, start=running_in_unit()).node) == LOST_UNIT
 
