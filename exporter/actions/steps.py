@@ -207,7 +207,7 @@ def _is_meant(step: EndProcess, facts: ProcessReading, pipe: Directory, proc: Pr
 
 # -- Units and start commands ------------------------------------------------------------------------------------------
 
-RESTART_UNIT_SECONDS = 75.0  # systemd gives a daemon that hangs its TimeoutStopSec= before it kills it
+RESTART_UNIT_SECONDS = 100.0  # systemd gives a daemon that hangs its TimeoutStopSec=, 90 s by default, then kills it
 
 _UNIT_PROBLEMS = {
     ReasonCode.UNIT_NOT_PERMITTED: (

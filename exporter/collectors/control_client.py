@@ -253,9 +253,10 @@ class ControlClient:
         def may_be_refused(reply: ControlReply) -> bool:
             doubtful = expects_output and is_empty_answer(reply)
             answer = self._send_once(control_reply.DEFAULT_THREADS) if doubtful else reply
-            if query_outcome(answer) is QueryOutcome.REFUSED:
+            outcome = query_outcome(answer)
+            if outcome is QueryOutcome.REFUSED or (doubtful and outcome is not QueryOutcome.ANSWERED):
                 refused.append(answer)
-                return True
+                return outcome is QueryOutcome.REFUSED
             if doubtful:
                 refused.clear()
             return is_empty_answer(reply) and bool(refused)

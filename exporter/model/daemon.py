@@ -233,6 +233,7 @@ class Lifecycle:
     quit_traces: bool = False  # Whether the pipe directory is in the state that a `quit` produces.
     unexplained_end_at: float | None = None
     """When the daemon ended, until the reason is decided. Another daemon may already run there."""
+    stopped_by_unit: bool = False  # Whether its unit was stopping before that, so that an operator may restart it.
     clients_at_end: frozenset[int] | None = None
     """PIDs of the clients that were connected or waited when the daemon ended; None if not all were known."""
     process_at_end: DaemonProcess | None = None  # The process that ended then.

@@ -10,6 +10,7 @@ from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import DaemonProcess
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
+from exporter.model.values import updated
 
 
 class Condition(StrEnum):
@@ -216,6 +217,11 @@ class WatchdogState:
     process: DaemonProcess | None = None
     children: tuple[ProcessIdentity, ...] = ()
     unit_restarts: int | None = None
+
+    def settled(self) -> "WatchdogState":
+        """Return the state once a problem is over: without what was planned, awaited or done because of it."""
+        watch = updated(self, backoff_for=None, not_before=None, last_planned=None)
+        return updated(watch, reason=None, last_action=None, problem=None)
 
     def restarts_process(self, process: DaemonProcess | None) -> bool:
         """Return whether the watchdog is ending this process of the daemon, to start another one."""

@@ -36,6 +36,12 @@ def instances_of(node: Node, uuid: GpuUuid) -> tuple[GpuUuid, ...]:
     return tuple(each for each, gpu in node.gpus.items() if gpu.reading.mig and gpu.reading.mig.parent == uuid)
 
 
+def whole_gpu(node: Node, uuid: GpuUuid) -> GpuUuid:
+    """Return the GPU of a MIG instance, and any other GPU as it is. Only the whole GPU can be reset."""
+    mig = node.gpus[uuid].reading.mig if uuid in node.gpus else None
+    return uuid if mig is None else mig.parent
+
+
 def physical_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> GpuUuid | None:
     """Return the GPU of one of the daemon's devices, which may be an MLOPart device; None if it is unknown."""
     if uuid in node.gpus:

@@ -299,7 +299,10 @@ def explain_end(
         step.report(ended_at, EventName.DAEMON_STOPPED, reason=StopReason.WATCHDOG)
         return
     delay = SYSTEMD_SECONDS if processes.may_unit_change(unit, ended_at) else LOG_SECONDS
-    if processes.is_unit_stopping(unit, ended_at):
+    # A unit that was stopping while its daemon still ran is stopped, or restarted, by an operator.
+    stopping, age = processes.is_unit_stopping(unit), -1.0 if unit is None else ended_at - unit.at
+    before = daemon.lifecycle.stopped_by_unit or (stopping and 0.0 <= age <= UNIT_STOPPING_SECONDS)
+    if stopping or before:
         delay = UNIT_STOPPING_SECONDS
     waited = force or (workload_ended is False and at - ended_at >= delay)
     # NVIDIA's DRA driver removes the directory of a claim that was released. A crash leaves the pid file.
@@ -307,13 +310,16 @@ def explain_end(
     quit_or_stopped = (
         _is_recent(daemon.lifecycle.quit_at, ended_at)
         or processes.was_unit_stopped(unit, ended_at)
+        or (before and daemon.state is not DaemonState.DOWN)
         or released
         or _was_quit(daemon, ended_at, waited=waited)
     )
     stopped = quit_or_stopped or workload_ended is True
     if not stopped and not waited:
+        if before and not daemon.lifecycle.stopped_by_unit:
+            step.daemon = with_lifecycle(daemon, stopped_by_unit=True)
         return
-    daemon = with_lifecycle(daemon, unexplained_end_at=None, quit_claimed_at=None)
+    daemon = with_lifecycle(daemon, unexplained_end_at=None, quit_claimed_at=None, stopped_by_unit=False)
     if stopped:
         step.daemon = with_lifecycle(daemon, quit_at=None, last_loss_at=recent)
         if daemon.state is DaemonState.DOWN:

@@ -247,10 +247,8 @@ def prune_identities(node: Node) -> Node:
     """Remove the identities of workloads without processes, usage and counts."""
     totals = node.usage_totals
     present = {*totals.last_used_at, *node.accounts, *map(workload_of, node.processes.values())}
-    if totals.identities.keys() <= present:
-        return node
     identities = {workload: each for workload, each in totals.identities.items() if workload in present}
-    return replace(node, usage_totals=replace(totals, identities=identities))
+    return updated(node, usage_totals=updated(totals, identities=identities))
 
 
 def prune_workload_counts(node: Node) -> Node:
@@ -361,10 +359,8 @@ def state_read(node: Node, state: ProcessState) -> Node:
     if known is not None and known.start_ticks == state.start_ticks:
         ended = known.children_page_faults is not None and known.children_page_faults != state.children_page_faults
         ended_at = state.at if ended else known.child_ended_at
-        if known.state == state.state:
-            state = replace(known, children_page_faults=state.children_page_faults, child_ended_at=ended_at)
-        else:
-            state = replace(state, child_ended_at=ended_at)
+        latest = known if known.state == state.state else state
+        state = replace(latest, children_page_faults=state.children_page_faults, child_ended_at=ended_at)
     return node if state == known else replace(node, states={**node.states, state.pid: state})
 
 
@@ -429,8 +425,8 @@ def was_unit_stopped(unit: UnitState | None, ended_at: float) -> bool:
     """Return whether an operator stopped the unit, and with it the daemon that ended at that time."""
     if unit is None or unit.at <= ended_at:
         return False
-    not_restarted = unit.active == "deactivating" and unit.restart not in _ALWAYS_RESTARTED
-    return is_unit_stopped(unit) or (unit.result == "success" and not_restarted and unit.at - ended_at > _STOP_SECONDS)
+    not_restarted = is_unit_stopping(unit) and unit.restart not in _ALWAYS_RESTARTED
+    return is_unit_stopped(unit) or (not_restarted and unit.at - ended_at > _STOP_SECONDS)
 
 
 def is_unit_stopped(unit: UnitState) -> bool:
@@ -440,9 +436,9 @@ def is_unit_stopped(unit: UnitState) -> bool:
     return stopped or (killed and unit.restart in _RESTARTED_AFTER_TIMEOUT)
 
 
-def is_unit_stopping(unit: UnitState | None, ended_at: float) -> bool:
-    """Return whether the unit was stopping after that time, without a failure so far."""
-    return unit is not None and unit.at > ended_at and (unit.active, unit.result) == ("deactivating", "success")
+def is_unit_stopping(unit: UnitState | None) -> bool:
+    """Return whether the unit was stopping, without a failure so far."""
+    return unit is not None and (unit.active, unit.result) == ("deactivating", "success")
 
 
 def may_unit_change(unit: UnitState | None, ended_at: float) -> bool:

@@ -91,8 +91,7 @@ def apply_list(step: Step, at: float, asked_at: float, server: int, pids: tuple[
     """
     daemon, listed = step.daemon, frozenset(pids)
     if complete and server in daemon.servers:
-        known = replace(daemon.servers[server], clients_known=True)
-        step.daemon = replace(daemon, servers={**daemon.servers, server: known})
+        step.daemon = with_server(daemon, replace(daemon.servers[server], clients_known=True))
     clients = daemon.clients.items() if complete else ()
     older = (pid for pid, each in clients if each.server == server and each.connected_at < asked_at - FRESH_SECONDS)
     missing = [pid for pid in older if pid not in listed]
@@ -276,9 +275,8 @@ def enter_state(step: Step, at: float, pid: int, state: ServerState) -> None:
     if server is None:
         return
     before = server.state
-    server = replace(server, fault_suspected_at=None, state=state)
-    if state is not ServerState.FAULT:
-        server = replace(server, devices_to_reset=None)
+    to_reset = server.devices_to_reset if state is ServerState.FAULT else None
+    server = replace(server, fault_suspected_at=None, state=state, devices_to_reset=to_reset)
     if before is state:
         step.daemon = with_server(step.daemon, server)
         return

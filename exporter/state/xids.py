@@ -82,8 +82,7 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
     located = kernel_log.parse_gpu_address(message)
     if located is not None:
         return _with_address(node, *located)
-    xids = node.xids
-    error, lost = kernel_log.parse_xid(message), kernel_log.parse_lost_gpu(message)
+    xids, error, lost = node.xids, kernel_log.parse_xid(message), kernel_log.parse_lost_gpu(message)
     recent = ((each.number, each.bus_id) for each in xids.recent if record.at - each.at <= PAIR_SECONDS)
     if error is None and lost is not None and (kernel_log.LOST_GPU_XID, lost) not in recent:
         # The GPU has fallen off the bus, and the driver has not just reported that Xid.
@@ -125,11 +124,8 @@ def _instance(node: Node, gpu: GpuUuid | None, gpu_instance: int | None, number:
 
 
 def _with_recovery_action(xids: Xids, gpu: GpuUuid, at: float, action: str | None) -> Xids:
-    known = xids.recovery_actions
-    if gpu not in known and len(known) >= MAX_GPUS:
-        return xids
-    actions = {other: each for other, each in known.items() if other != gpu}
-    if action is not None:
+    actions = {other: each for other, each in xids.recovery_actions.items() if other != gpu}
+    if action is not None and len(actions) < MAX_GPUS:
         actions[gpu] = RecoveryAction(at=at, action=action)
     return replace(xids, recovery_actions=actions)
 
@@ -159,14 +155,15 @@ def of_hardware(node: Node) -> Iterator[Quarantine]:
 def unresolved(node: Node) -> Iterator[Quarantine]:
     """Yield the Xids of hardware that are a problem now and not in quarantine: of a GPU, one that needs an action."""
     found = [each for each in of_hardware(node) if not is_in_quarantine(node, each.gpu)]
-    urgent = sorted((each for each in found if each.action), key=lambda each: (each.action, -each.xid))
-    yield from {each.gpu: each for each in urgent}.values()
+    urgent = (replace(each, gpu=devices.whole_gpu(node, each.gpu)) for each in found if each.action)
+    yield from {each.gpu: each for each in sorted(urgent, key=lambda each: (each.action, -each.xid))}.values()
     yield from (each for each in found if not each.action and node.at - each.at < HARDWARE_SECONDS)
 
 
 def is_in_quarantine(node: Node, gpu: str) -> bool:
-    """Return whether a daemon is in quarantine for this GPU."""
-    return any(watch.quarantine is not None and watch.quarantine.gpu == gpu for watch in node.watches.values())
+    """Return whether a daemon is in quarantine for this GPU, or for the GPU of this MIG instance."""
+    of_watches = (watch.quarantine for watch in node.watches.values())
+    return any(each is not None and each.gpu == devices.whole_gpu(node, gpu) for each in of_watches)
 
 
 def _add_report(xids: Xids, report: XidReport) -> Xids:

@@ -389,7 +389,9 @@ class StateFile:
 def _create(path: Path) -> None:
     """Create the file with its schema, or none, as on a full disk. A file without schema has lost its content."""
     new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
+    # What is left of a file that was removed would become part of this one.
+    for left in (new, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)):
+        left.unlink(missing_ok=True)
     with contextlib.closing(_connect(new)) as connection:
         connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     new.rename(path)

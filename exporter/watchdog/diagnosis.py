@@ -264,13 +264,12 @@ def _held(context: Context) -> Diagnosis | None:
     if daemon.state is not DaemonState.HELD:
         return None
     unanswered = daemon.commands.unanswered_since is not None
-    refused = Reason(ReasonCode.COMMANDS_UNANSWERED if unanswered else ReasonCode.COMMANDS_REFUSED)
-    since = daemon.lifecycle.state_since or context.at
-    if holder is None:
-        return Diagnosis(condition=Condition.HELD, since=since, indications=(refused,))
-    session = Reason(ReasonCode.SESSION_OPEN, pid=holder.pid, user=holder.user, uid=None if holder.user else holder.uid)
-    indications = (session, refused)
-    return Diagnosis(condition=Condition.HELD, since=since, indications=indications, process=identity_of(holder))
+    indications = [Reason(ReasonCode.COMMANDS_UNANSWERED if unanswered else ReasonCode.COMMANDS_REFUSED)]
+    if holder is not None:
+        uid = None if holder.user else holder.uid
+        indications.insert(0, Reason(ReasonCode.SESSION_OPEN, pid=holder.pid, user=holder.user, uid=uid))
+    since, process = daemon.lifecycle.state_since or context.at, identity_of(holder)
+    return Diagnosis(condition=Condition.HELD, since=since, indications=tuple(indications), process=process)
 
 
 def _fault(context: Context) -> Diagnosis | None:

@@ -53,6 +53,7 @@ def quarantine(context: Context) -> Evaluated:
     found = max(of_daemon, key=lambda each: each.at, default=None)
     if found is None:
         return watch, ()
+    found = replace(found, gpu=devices.whole_gpu(context.node, found.gpu))
     event = context.event(EventName.DAEMON_QUARANTINED, gpu=found.gpu, xid=found.xid, reason=_need(found))
     return replace(watch, quarantine=found), (event,)
 
@@ -321,8 +322,7 @@ def _apply(context: Context, decided: Decision) -> _DaemonEvaluation:
         case None:
             watch = context.watch
             if context.condition is Condition.WELL:
-                watch = updated(watch, backoff_for=None, not_before=None, last_planned=None)
-                watch = updated(watch, reason=None, last_action=None, problem=None)
+                watch = watch.settled()
             phase = WatchdogPhase.IDLE if watch.circuit_opened_at is None else WatchdogPhase.CIRCUIT_OPEN
             return updated(watch, phase=phase), (), None
 

@@ -348,7 +348,7 @@ def start_environment(daemon: Daemon, watch: WatchdogState, daemon_policy: Daemo
 
 
 RESULT_SECONDS = 180.0
-"""How long the watchdog waits for an action's result. The longest step, a unit's restart, may take 75 s."""
+"""How long the watchdog waits for an action's result. The longest step, a unit's restart, may take 100 s."""
 
 START_SECONDS = 1.0
 """A daemon runs 15 ms after its command (measured, R580), and a unit's daemon some tenths of a second later."""
@@ -379,20 +379,7 @@ def resume(node: Node, resumed: Resumed) -> tuple[Node, tuple[Event, ...]]:
     if before.quarantine is not None:
         gpus.add(before.quarantine.gpu)
         events += (Event(at=at, event=EventName.DAEMON_RELEASED, daemon=name, xid=before.quarantine.xid),)
-    watch = replace(
-        watch,
-        resumed_at=at,
-        quarantine=None,
-        state_lost_at=None,
-        restarts=(),
-        failures=0,
-        not_before=None,
-        backoff_for=None,
-        last_planned=None,
-        reason=None,
-        last_action=None,
-        problem=None,
-    )
+    watch = replace(watch.settled(), resumed_at=at, quarantine=None, state_lost_at=None, restarts=(), failures=0)
     node = xids.with_resets(node, gpus, at)
     return replace(node, watches={**node.watches, name: watch}), events
 
@@ -421,8 +408,9 @@ def verify(context: Context) -> Evaluated:
         return _end_action(context, acting, Reason(ReasonCode.NO_RESULT)) if overdue else (context.watch, ())
     waited, pod_seconds = context.at - acting.done_at, 0.0 if context.pod_uid is None else POD_SECONDS
     if acting.problem is not None or acting.kind is not ActionKind.RESTART:
-        # The action may have ended its process, which was not observed yet.
-        ends = context.watch.restarts_process(context.daemon.runtime.process) and waited < START_SECONDS
+        # The action may have ended its process, which was not observed yet, or systemd may still stop the unit.
+        unfinished = waited < START_SECONDS or (context.unit is not None and context.unit.active == "deactivating")
+        ends = unfinished and context.watch.restarts_process(context.daemon.runtime.process)
         return (context.watch, ()) if ends else _end_action(context, acting, acting.problem)
     # An end of the daemon that hung is no loss: the restart itself caused it.
     loss_at = context.daemon.lifecycle.last_loss_at

@@ -171,6 +171,7 @@ def test_sends_a_refused_command_again(mps: MpsStandIn, client: Client) -> None:
 
 
 REFUSED = "echo 'Cannot send command to MPS control daemon process' >&2; exit 1"
+GONE = "echo 'Cannot find MPS control daemon process' >&2; exit 1"
 SILENT = "exit 0"
 
 
@@ -186,6 +187,7 @@ UNLISTED = {"listed": False}
         ("get_server_list", UNLISTED, (SILENT, REFUSED) * 4, QueryOutcome.REFUSED),
         ("get_server_list", UNLISTED, (SILENT, SILENT) * 4, QueryOutcome.REFUSED),
         ("get_server_list", UNLISTED, (SILENT, REFUSED, "echo 451"), QueryOutcome.ANSWERED),
+        ("get_server_list", UNLISTED, (SILENT, GONE), QueryOutcome.NO_DAEMON),
         ("get_server_list", UNLISTED, (REFUSED, SILENT, ANSWERS), QueryOutcome.ANSWERED),
         ("get_server_list", {}, (SILENT,), QueryOutcome.ANSWERED),
         ("get_server_list", {}, (REFUSED, SILENT, SILENT, SILENT), QueryOutcome.REFUSED),

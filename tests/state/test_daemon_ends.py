@@ -456,10 +456,28 @@ def test_waits_for_systemd_only_briefly() -> None:
     assert ended(for_=lifecycle.SYSTEMD_SECONDS + 0.1) == LOST_UNIT
 
 
-def test_a_unit_state_from_before_the_end_proves_nothing() -> None:
-    """The daemon was started outside its unit, which never ran."""
-    idle = reduced(unit_state("inactive", at=ENDS - 1), start=running_in_unit()).node
-    assert ended(start=idle) == LOST_UNIT
+@pytest.mark.parametrize("restart", ["on-failure", "always"])
+def test_an_operator_restarts_a_unit_that_stops_before_its_daemon_ends(restart: str) -> None:
+    """As that of a daemon that hangs: its stop takes some seconds, and its next start less than one."""
+    stopping = unit_state("deactivating", at=ENDS - 1.9, sub="stop-sigterm", restart=restart)
+    again = (unit_state("active", at=ENDS + 0.3, restart=restart), daemon_process(700, at=ENDS + 0.4))
+    start = reduced(stopping, start=running_in_unit()).node
+    assert ended(*again, start=start) == STOPPED_UNIT
+    assert ended(unit_state("inactive", at=ENDS + 0.3, restart=restart), start=start) == STOPPED_UNIT
+    failed = unit_state("failed", at=ENDS + 0.3, result="exit-code", restart=restart)
+    assert ended(failed, start=start) == LOST_UNIT, "the next start failed, and nobody may know"
+
+
+def test_a_unit_state_from_before_the_end_proves_nothing(subtests: pytest.Subtests) -> None:
+    """The daemon was started outside its unit, which never ran, or which stopped long ago or because of a failure."""
+    again = (unit_state("active", at=ENDS + 0.3), daemon_process(700, at=ENDS + 0.4))
+    for before in [
+        unit_state("inactive", at=ENDS - 1),
+        unit_state("deactivating", at=ENDS - 60),
+        unit_state("deactivating", at=ENDS - 1, result="timeout"),
+    ]:
+        with subtests.test(state=before):
+            assert ended(*again, start=reduced(before, start=running_in_unit()).node) == LOST_UNIT
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,22 @@ from exporter.model.watchdog import Quarantine
 from exporter.report.findings import findings
 from exporter.report.problem import NodeProblem
 from exporter.view import View
+from exporter.watchdog.evaluation import evaluate
 from tests.builders import (
     AT,
     CLIENT,
     CONTROL,
     DAEMON,
     GPU,
+    MIG_LAYOUT,
+    MIG_UUIDS,
     OTHER_GPU,
     at_work,
     daemon_process,
     exited,
     gpu_reading,
     look,
+    mig,
     reduced,
     watched,
 )
@@ -124,6 +128,27 @@ def test_an_xid_of_a_program_is_no_problem() -> None:
 
 def test_a_gpu_is_one_problem_whatever_the_number_of_its_xids() -> None:
     assert after(kernel(119, at=AT + 1), kernel(95, at=AT + 2), kernel(95, at=AT + 3)) == {(GPU, "RESET_GPU")}
+
+
+def of_instance(number: int) -> KernelRecord:
+    address = f"PCI:{ADDRESS} GPU-I:{MIG_LAYOUT[0][0]:02d}"
+    return KernelRecord(at=AT + 1, record=f"4,1,1,c;NVRM: Xid ({address}): {number}, pid=600, name=train, Ch 8")
+
+
+def test_an_error_of_a_mig_instance_is_one_problem_of_its_gpu() -> None:
+    """The driver reports the error of the instance, and then what its GPU needs: only that can be reset."""
+    start = reduced(KernelRecord(at=AT, record=f"6,1,1,c;NVRM: GPU at PCI:{ADDRESS}: {GPU}"), start=mig()).node
+    demand = recovery("0x1 (GPU Reset Required)", AT + 1.1)
+    damaged = reduced(of_instance(95), demand, look(at=AT + 10), start=start).node
+    assert shown(damaged) == {(GPU, "RESET_GPU")}
+    assert shown(reduced(of_instance(95), look(at=AT + 10), start=start).node) == {(GPU, "RESET_GPU")}
+    contained = reduced(of_instance(94), look(at=AT + 10), start=start).node
+    assert shown(contained) == {(MIG_UUIDS[0], "")}
+
+    quarantined, _, _ = evaluate(damaged, POLICY, at=AT + 10, chance=0.0)
+    assert shown(quarantined) == set()
+    assert [each.quarantine and each.quarantine.gpu for each in quarantined.watches.values()] == [GPU]
+    assert shown(reduced(Resumed(at=AT + 20, daemon=DAEMON), start=quarantined).node) == set()
 
 
 def test_a_gpu_of_an_unknown_address_is_a_problem_too() -> None:

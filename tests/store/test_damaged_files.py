@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
@@ -221,6 +222,20 @@ def test_a_file_that_could_not_be_created_is_no_lost_one(
         assert state_file.open().complete
     assert logs == []
     state_file.close()
+
+
+def test_what_is_left_of_a_removed_file_is_not_part_of_the_next_one(
+    state_file: StateFile, tmp_path: Path, clock: HandClock
+) -> None:
+    """As after a kill, which leaves SQLite's log, and an operator who removes the file to begin anew."""
+    state_file.write([event(), WatchdogRow(daemon="node", state=WatchdogState(circuit_opened_at=1.0))])
+    later = tmp_path / "later"
+    later.mkdir()
+    shutil.copy(tmp_path / f"{FILE}-wal", later)
+    new = StateFile(later, RETENTION, clock)
+    stored = new.open()
+    new.close()
+    assert (stored.events, stored.watchdog_states, stored.complete) == ((), {}, True)
 
 
 def test_the_first_file_is_complete(tmp_path: Path, clock: HandClock) -> None:

@@ -11,11 +11,11 @@ from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction
-from exporter.model.watchdog import Condition
+from exporter.model.watchdog import Condition, WatchdogPhase
 from exporter.report.findings import findings
 from exporter.report.problems import DaemonProblem
 from exporter.report.process_status import described
-from tests.builders import AT, CONTROL, DAEMON, SERVER, at_work, daemon_process, exited, no_daemon
+from tests.builders import AT, CONTROL, DAEMON, SERVER, at_work, daemon_process, exited, no_daemon, silence
 from tests.clocks import HandClock
 from tests.simulated import ACTING, minutes
 from tests.watchdog.test_fault_remedies import VICTIM, faulted
@@ -25,6 +25,7 @@ from tests.watchdog.watched_daemon import (
     DEATH,
     HUNG,
     NEXT,
+    UNIT,
     WatchedDaemon,
     alive,
     asks_a_server,
@@ -141,6 +142,21 @@ def test_an_end_long_after_sigkill_is_no_loss() -> None:
     post.observe(*dies(post.at))
     post.until(post.at + 2)
     assert post.reported(*ENDS) == OWN_END
+
+
+def test_an_end_while_systemd_still_stops_the_unit_is_no_loss_and_no_operators_stop() -> None:
+    """A unit may give the daemon longer to stop than the watchdog waits. If it then fails, the watchdog starts it."""
+    post = hung_by_unit()
+    post.observe(unit("deactivating", at=post.at + 1, sub="stop-sigterm"))
+    post.finish_action(problem=Reason(ReasonCode.UNIT_TIMED_OUT, unit=UNIT, seconds=100))
+    for _ in range(20):
+        post.observe(unit("deactivating", at=post.at + 2, sub="stop-sigterm"), silence(at=post.at + 2))
+    assert post.watch.phase is WatchdogPhase.ACTING
+    post.observe(*dies(post.at + 0.1), unit("failed", at=post.at + 1, result="exit-code"))
+    assert post.reported(*ENDS) == OWN_END
+    post.observe(left(post.at + 1), no_daemon(at=post.at + 1))
+    post.until(post.at + 15)
+    assert (post.condition, post.kinds) == (Condition.DOWN, [("restart", "hung"), ("restart", "down")])
 
 
 def test_a_later_death_is_a_loss() -> None:
