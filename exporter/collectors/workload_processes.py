@@ -211,8 +211,7 @@ class WorkloadProcesses:
             if member.own_unit is None or pid == 1:
                 users.add(None)
             elif status := self._proc.certain_text(pid, "status"):  # It may have ended.
-                uid = parse_proc.real_user(status)
-                users.add(None if uid == _OVERFLOW_UID else uid)
+                users.add(uid if (uid := parse_proc.real_user(status)) != _OVERFLOW_UID else None)
         self._users = all_users
         self._sources = {key: _one_of(key[0], sources) for key, sources in found.items()}
         has_tasks = any(manager is JobManager.GRID_ENGINE for manager, _ in found)
