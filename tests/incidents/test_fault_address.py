@@ -442,7 +442,7 @@ def test_several_accesses_show_what_the_first_one_shows() -> None:
 def test_the_texts_explain_why_a_weak_address_names_no_client() -> None:
     chosen, far = incident_of(POOL[0] + GIB, *POOLED), incident_of(LAYOUT[B] - 2 * GIB, *ALL_READ)
     assert [*address_texts(chosen)][1:] == [
-        f"in a 12 GiB range of PID {B}",
+        f"in a 12 GiB range of PID {B}; no memory of the GPU is mapped there",
         "CUDA chooses such addresses, alike in all processes: any client could use it",
     ]
     for incident, reason in ((chosen, "CUDA chooses such addresses"), (far, "a random pointer can be 2 GiB away")):
