@@ -120,7 +120,7 @@ def suspects_an_innocent(incident: Mapping[str, Any], culprit: int) -> bool:
 def named_by(clue: AddressClue, culprit: int) -> Named:
     """Return what the address alone says."""
     best = clue.matches[0] if clue.matches else None
-    named = best is not None and best.share >= NAMED and {*clue.unread} <= {best.pid}
+    named = best is not None and best.share >= NAMED and not clue.is_weak and {*clue.unread} <= {best.pid}
     return Named(named, best is not None and best.pid == culprit)
 
 
