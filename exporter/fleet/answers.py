@@ -229,8 +229,7 @@ SIZES = Answer(
 CRASHES = Answer(
     "crashes",
     "Suspects and affected applications",
-    "Clients that faults ended, by the main suspect of each fault, which is no proof. Confidence: high is at least "
-    "0.8, medium 0.5.",
+    "Clients that faults ended, by the main suspect (no proof). Confidence: high is at least 0.8, medium 0.5.",
     {
         "cluster": "Cluster",
         "suspect_namespace": "Suspect's namespace",
@@ -245,8 +244,7 @@ CRASHES = Answer(
 FAULTS = Answer(
     "faults",
     "Faults by application",
-    "Suspected: faults of which the application was the main suspect, which is no proof. Suffered: faults that ended "
-    "its clients.",
+    "Suspected: faults with the application as main suspect (no proof). Suffered: faults that ended its clients.",
     {"cluster": "Cluster", "client_namespace": "Namespace", "application": "Application"},
     [
         Column("Suspected", Unit.COUNT, f"{_CAUSED} or 0 * {_SUFFERED}"),

@@ -207,19 +207,16 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
 def _address_indications(
     clue: AddressClue, match: AddressMatch, calibration: Calibration, group: int, unread: int
 ) -> Iterable[Reason]:
-    # The trials had no client that used such an address on purpose, and few random ones.
-    hits, trials = (None, None) if clue.is_weak else (calibration.hits, calibration.trials)
-    if match.place is Place.INSIDE:
-        yield Reason(ReasonCode.ADDRESS_INSIDE_RANGE, range_bytes=match.range_bytes, hits=hits, trials=trials)
-    else:
-        yield Reason(
-            ReasonCode.ADDRESS_NEAR_RANGE,
-            range_bytes=match.range_bytes,
-            distance=match.distance,
-            place=match.place,
-            hits=hits,
-            trials=trials,
-        )
+    near = match.place is not Place.INSIDE
+    yield Reason(
+        ReasonCode.ADDRESS_NEAR_RANGE if near else ReasonCode.ADDRESS_INSIDE_RANGE,
+        range_bytes=match.range_bytes,
+        distance=match.distance if near else None,
+        place=match.place if near else None,
+        # The trials had no client that used a weak address on purpose, and few random ones.
+        hits=None if clue.is_weak else calibration.hits,
+        trials=None if clue.is_weak else calibration.trials,
+    )
     if clue.is_weak:
         yield Reason(ReasonCode.ADDRESS_WEAK, distance=match.distance if clue.address >= CHOSEN_BELOW else None)
     if group > 1:

@@ -106,11 +106,7 @@ class ReasonCode(StrEnum):
         "the faulting address is {distance:size} {place} a {range_bytes:size} range that it reserves"
         "[ ({hits} of {trials} trials)]",
     )
-    ADDRESS_WEAK = (
-        auto(),
-        "this alone names no client: [a random pointer can be {distance:size} away"
-        "|CUDA chooses such addresses, alike in all processes]",
-    )
+    ADDRESS_WEAK = auto(), "this alone names no client: [{distance:size} is far|CUDA chooses it alike in all processes]"
     ONE_OF_ALIKE = auto(), "the address fits {count} clients equally, as after a fork"
     ADDRESS_RANGES_UNREAD = auto(), "the address ranges of {count} clients are not known completely"
     LOG_UNRELIABLE = auto(), "the log contradicts other sources or lacks lines: a user may have forged it"

@@ -256,7 +256,5 @@ def address_texts(incident: Incident) -> Iterable[str]:
         hint = "small" if best.place is Place.BEFORE else "large"
         where = f"{size_text(best.distance)} {best.place} a {size} range of {owner}"
         yield f"{where}, as with an index that is too {hint}"
-    if clue.address < CHOSEN_BELOW:
-        yield "CUDA chooses such addresses, alike in all processes: any client could use it"
-    else:
-        yield "another client could use this address by chance, or on purpose if it knows the layout"
+    condition = "" if clue.address < CHOSEN_BELOW else " if it knows the layout"
+    yield f"another client could use this address by chance, or on purpose{condition}"

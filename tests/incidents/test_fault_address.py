@@ -370,6 +370,14 @@ def test_a_weak_address_names_a_client_only_if_the_work_in_flight_does(name: str
     assert confidences(with_work(incident))[B] <= 0.45
 
 
+def test_an_address_in_memory_of_the_host_is_close_even_if_a_range_of_the_gpu_is_likelier() -> None:
+    place = LAYOUT[B] + SIZE + 2 * GIB
+    hosted = replace(ranges(B, at=AT + 1), host=((place, place + 8 * GIB),))
+    incident = incident_of(place + GIB, ALL_READ[0], hosted, ALL_READ[2])
+    assert confidences(incident)[B] > 0.8
+    assert [*address_texts(incident)][1] == f"in a 8 GiB range of PID {B}; memory of the host"
+
+
 def test_a_close_address_of_an_idle_client_does_not_name_it() -> None:
     incident = incident_of(LAYOUT[B] + GIB, *ALL_READ)
     assert confidences(incident)[B] == 0.97
@@ -443,9 +451,9 @@ def test_the_texts_explain_why_a_weak_address_names_no_client() -> None:
     chosen, far = incident_of(POOL[0] + GIB, *POOLED), incident_of(LAYOUT[B] - 2 * GIB, *ALL_READ)
     assert [*address_texts(chosen)][1:] == [
         f"in a 12 GiB range of PID {B}; no memory of the GPU is mapped there",
-        "CUDA chooses such addresses, alike in all processes: any client could use it",
+        "another client could use this address by chance, or on purpose",
     ]
-    for incident, reason in ((chosen, "CUDA chooses such addresses"), (far, "a random pointer can be 2 GiB away")):
+    for incident, reason in ((chosen, "CUDA chooses it"), (far, "2 GiB is far")):
         assert verdict(incident).startswith(f"possibly PID {B} ")
         assert incident.suspect is not None
         texts = [reason_text(each) for each in incident.suspect.indications]
