@@ -6,7 +6,9 @@ from math import sqrt
 from typing import NamedTuple
 
 from exporter.model.incident import (
+    CHOSEN_BELOW,
     INSTRUCTIONS,
+    AddressClue,
     AddressMatch,
     EarlyDisconnect,
     FaultKind,
@@ -78,14 +80,13 @@ ADDRESS_INSIDE = Calibration(128, 128)
 ADDRESS_NEAR = Calibration(60, 61)
 """The client that the faulting address names, because it is in a range of that client, or near one."""
 
-MAX_IF_AMBIGUOUS = 0.75
+MAX_IF_UNREAD = 0.75
 """At most this while the address ranges of another candidate are unknown: if the cause's are, an innocent was named
-in 14 of 223 trials. A client can make its own unreadable, and many exit right after their fault. The same if the
-address is in a range of another client, which can reserve most addresses, and farther than `MOST_IF_INSIDE_ANOTHER`
-from those of the first."""
-MOST_IF_INSIDE_ANOTHER = 1 << 30
+in 14 of 223 trials. A client can make its own unreadable, and many exit right after their fault."""
 
-MAX_IF_CONTRADICTED = 0.45  # At most this for the client that the address names if it had no work in flight.
+MAX_IF_WEAK = 0.45
+"""At most this by an address that any client may have used (`AddressClue.is_weak`), or that the client's lack of work
+in flight contradicts. From 0.5 on, a client is reported as the likely cause."""
 
 MAX_IF_LOG_UNRELIABLE = 0.45
 """At most this while the log may be forged: from 0.5 on, a client is reported as the likely cause."""
@@ -187,17 +188,15 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     together = sum(shares[pid] for pid in group)
     calibration = ADDRESS_INSIDE if best.place is Place.INSIDE else ADDRESS_NEAR
     unread = len({*clue.unread} - {best.pid})
-    inside_others = any(each.place is Place.INSIDE and each.pid not in best.alike for each in clue.matches)
-    ambiguous = unread or (best.distance > MOST_IF_INSIDE_ANOTHER and inside_others)
-    highest = MAX_IF_AMBIGUOUS if ambiguous else calibration.confidence
+    highest = MAX_IF_WEAK if clue.is_weak else MAX_IF_UNREAD if unread else calibration.confidence
     total, weight = min(together, highest), sum(ranked[pid].confidence for pid in group)
     idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
-    indications = tuple(_address_indications(best, calibration, len(group), unread))
+    indications = tuple(_address_indications(clue, best, calibration, len(group), unread))
     found = {}
     for pid in group:
         own = ranked[pid].confidence
         confidence = total * own / weight
-        confidence = min(confidence, MAX_IF_CONTRADICTED) if pid in idle else max(confidence, own)
+        confidence = min(confidence, MAX_IF_WEAK) if pid in idle else max(confidence, own)
         found[pid] = Ranking(confidence, (*indications, *ranked[pid].indications))
     remaining = max(0.0, AMONG_AFFECTED.confidence - sum(each.confidence for each in found.values()))
     others = {pid: ranking for pid, ranking in ranked.items() if pid not in found}
@@ -205,19 +204,21 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     return found | {pid: Ranking(each.confidence * factor, each.indications) for pid, each in others.items()}
 
 
-def _address_indications(match: AddressMatch, calibration: Calibration, group: int, unread: int) -> Iterable[Reason]:
-    hits, trials = calibration.hits, calibration.trials
-    if match.place is Place.INSIDE:
-        yield Reason(ReasonCode.ADDRESS_INSIDE_RANGE, range_bytes=match.range_bytes, hits=hits, trials=trials)
-    else:
-        yield Reason(
-            ReasonCode.ADDRESS_NEAR_RANGE,
-            range_bytes=match.range_bytes,
-            distance=match.distance,
-            place=match.place,
-            hits=hits,
-            trials=trials,
-        )
+def _address_indications(
+    clue: AddressClue, match: AddressMatch, calibration: Calibration, group: int, unread: int
+) -> Iterable[Reason]:
+    near = match.place is not Place.INSIDE
+    yield Reason(
+        ReasonCode.ADDRESS_NEAR_RANGE if near else ReasonCode.ADDRESS_INSIDE_RANGE,
+        range_bytes=match.range_bytes,
+        distance=match.distance if near else None,
+        place=match.place if near else None,
+        # The trials had no client that used a weak address on purpose, and few random ones.
+        hits=None if clue.is_weak else calibration.hits,
+        trials=None if clue.is_weak else calibration.trials,
+    )
+    if clue.is_weak:
+        yield Reason(ReasonCode.ADDRESS_WEAK, distance=match.distance if clue.address >= CHOSEN_BELOW else None)
     if group > 1:
         yield Reason(ReasonCode.ONE_OF_ALIKE, count=group)
     if unread:

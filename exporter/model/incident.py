@@ -160,6 +160,12 @@ LOWEST_ADDRESS = 0x3_0200_0000
 a null pointer with an offset."""
 
 
+CHOSEN_BELOW = 1 << 44
+"""Lower addresses are CUDA's own choice (of VMM, asynchronous pools) and similar in all processes. So neither the size
+of a range there nor the distance to it distinguishes clients, and any client can use them on purpose."""
+
+CLOSE = 1 << 30  # An address that is farther from a range may be a random pointer of any client.
+
 MIN_ADDRESS_SHARE = 0.5
 """If no client, or group of clients that are alike, has this share, the address distinguishes none."""
 
@@ -213,6 +219,11 @@ class AddressClue:
         """The best match, if it and those that are alike are together the likeliest; else the address shows nobody."""
         best = self.matches[0] if self.matches else None
         return None if best is None or best.share * (1 + len(best.alike)) < MIN_ADDRESS_SHARE else best
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the address is not enough to name a client: any client may have used it, by chance or on purpose."""
+        return self.address < CHOSEN_BELOW or self.best is None or self.best.distance > CLOSE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,13 +99,14 @@ class ReasonCode(StrEnum):
     ONLY_WORK_IN_FLIGHT = auto(), "all other affected clients had no work in flight (inferred, not measured)"
     ADDRESS_INSIDE_RANGE = (
         auto(),
-        "the faulting address is in a {range_bytes:size} range that it reserves ({hits} of {trials} trials)",
+        "the faulting address is in a {range_bytes:size} range that it reserves[ ({hits} of {trials} trials)]",
     )
     ADDRESS_NEAR_RANGE = (
         auto(),
         "the faulting address is {distance:size} {place} a {range_bytes:size} range that it reserves"
-        " ({hits} of {trials} trials)",
+        "[ ({hits} of {trials} trials)]",
     )
+    ADDRESS_WEAK = auto(), "this alone names no client: [{distance:size} is far|CUDA chooses it alike in all processes]"
     ONE_OF_ALIKE = auto(), "the address fits {count} clients equally, as after a fork"
     ADDRESS_RANGES_UNREAD = auto(), "the address ranges of {count} clients are not known completely"
     LOG_UNRELIABLE = auto(), "the log contradicts other sources or lacks lines: a user may have forged it"

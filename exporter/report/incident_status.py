@@ -7,6 +7,7 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 from exporter.model.incident import (
+    CHOSEN_BELOW,
     LOWEST_ADDRESS,
     NULL_BYTES,
     ClientDetails,
@@ -247,7 +248,7 @@ def address_texts(incident: Incident) -> Iterable[str]:
     size = size_text(best.range_bytes)
     if best.freed_seconds is not None:
         ago = duration_text(best.freed_seconds)
-        yield f"in a {size} range that {owner} freed at most {ago} before: probably a use after free"
+        yield f"in a {size} range that {owner} freed at most {ago} before, as with a use after free"
     elif best.place is Place.INSIDE:
         unmapped = "; no memory of the GPU is mapped there" if clue.fault in UNMAPPED else ""
         yield f"in a {size} range of {owner}{'; memory of the host' if best.is_host else unmapped}"
@@ -255,4 +256,5 @@ def address_texts(incident: Incident) -> Iterable[str]:
         hint = "small" if best.place is Place.BEFORE else "large"
         where = f"{size_text(best.distance)} {best.place} a {size} range of {owner}"
         yield f"{where}, as with an index that is too {hint}"
-    yield "another client could use this address by chance or on purpose"
+    condition = "" if clue.address < CHOSEN_BELOW else " if it knows the layout"
+    yield f"another client could use this address by chance, or on purpose{condition}"
