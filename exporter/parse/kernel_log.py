@@ -75,13 +75,12 @@ _GROUPS: tuple[tuple[str, str, str | None, XidClass, Iterable[int]], ...] = (
     ("PSHC_CHANGED", "state of power smoothing", None, _NOTICE, range(162, 166)),
     ("NVLINK_SECURE_ERROR", "error of encrypted NVLink", None, _LINK, (166, 170)),
 )
-_NVLINK5 = ("SAW", "RLW", "TLW", "TREX", "NVLPW_CTRL", "NETIR", "MSE")
 
 XIDS: Mapping[int, XidMeaning] = {
     **{number: XidMeaning(name, text, do, kind) for name, text, do, kind, all_ in _GROUPS for number in all_},
     **{
         144 + index: XidMeaning(f"NVLINK_{unit}_ERROR", f"NVLink error ({unit})", "WORKFLOW_NVLINK5_ERR", _LINK)
-        for index, unit in enumerate(_NVLINK5)
+        for index, unit in enumerate(("SAW", "RLW", "TLW", "TREX", "NVLPW_CTRL", "NETIR", "MSE"))
     },
     8: XidMeaning("FIFO_ERROR_IDLE_TIMEOUT", "GPU stopped processing", "RESTART_APP", _DRIVER),
     11: XidMeaning("GR_ERROR_MISSING_HW", "corrupted push buffer", "RESTART_APP", _APP),

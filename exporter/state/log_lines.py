@@ -95,7 +95,7 @@ def _daemon_line_read(step: Step, at: float, entry: LogEntry) -> None:
         case log_message.SessionClosed():
             step.daemon = with_log(with_lifecycle(daemon, quit_claimed_at=None), echoing=False)
         case log_message.CommandDenied():
-            step.daemon = with_lifecycle(daemon, quit_claimed_at=None)
+            step.daemon = with_log(with_lifecycle(daemon, quit_claimed_at=None), terminated_at=None)
         case log_message.CommandReceived(text) if text.split()[:1] == ["quit"]:
             step.daemon = with_lifecycle(daemon, quit_claimed_at=at)
         case _ if daemon.log.echoing:
@@ -106,9 +106,8 @@ def _daemon_line_read(step: Step, at: float, entry: LogEntry) -> None:
             daemon = daemon if query is None else limits.mark_stale(daemon, query)
             # The reply to `ps` has the command lines of clients, which may contain any text. Until the session is
             # closed, only a quit is read.
-            step.daemon = with_log(daemon, echoing=text.split()[:1] == ["ps"], commanded_at=at)
-            if "terminate" in text:
-                step.daemon = with_log(step.daemon, terminated_at=at)
+            ended_at = at if "terminate" in text else daemon.log.terminated_at
+            step.daemon = with_log(daemon, echoing=text.split()[:1] == ["ps"], commanded_at=at, terminated_at=ended_at)
         case log_message.VersionReported(version):
             step.daemon = with_runtime(daemon, version=version)
         case log_message.ProtocolReported(protocol) if not daemon.answers:

@@ -61,9 +61,9 @@ def disconnect(step: Step, at: float, pid: int, reason: DisconnectReason) -> Non
     client = daemon.clients.get(pid)
     if client is None:
         return
-    indications = None
+    sender = None
     if reason is DisconnectReason.EXIT or daemon.claimed(ClaimKind.CLIENT_DISCONNECT, pid):
-        reason, indications = _own_end(daemon, client, at)
+        reason, sender = _own_end(daemon, client, at)
     connections = daemon.connections
     daemon = with_connections(
         replace(daemon, clients=without(daemon.clients, pid)),
@@ -71,8 +71,7 @@ def disconnect(step: Step, at: float, pid: int, reason: DisconnectReason) -> Non
         recently_disconnected=with_latest(connections.recently_disconnected, pid, client, MOST_CLIENTS),
     )
     step.daemon = with_totals(daemon, disconnected=increment(daemon.totals.disconnected, reason))
-    how = {"reason": reason, "indications": indications}
-    step.report(at, EventName.CLIENT_DISCONNECTED, server=client.server, pid=pid, **how)
+    step.report(at, EventName.CLIENT_DISCONNECTED, server=client.server, pid=pid, reason=reason, indications=sender)
 
 
 def _own_end(daemon: Daemon, client: Client, at: float) -> tuple[DisconnectReason, tuple[Reason, ...] | None]:

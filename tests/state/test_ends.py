@@ -114,6 +114,12 @@ class TestEvicted:
         event = self.end(*requested(), *commanded(f"client terminate {CLIENT}"), *commanded("server list", at=AT + 5))
         assert (event.reason, event.indications) == ("terminated", (BY_COMMAND,))
 
+    def test_a_refused_command_ended_no_client(self) -> None:
+        refused = control_log(
+            f"Cmd:client terminate {CLIENT}", "Not enough privilege to execute terminate command", at=AT + 4
+        )
+        assert self.end(*refused, *requested(), *commanded("server list", at=AT + 5)).reason == "evicted"
+
     def test_without_later_commands_in_the_log_it_is_unknown(self) -> None:
         event = self.end(*commanded("server list", at=AT + 3), *requested())
         assert (event.reason, event.indications) == ("terminated", None)
