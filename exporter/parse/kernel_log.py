@@ -78,10 +78,6 @@ _GROUPS: tuple[tuple[str, str, str | None, XidClass, Iterable[int]], ...] = (
 
 XIDS: Mapping[int, XidMeaning] = {
     **{number: XidMeaning(name, text, do, kind) for name, text, do, kind, all_ in _GROUPS for number in all_},
-    **{
-        144 + index: XidMeaning(f"NVLINK_{unit}_ERROR", f"NVLink error ({unit})", "WORKFLOW_NVLINK5_ERR", _LINK)
-        for index, unit in enumerate(("SAW", "RLW", "TLW", "TREX", "NVLPW_CTRL", "NETIR", "MSE"))
-    },
     8: XidMeaning("FIFO_ERROR_IDLE_TIMEOUT", "GPU stopped processing", "RESTART_APP", _DRIVER),
     11: XidMeaning("GR_ERROR_MISSING_HW", "corrupted push buffer", "RESTART_APP", _APP),
     13: XidMeaning("GR_EXCEPTION", "exception in a kernel", "RESTART_APP", _APP),
@@ -116,6 +112,13 @@ XIDS: Mapping[int, XidMeaning] = {
     141: XidMeaning("FAST_PATH_ERROR", "error of CUDA's fast path", "IGNORE", _DRIVER),
     142: XidMeaning("NVENC3_ERROR", "video encoder exception", "CONTACT_SUPPORT", _APP),
     143: XidMeaning("GPU_INIT_ERROR", "GPU could not be initialised", "RESET_GPU", _HARDWARE),
+    144: XidMeaning("NVLINK_SAW_ERROR", "NVLink error (SAW)", "WORKFLOW_NVLINK5_ERR", _LINK),
+    145: XidMeaning("NVLINK_RLW_ERROR", "NVLink error (RLW)", "WORKFLOW_NVLINK5_ERR", _LINK),
+    146: XidMeaning("NVLINK_TLW_ERROR", "NVLink error (TLW)", "WORKFLOW_NVLINK5_ERR", _LINK),
+    147: XidMeaning("NVLINK_TREX_ERROR", "NVLink error (TREX)", "WORKFLOW_NVLINK5_ERR", _LINK),
+    148: XidMeaning("NVLINK_NVLPW_CTRL_ERROR", "NVLink error (NVLPW)", "WORKFLOW_NVLINK5_ERR", _LINK),
+    149: XidMeaning("NVLINK_NETIR_ERROR", "NVLink error (NETIR)", "WORKFLOW_NVLINK5_ERR", _LINK),
+    150: XidMeaning("NVLINK_MSE_ERROR", "NVLink error (MSE)", "WORKFLOW_NVLINK5_ERR", _LINK),
     151: XidMeaning("KEY_ROTATION_ERROR", "encryption keys could not be changed", "RESTART_VM", _DRIVER),
     154: XidMeaning("GPU_RECOVERY_ACTION_CHANGED", "the text names the required recovery action", "XID_154", _NOTICE),
     155: XidMeaning("NVLINK_SW_DEFINED_ERROR", "NVLink error", "RESET_GPU", _LINK),
