@@ -19,7 +19,7 @@ from exporter.model.incident import (
 )
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
-from exporter.parse.kernel_log import ILLEGAL_ADDRESS, exonerates
+from exporter.parse.kernel_log import ILLEGAL_ADDRESS, XIDS, exonerates
 
 Z = 1.959964  # The normal distribution's 97.5 % quantile.
 
@@ -133,7 +133,8 @@ def rank_suspects(incident: Incident) -> Incident:
 
 
 def _kind(incident: Incident) -> FaultKind:
-    exits, suspect, numbers = _mid_kernel_exits(incident), incident.suspect, {xid.number for xid in incident.xids}
+    exits, suspect = _mid_kernel_exits(incident), incident.suspect
+    numbers = {xid.number for xid in incident.xids} & XIDS.keys()
     if exits and (_is_fetch_failure(incident) or (suspect is not None and suspect.client.pid in exits)):
         return FaultKind.CLIENT_KILLED
     if incident.clues.named is not None or ILLEGAL_ADDRESS in numbers:
@@ -285,7 +286,7 @@ def _indications(incident: Incident, pid: int, work: InFlightWork | None) -> Ite
         yield Reason(ReasonCode.ONE_OF_AFFECTED, count=len(incident.affected))
     if pid == incident.clues.named:
         yield Reason(ReasonCode.NAMED_BY_LOG)
-    if any(xid.pid == pid for xid in incident.xids):
+    if any(xid.pid == pid and xid.number in XIDS for xid in incident.xids):
         yield Reason(ReasonCode.NAMED_BY_XID)
     if work is not None:
         seconds = None if work.seconds_since_launch is None else round(work.seconds_since_launch, 1)

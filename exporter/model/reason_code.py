@@ -80,6 +80,7 @@ class ReasonCode(StrEnum):
         "instructions could not be fetched, as for such a kernel ({hits} of {trials} trials)",
     )
     ONE_OF_DISCONNECTED = auto(), "it is one of {count} clients that disconnected then"
+    ENDED_BY_COMMAND = auto(), "a control command ended it[, sent by process {pid}][ of user {user}]"
     OUT_OF_MEMORY_KILLED = auto(), "the kernel killed it because memory ran out"
     KILLED_BY_SIGNAL = auto(), "signal {signal} ended it"
     EXITED_WITH_CODE = auto(), "it exited with code {exit_code}"
