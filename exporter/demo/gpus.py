@@ -235,6 +235,7 @@ def gpu_reading(
         sm_utilization=load,
         dram_bandwidth=_dram_bandwidth((*clients, *bypassing)),
         gpm_seconds=5.0,
+        sms=SMS,
     )
 
 
