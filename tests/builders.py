@@ -614,15 +614,18 @@ def accounted() -> Node:
 
 
 def limited() -> Node:
-    """A server whose clients have half of two GPUs and a memory limit on one. The limits for new servers are lower."""
+    """A server whose clients have half of two GPUs and a memory limit on the second. Limits for new servers are lower.
+
+    The daemon's own list has the GPUs in the other order.
+    """
     return reduced(
         *server_log(
             "Active Threads Percentage set to 50.0",
-            "Device pinned memory limit for device 0 set to 0x80000000 bytes",
+            "Device pinned memory limit for device 1 set to 0x80000000 bytes",
             "Device pinned memory limit for device 9 set to 0x80000000 bytes",
         ),
         reply("get_default_active_thread_percentage", "25.0\n"),
-        reply("get_default_device_pinned_mem_limit 1", "3G\n"),
+        reply("get_default_device_pinned_mem_limit 0", "3G\n"),
         reply("get_default_client_priority", "0\n"),
         process(600, environment={CLIENT_PRIORITY: "1"}),
         reply("device_query --csv", f"0,00:00.0,{OTHER_GPU},NVIDIA H200\n1,00:01.0,{GPU},NVIDIA H200\n"),

@@ -207,7 +207,7 @@ def thread_percentage_wrong(facts: Facts) -> Iterator[Finding]:
         text = process.variable(ACTIVE_THREAD_PERCENTAGE)
         if text is not None and parse_percentage(text) is None:
             yield thread_percentage_wrong.finding(
-                user, details=f"It was started with {ACTIVE_THREAD_PERCENTAGE}={shown(text)}."
+                user, details=f"At its start, {ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}."
             )
 
 

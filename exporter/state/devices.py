@@ -197,7 +197,7 @@ def client_devices(
     """
     found, member = gpus_in_order(node, daemon), cgroup_of(process)
     visible = None if variables is None else variables.get(VISIBLE_DEVICES)
-    hides = len(found) > 1 and member != CgroupMembership(unit=member.unit)
+    hides = len(found) > 1 and (process is None or member != CgroupMembership(unit=member.unit))
     if variables is None or not found or (hides and (visible is None or has_ordinals(visible))):
         return None
     if visible is not None:
