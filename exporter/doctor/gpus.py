@@ -244,10 +244,7 @@ def memory_limit_without_effect(facts: Facts) -> Iterator[Finding]:
 
 
 def _wrong_limits(limits: Mapping[str, int | None], devices: tuple[str, ...] | None) -> Iterator[str]:
-    """Yield what is wrong with limits in bytes, None if it is not a size, by number or UUID.
-
-    `devices` are those of the client, None if they are unknown. Then any number or UUID may be one.
-    """
+    """Yield what is wrong with limits in bytes, None if it is not a size, by number or UUID of the client's devices."""
     for name, size in limits.items():
         is_number = name.isascii() and name.isdecimal() and len(name) < 4
         if not is_number and not (name.startswith(("GPU-", "MIG-")) if devices is None else name in devices):

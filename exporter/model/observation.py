@@ -310,11 +310,6 @@ class GpuReading:
     failed: Mapping[str, Reason] = field(default_factory=dict)
     """Why single values could not be read this time, by name. These are None too."""
 
-    @property
-    def sm_count(self) -> int | None:
-        """How many SMs the GPU or the MIG instance has."""
-        return self.sms if self.mig is None else self.mig.sms
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuEvent:

@@ -259,7 +259,6 @@ class SharingStatus:
     memory_total_bytes: int | None
     sms: int | None
     threads_committed_ratio: float | None
-    threads_at_most_ratio: float | None
     memory_committed_ratio: float | None
     reserved: tuple[str, ...]
     headroom: HeadroomStatus

@@ -36,8 +36,6 @@ It is expected to use the mean SM time: if SM time runs out, all clients only be
 CONTEXT_BYTES = 640 << 20
 """NVML's memory of a client includes its context (516 to 610 MiB, H200, R580), which no memory limit counts."""
 
-LIMITED_BY_SEEN_DEVICES = 615  # From this driver on, a memory limit of an unseen device may remove the others.
-
 LEAST_SM = 1e-4  # If all clients used less of the SMs, nothing follows about a new one.
 _DIGITS = 6  # A quotient is rounded, so that what fits exactly three times is not reported to fit twice.
 
@@ -355,10 +353,7 @@ def _fit_in_slots(node: Node, clients: Sequence[ClientUsage]) -> int | None:
 
 
 def thread_ratio(node: Node, daemon: Daemon, client: Client, sms: int | None = None) -> float | None:
-    """Return the fraction of the threads of a GPU with so many SMs that a client may use, unless others divide it.
-
-    None if it is unknown. Without the number of SMs, it is the percentage.
-    """
+    """Return the fraction of the threads of a GPU with so many SMs that a client may use; None if it is unknown."""
     limits, variables = _limits_and_variables(node, daemon, client)
     limit = limits.active_thread_percentage
     if daemon.has_static_partitions or daemon.has_mlopart_devices or limit is None or variables is None:
@@ -367,10 +362,9 @@ def thread_ratio(node: Node, daemon: Daemon, client: Client, sms: int | None = N
     if own is not None and daemon.runtime.protocol == PROTOCOL:
         # The percentage of a namespace replaces the client's own (guide, release 615). 100 may mean that none is set.
         own = limit if limit < WHOLE or own == WHOLE else None
-    percentage = None if own is None else min(limit, own)
-    if percentage is None or not sms:
-        return None if percentage is None else percentage / WHOLE
-    return (sms_of(percentage, sms) or sms) / sms
+    if own is None:
+        return None
+    return (sms_of(min(limit, own), sms) or sms) / sms if sms else min(limit, own) / WHOLE
 
 
 def _limits_and_variables(node: Node, daemon: Daemon, client: Client) -> tuple[Limits, Mapping[str, str] | None]:
@@ -395,20 +389,20 @@ def memory_limit(
         # GKE gives a pod with MPS one GPU, which is device 0 there, and sets `0=SIZE` (container-engine-accelerators,
         # pkg/gpu/nvidia/manager.go).
         devices = (uuid,)
-    last = (device_count(node, daemon) or MOST_DEVICES) - 1 if devices is None else devices.index(uuid)
-    names = gpus if devices is None else {*devices, *map(str, range(len(devices)))}
-    # A client that has hidden GPUs from itself inside its process gives the others smaller numbers.
-    renumbered = devices is not None and not own and VISIBLE_DEVICES not in variables and len(gpus) < len(devices)
-    numbers = range(0 if renumbered or devices is None else last, last + 1)
-    of_server = {limits.pinned_memory.get(number) for number in numbers}
-    known = [(limits.pinned_memory.get(number), own.get(str(number)), own.get(uuid)) for number in numbers]
-    possible = {min(filter(None, each), default=None) for each in known}
+    numbers, names = range(device_count(node, daemon) or MOST_DEVICES), set[str](gpus)
+    if devices is not None:
+        number, names = devices.index(uuid), {*devices, *map(str, range(len(devices)))}
+        # A client that has hidden GPUs from itself inside its process gives the others smaller numbers.
+        hides = not own and VISIBLE_DEVICES not in variables and len(gpus) < len(devices)
+        numbers = range(0 if hides else number, number + 1)
+    of_server = {number: limits.pinned_memory.get(number) for number in numbers}
+    every = ((limit, own.get(str(number)), own.get(uuid)) for number, limit in of_server.items())
+    possible = {min(filter(None, each), default=None) for each in every}
     if not own.keys() <= names:
         # A device that the client does not see. R580 ignores such an entry (measured, without others). From 615.71 on,
         # the client may have no limit at all (NVIDIA's "Per-GPU Compute and Memory Limits with MPS").
         major = version_number((node.gpus[uuid].reading.driver_version or "").partition(".")[0])
-        ignored = own.keys().isdisjoint(names) and (major or 0) < LIMITED_BY_SEEN_DEVICES
-        possible |= of_server if ignored else {*of_server, None}
-    if renumbered and None not in possible:
-        return True, max(filter(None, possible))
-    return (True, possible.pop()) if len(possible) == 1 else (False, None)
+        ignored = own.keys().isdisjoint(names) and (major or 0) < 615
+        possible.update(of_server.values(), () if ignored else (None,))
+    is_known = len(possible) == 1 or (devices is not None and not own and None not in possible)
+    return is_known, max(possible, key=lambda each: each or 0) if is_known else None

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from exporter.model.node import Node
-from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, Limits
+from exporter.model.settings import Limits
 from exporter.model.watchdog import WatchdogState
 from tests.builders import (
     AT,
@@ -18,6 +18,7 @@ from tests.builders import (
     flight,
     idle,
     limited,
+    limited_themselves,
     no_daemon,
     process,
     reduced,
@@ -82,17 +83,10 @@ def test_shows_how_many_more_clients_fit_by_each_known_bound() -> None:
     assert not samples(present, FIT, gpu=OTHER_GPU, bound="sm")
 
 
-def with_own_limits(percentage: str = "50", memory: str = "1=2G") -> Node:
-    """Return three clients that were started with limits, 600 with these."""
-    own = {pid: {ACTIVE_THREAD_PERCENTAGE: "50", PINNED_MEMORY_LIMIT: "1=2G"} for pid in (601, 602)}
-    own[600] = {ACTIVE_THREAD_PERCENTAGE: percentage, PINNED_MEMORY_LIMIT: memory}
-    return reduced(*(process(pid, environment=each) for pid, each in own.items()), start=limited()).node
-
-
 def test_shows_the_sum_of_limits() -> None:
-    assert value(with_own_limits(), THREADS, gpu=OTHER_GPU) == 1.0
-    assert value(with_own_limits(), MEMORY, gpu=OTHER_GPU) == (4 << 30) / GPU_BYTES
-    assert not samples(with_own_limits(), MEMORY, gpu=GPU)
+    assert value(limited_themselves(), THREADS, gpu=OTHER_GPU) == 1.0
+    assert value(limited_themselves(), MEMORY, gpu=OTHER_GPU) == (4 << 30) / GPU_BYTES
+    assert not samples(limited_themselves(), MEMORY, gpu=GPU)
 
 
 def test_the_sum_is_absent_if_a_process_may_have_set_a_smaller_limit_itself() -> None:
@@ -107,7 +101,7 @@ def test_the_sum_is_absent_if_the_limits_of_a_client_are_unknown() -> None:
 
 
 def test_limits_in_the_environment_of_a_client_count() -> None:
-    present = with_own_limits("25", "1=1G")
+    present = limited_themselves("25", "1=1G")
     assert value(present, THREADS, gpu=OTHER_GPU) == 0.75
     assert value(present, MEMORY, gpu=OTHER_GPU) == (3 << 30) / GPU_BYTES
 

@@ -5,12 +5,30 @@ from itertools import permutations
 
 import pytest
 
+from exporter.doctor.facts import Check, ProcessFacts
+from exporter.doctor.gpus import memory_limit_without_effect, visible_devices_wrong
 from exporter.model.node import Node
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
 from exporter.parse.mps_variables import sms_of
+from exporter.report.problem import Severity
 from exporter.state.limits import memory_limits_by_gpu
 from exporter.usage.capacity import ClientUsage, gpu_sharing
-from tests.builders import AT, CLIENT, DAEMON, at_work, daemon_process, gpu_reading, process, reduced, reply, server_log
+from tests.builders import (
+    AT,
+    CLIENT,
+    DAEMON,
+    at_work,
+    daemon_process,
+    flight,
+    gpu_reading,
+    process,
+    reduced,
+    reply,
+    server_log,
+    split,
+)
+from tests.doctor.healthy import healthy
+from tests.status import status_json, status_table
 
 GIB = 1 << 30
 UUIDS = tuple(f"GPU-{number}f8b2f04-0000-0000-0000-000000000000" for number in range(4))
@@ -224,3 +242,59 @@ def test_the_sum_of_memory_limits_is_unknown_if_a_process_may_have_set_a_smaller
         total = sharing.memory_total_bytes or 0
         assert sharing.memory_committed == (committed and committed / total)
         assert sharing.memory_at_most == at_most / total
+
+
+# What the status shows.
+
+
+def test_the_status_shows_sms_and_upper_bounds() -> None:
+    own = {ACTIVE_THREAD_PERCENTAGE: "10", PINNED_MEMORY_LIMIT: "0=1G"}
+    present = node_of([own, {}], on=(0,), gpus=1, percentage=50.0, defaults=(3,))
+    certain, bound = status_json(present)["gpus"][0]["processes"][:2]
+    keys = ("usable_sms", "active_thread_certain", "memory_limit_bytes", "memory_limit_certain")
+    assert [certain[key] for key in keys] == [12, True, GIB, True]
+    assert [bound[key] for key in keys] == [66, False, 3 * GIB, False]
+    sharing = status_json(present)["gpus"][0]["sharing"]
+    assert (sharing["sms"], sharing["threads_committed_ratio"], sharing["memory_committed_ratio"]) == (132, None, None)
+    assert sharing["reserved"] == ["at most 78 of its 132 SMs", "at most 3 % of its memory"]
+    table = status_table(split(present, {CLIENT: flight(0.2), CLIENT + 1: flight(0.1)}, gpu=UUIDS[0]))
+    assert "   12 SMs" in table
+    assert " ≤ 66 SMs" in table
+
+
+# What doctor reports.
+
+
+def warnings(check: Check, gpu: int, environment: Mapping[str, str], **changes: object) -> list[str]:
+    """Return the details of the findings about a client on one of two GPUs."""
+    present = node_of([environment], **({"on": (gpu,)} | changes))  # type: ignore[arg-type]
+    process_facts = ProcessFacts(pid=CLIENT, variables=environment)
+    return [each.details for each in check.find(healthy(node=present, daemons=(), processes={CLIENT: process_facts}))]
+
+
+def test_doctor_warns_of_limits_that_limit_nothing_and_of_no_others(subtests: pytest.Subtests) -> None:
+    assert memory_limit_without_effect.definition.severity is Severity.WARNING
+    for gpu, environment, changes, warns in [
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "0=2G"}, {}, False),
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "1=2G"}, {}, True),
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: f"{UUIDS[1]}=2G"}, {}, False),
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: f"{UUIDS[0]}=2G"}, {}, True),
+        (1, {VISIBLE_DEVICES: UUIDS[1], PINNED_MEMORY_LIMIT: "1=2G"}, {}, True),
+        (1, {PINNED_MEMORY_LIMIT: "1=2G"}, {}, False),
+        (1, {PINNED_MEMORY_LIMIT: "2=2G"}, {}, True),
+        (1, {PINNED_MEMORY_LIMIT: "1=2G"}, {"cgroup": CONTAINER}, False),
+        (1, {VISIBLE_DEVICES: "0", PINNED_MEMORY_LIMIT: "1=2G"}, {"cgroup": JOB}, False),
+        # It has changed the variable inside the process.
+        (1, {VISIBLE_DEVICES: "0", PINNED_MEMORY_LIMIT: "1=2G"}, {}, False),
+        (3, {VISIBLE_DEVICES: "3,2", PINNED_MEMORY_LIMIT: "0=2G,1=2G"}, {"gpus": 4, "on": (2, 3)}, False),
+        (3, {VISIBLE_DEVICES: "3,2", PINNED_MEMORY_LIMIT: "2=2G"}, {"gpus": 4, "on": (2, 3)}, True),
+    ]:
+        with subtests.test(gpu=gpu, environment=environment, changes=changes):
+            found = warnings(memory_limit_without_effect, gpu, environment, **changes)
+            assert bool(found) is warns
+            assert all("was started with" in each for each in found)
+
+
+def test_doctor_does_not_contradict_a_client_that_has_a_context() -> None:
+    """It may have set the variable inside the process."""
+    assert warnings(visible_devices_wrong, 1, {VISIBLE_DEVICES: "7"}) == []
