@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -81,16 +82,16 @@ def node_of(
     return reduced(*at_work(*pids), daemon_process(), *server_log(*log), *known, devices, *readings).node
 
 
-def client_on(gpu: int, environment: Environment, **changes: object) -> ClientUsage:
+def client_on(gpu: int, environment: Environment, **changes: Any) -> ClientUsage:
     """Return a client on one GPU."""
-    present = node_of([environment], **({"on": (gpu,)} | changes))  # type: ignore[arg-type]
+    present = node_of([environment], **({"on": (gpu,)} | changes))
     (client,) = gpu_sharing(present)[UUIDS[gpu]].clients
     return client
 
 
-def clients_on(order: Sequence[int], environment: Environment, **changes: object) -> list[ClientUsage]:
+def clients_on(order: Sequence[int], environment: Environment, **changes: Any) -> list[ClientUsage]:
     """Return a client on several GPUs, in this order."""
-    sharing = gpu_sharing(node_of([environment], on=order, **changes))  # type: ignore[arg-type]
+    sharing = gpu_sharing(node_of([environment], on=order, **changes))
     return [sharing[UUIDS[gpu]].clients[0] for gpu in order]
 
 
@@ -203,14 +204,15 @@ def test_a_limit_of_a_device_that_the_client_does_not_see_limits_nothing(subtest
 
 
 def test_the_limit_is_unknown_if_the_numbers_of_the_client_are(subtests: pytest.Subtests) -> None:
-    for case, environment, changes in [
+    cases: list[tuple[str, Environment, dict[str, Any]]] = [
         ("unreadable", None, {}),
         ("a container", {}, {"cgroup": CONTAINER}),
         ("a container with its own limit", {PINNED_MEMORY_LIMIT: "0=1G"}, {"cgroup": CONTAINER}),
         ("a job", {VISIBLE_DEVICES: "0"}, {"cgroup": JOB}),
         ("the process has changed the variable", {VISIBLE_DEVICES: "0"}, {}),
         ("different GPUs", {}, {"on": (0, 1), "names": ("NVIDIA H200", "NVIDIA L4")}),
-    ]:
+    ]
+    for case, environment, changes in cases:
         with subtests.test(case=case):
             client = client_on(1, environment, defaults=(6, 3), **changes)
             assert (client.memory_limit_known, client.memory_limit) == (False, None)
@@ -265,16 +267,16 @@ def test_the_status_shows_sms_and_upper_bounds() -> None:
 # What doctor reports.
 
 
-def warnings(check: Check, gpu: int, environment: Mapping[str, str], **changes: object) -> list[str]:
+def warnings(check: Check, gpu: int, environment: Mapping[str, str], **changes: Any) -> list[str]:
     """Return the details of the findings about a client on one of two GPUs."""
-    present = node_of([environment], **({"on": (gpu,)} | changes))  # type: ignore[arg-type]
+    present = node_of([environment], **({"on": (gpu,)} | changes))
     process_facts = ProcessFacts(pid=CLIENT, variables=environment)
     return [each.details for each in check.find(healthy(node=present, daemons=(), processes={CLIENT: process_facts}))]
 
 
 def test_doctor_warns_of_limits_that_limit_nothing_and_of_no_others(subtests: pytest.Subtests) -> None:
     assert memory_limit_without_effect.definition.severity is Severity.WARNING
-    for gpu, environment, changes, warns in [
+    cases: list[tuple[int, dict[str, str], dict[str, Any], bool]] = [
         (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "0=2G"}, {}, False),
         (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "1=2G"}, {}, True),
         (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: f"{UUIDS[1]}=2G"}, {}, False),
@@ -288,7 +290,8 @@ def test_doctor_warns_of_limits_that_limit_nothing_and_of_no_others(subtests: py
         (1, {VISIBLE_DEVICES: "0", PINNED_MEMORY_LIMIT: "1=2G"}, {}, False),
         (3, {VISIBLE_DEVICES: "3,2", PINNED_MEMORY_LIMIT: "0=2G,1=2G"}, {"gpus": 4, "on": (2, 3)}, False),
         (3, {VISIBLE_DEVICES: "3,2", PINNED_MEMORY_LIMIT: "2=2G"}, {"gpus": 4, "on": (2, 3)}, True),
-    ]:
+    ]
+    for gpu, environment, changes, warns in cases:
         with subtests.test(gpu=gpu, environment=environment, changes=changes):
             found = warnings(memory_limit_without_effect, gpu, environment, **changes)
             assert bool(found) is warns
