@@ -351,6 +351,12 @@ def present(gpu: dict[str, Any]) -> set[str]:
     return {name for name, value in gpu.items() if value is not None and name not in rare}
 
 
+def test_the_number_of_sms_follows_from_that_of_the_cores(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([replace(GPU, readings={"cores": 16896}), OTHER])
+
+    assert [gpu.get("sms") for gpu in nvml_program(nvml).collect()["observations"]] == [132, None]
+
+
 def test_a_name_that_is_not_utf8_disables_no_gpu(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([replace(GPU, name="NVIDIA H200 \udcff"), OTHER])
 
