@@ -76,6 +76,7 @@ def test_reads_all_values_of_a_gpu(nvml: NvmlStandIn, nvml_program: Start) -> No
         "dram_bandwidth": None,
         "gpm_seconds": None,
         "gpm_supported": True,
+        "sms": None,
         "mig": None,
         "instances": None,
     }
