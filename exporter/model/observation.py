@@ -304,6 +304,7 @@ class GpuReading:
     dram_bandwidth: float | None = None
     gpm_seconds: float | None = None
     gpm_supported: bool | None = None
+    sms: int | None = None
     mig: MigInstance | None = None
     instances: tuple[GpuUuid, ...] | None = None
     failed: Mapping[str, Reason] = field(default_factory=dict)

@@ -41,6 +41,17 @@ def parse_percentage(text: str) -> float | None:
     return share if isfinite(share) and 0 < share <= 100 else None
 
 
+LEAST_SMS, _SM_STEP = 8, 2
+"""MPS gives a client an even number of SMs, at least 8 (measured on whole H200; inferred for all other devices)."""
+
+
+def sms_of(percentage: float, sms: int) -> int | None:
+    """Return how many of `sms` a percentage allows; None if it allows all, or is not a percentage."""
+    if not 0 < percentage < 100:
+        return None
+    return min(sms, max(LEAST_SMS, int(sms * percentage / 100) // _SM_STEP * _SM_STEP))
+
+
 def client_thread_percentage(variables: Mapping[str, str]) -> float | None:
     """Return the active thread percentage that a client sets for itself, 100 if none; None if it is not known."""
     if variables.get(PER_CONTEXT_PARTITIONING, "0") not in ("", "0"):
