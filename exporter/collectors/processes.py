@@ -20,7 +20,7 @@ from exporter.model import observation as kinds
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import AddressWant, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
-from exporter.model.settings import CLIENT_LIMITS
+from exporter.model.settings import CLIENT_LIMITS, CORE_DUMPS
 from exporter.parse.cgroup import parse_pod_directory
 from exporter.parse.proc import children_page_faults, is_exiting
 
@@ -287,7 +287,7 @@ class Processes:
             return None
         return replace(
             reading,
-            environment=self._proc.variables(pid, CLIENT_LIMITS),
+            environment=self._proc.variables(pid, (*CLIENT_LIMITS, *CORE_DUMPS)),
             job_source=self._workloads.job_source(reading.cgroup, pid),
             unit_users=self._workloads.unit_users(reading),
         )

@@ -8,7 +8,12 @@ import re
 from collections.abc import Mapping
 from math import isfinite
 
-from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PER_CONTEXT_PARTITIONING, PINNED_MEMORY_LIMIT
+from exporter.model.settings import (
+    ACTIVE_THREAD_PERCENTAGE,
+    CORE_DUMPS,
+    PER_CONTEXT_PARTITIONING,
+    PINNED_MEMORY_LIMIT,
+)
 
 _SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 _SHIFT = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -39,6 +44,15 @@ def parse_percentage(text: str) -> float | None:
     except ValueError:
         return None
     return share if isfinite(share) and 0 < share <= 100 else None
+
+
+def core_dumps(variables: Mapping[str, str] | None) -> bool | None:
+    """Return whether a process' environment turns on GPU core dumps; None if it is not known.
+
+    `CUDA_ENABLE_LIGHTWEIGHT_COREDUMP` only makes them smaller. A program can also turn them on by itself.
+    """
+    values = {None} if variables is None else {variables.get(name, "0") for name in CORE_DUMPS}
+    return "1" in values or (False if values <= {"", "0"} else None)
 
 
 def client_thread_percentage(variables: Mapping[str, str]) -> float | None:
