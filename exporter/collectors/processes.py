@@ -20,8 +20,9 @@ from exporter.model import observation as kinds
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import AddressWant, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
-from exporter.model.settings import CLIENT_LIMITS, CORE_DUMPS
+from exporter.model.settings import CLIENT_LIMITS
 from exporter.parse.cgroup import parse_pod_directory
+from exporter.parse.mps_variables import CORE_DUMPS
 from exporter.parse.proc import children_page_faults, is_exiting
 
 _INFO = struct.Struct("=QQ11Ii")

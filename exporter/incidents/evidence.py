@@ -111,13 +111,11 @@ def _add_xids(node: Node, daemon: Daemon, incident: Incident) -> Incident:
         )
     ]
     xids = (*known, *found)[:MOST_XIDS]
-    return replace(incident, xids=xids, started_at=min((incident.detected_at, *_times(xids))))
-
-
-def _times(xids: Collection[IncidentXid]) -> Iterable[float]:
-    """Yield when Xids occurred: by the kernel's clock, which was read with the first of them that was read at once."""
+    # By the kernel's clock, which is known from the Xid that was read soonest. The driver logs the first sign at once.
     clock = min((each.at - each.kernel_seconds for each in xids if each.kernel_seconds is not None), default=0.0)
-    return (each.at if each.kernel_seconds is None else clock + each.kernel_seconds for each in xids)
+    times = (each.at if each.kernel_seconds is None else clock + each.kernel_seconds for each in xids)
+    started_at = max(incident.detected_at - CLAIM_SECONDS, min((incident.detected_at, *times)))
+    return replace(incident, xids=xids, started_at=started_at)
 
 
 def _may_belong(node: Node, daemon: Daemon, incident: Incident, xid: IncidentXid) -> bool:
@@ -241,7 +239,7 @@ LOG_UNRELIABLE_SECONDS = 600.0
 def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock | None) -> Clues:
     """Return the clues that are known now. Only `named` and `in_reset` still change after the incident has settled."""
     clues = incident.clues
-    of_server = [each for each in daemon.connections.disconnects.values() if each.server == incident.server]
+    of_server = (each for each in daemon.connections.disconnects.values() if each.server == incident.server)
     disconnects = [each for each in of_server if not each.logged_twice and _existed(node, daemon, each.pid)]
     in_reset = [client.pid for client in disconnects if client.in_reset and client.at >= incident.detected_at]
     clues = replace(
@@ -251,7 +249,8 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
     )
     if incident.settled:
         return clues
-    incident = replace(incident, clues=replace(clues, unlisted=_unlisted(node, daemon, incident)))
+    clues = replace(clues, unlisted=_unlisted(node, daemon, incident))
+    incident = replace(incident, clues=clues)
     early = {client.pid: client for client in clues.early_disconnects}
     for disconnect in disconnects:
         # By the log's timestamps, else by the exporter's.
@@ -272,7 +271,6 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
     return replace(
         clues,
         early_disconnects=tuple(client for pid, client in early.items() if pid not in daemon.clients),
-        unlisted=incident.clues.unlisted,
         in_flight_work=_in_flight_work(node, daemon, incident),
         address=address_clue(node, daemon, incident, early) or clues.address,
         log_unreliable=_log_unreliable(node, daemon, incident) or (clues.log_unreliable and restored),
@@ -286,14 +284,14 @@ def _unlisted(node: Node, daemon: Daemon, incident: Incident) -> tuple[int, ...]
     """
     if not incident.core_dumps:
         return ()
-    earliest = incident.started_at - EARLY_DISCONNECT_SECONDS
+    earliest, server, gpus = incident.started_at - EARLY_DISCONNECT_SECONDS, incident.server, {*incident.gpus}
     gone = (each for each in daemon.connections.disconnects.values() if each.at >= earliest and not each.terminated)
     here = (each for each in daemon.clients.values() if each.connected_at <= incident.detected_at)
-    found = [each.pid for each in (*here, *gone) if each.server == incident.server]
-    gpus = devices.gpus_of_clients(node, daemon, found)
-    on_gpu = (pid for pid in found if not incident.gpus or not gpus.get(pid) or gpus[pid] & {*incident.gpus})
-    found = [pid for pid in dict.fromkeys((*incident.clues.unlisted, *on_gpu)) if pid not in incident.affected]
-    return tuple(found[:MOST_CLIENTS])
+    pids = [each.pid for each in here if each.server == server]
+    pids += [each.pid for each in gone if each.server == server]
+    known = devices.gpus_of_clients(node, daemon, pids) if gpus else {}
+    found = (*incident.clues.unlisted, *(pid for pid in pids if pid not in known or known[pid] & gpus))
+    return tuple(pid for pid in dict.fromkeys(found) if pid not in incident.affected)[:MOST_CLIENTS]
 
 
 def without_processes(clues: Clues, pids: Collection[int]) -> Clues:
@@ -326,8 +324,7 @@ def _log_unreliable(node: Node, daemon: Daemon, incident: Incident) -> bool:
     Any user can add lines to it and remove lines from it (measured, R580).
     """
     # A second block that no evidence confirms: one of the two may be forged.
-    unaffected = not incident.core_dumps and _has_unaffected_clients(node, daemon, incident)
-    if unaffected or daemon.claimed(ClaimKind.FAULT, incident.server):
+    if _has_unaffected_clients(node, daemon, incident) or daemon.claimed(ClaimKind.FAULT, incident.server):
         return True
     last = daemon.log.contradicted_at
     if last is not None and incident.detected_at - last <= LOG_UNRELIABLE_SECONDS:
@@ -342,12 +339,12 @@ def _log_unreliable(node: Node, daemon: Daemon, incident: Incident) -> bool:
 def _has_unaffected_clients(node: Node, daemon: Daemon, incident: Incident) -> bool:
     """Return whether a client of the server still runs on the fault's GPUs although the log does not name it.
 
-    A fault affects all clients on its GPU (measured, R580). NVML shows which clients those are.
+    A fault affects all clients on its GPU (measured, R580), without core dumps. NVML shows which clients those are.
     """
     lists = (node.gpus[uuid].mps_since for uuid in incident.gpus if uuid in node.gpus)
     before = {pid for listed in lists for pid, since in listed.items() if since < incident.detected_at}
     others = (daemon.clients.get(pid) for pid in before.difference(incident.affected))
-    return any(client is not None and client.server == incident.server for client in others)
+    return not incident.core_dumps and any(each is not None and each.server == incident.server for each in others)
 
 
 # -- work in flight ------------------------------------------------------------------------------------------------
@@ -372,10 +369,7 @@ class _Counts(NamedTuple):
 
 
 def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InFlightWork, ...]:
-    """Return what is known of each affected client. What was known before stays if nothing newer is known.
-
-    With core dumps, this may have been judged before they were known.
-    """
+    """Return what is known of each affected client. What was known before stays if nothing newer is known."""
     readings, dumps = node.launch_history.readings, incident.core_dumps
     known = {work.pid: work for work in incident.clues.in_flight_work if work.pid in incident.affected and not dumps}
     if not readings:

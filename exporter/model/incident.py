@@ -27,9 +27,6 @@ class XidCount:
 INSTRUCTIONS = "GCC"  # The GPU's cache of instructions and constants, which fetches the instructions of kernels.
 
 
-CORE_DUMP_XIDS = {31, 43}  # What NVML reports of a fault while a client has GPU core dumps on.
-
-
 class AccessKind(StrEnum):
     """What an access does."""
 
@@ -356,12 +353,9 @@ class Incident:
 
     @property
     def core_dumps(self) -> bool:
-        """Whether a client had GPU core dumps on: then the call of the cause may have succeeded.
-
-        The kernel log shows it, or NVML, which has only numbers: no other fault has both (measured, R580).
-        """
+        """Whether a client had GPU core dumps on. Of other faults, NVML does not report these two Xids (R580)."""
         unread = {xid.number for xid in self.xids if xid.access is None}
-        return any(xid.core_dump for xid in self.xids) or unread >= CORE_DUMP_XIDS
+        return any(xid.core_dump for xid in self.xids) or unread >= {31, 43}
 
     def details_of(self, pid: int) -> ClientDetails:
         """Return the details of a client, which are empty if nothing is known."""

@@ -108,8 +108,6 @@ CLIENT_LIMITS = (
     *(VISIBLE_DEVICES, CLIENT_PRIORITY, MAX_CONNECTIONS),
 )
 """The variables by which a client limits itself."""
-CORE_DUMPS = ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP")
-"""The variables that turn on GPU core dumps (cuda-gdb's guide)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

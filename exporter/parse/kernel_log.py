@@ -138,7 +138,7 @@ _RECOVERY = re.compile(r"GPU recovery action changed from 0x[0-9a-f]{1,8} \([^)]
 _OOM_KILL = re.compile(
     r"(?:Out of memory(?: \(oom_kill_allocating_task\))?|Memory cgroup out of memory): Killed process ([0-9]{1,10}) \("
 )
-_RECORD = re.compile(r"([0-9]{1,10}),[0-9]{1,20},([0-9]{1,20}),[^;\n]{0,200};([^\n]*)")
+_RECORD = re.compile(r"([0-9]{1,10}),[0-9]{1,20},[0-9]{1,20},[^;\n]{0,200};([^\n]*)")
 
 ILLEGAL_ADDRESS = 31  # A memory access failed. Its text has the address.
 RECOVERY_XID = 154  # its text names the recovery action
@@ -155,13 +155,7 @@ def parse_kernel_record(text: str) -> str | None:
     text. Further lines, which begin with a space, are the record's dictionary.
     """
     found = _RECORD.match(text)
-    return None if found is None or int(found[1]) >> 3 != 0 else found[3]
-
-
-def kernel_seconds(text: str) -> float | None:
-    """Return when the kernel wrote a record, in seconds of its own clock."""
-    found = _RECORD.match(text)
-    return None if found is None else int(found[2]) / 1e6
+    return None if found is None or int(found[1]) >> 3 != 0 else found[2]
 
 
 def parse_oom_kill(message: str) -> int | None:
@@ -230,8 +224,7 @@ def parse_failed_access(text: str) -> FailedAccess | None:
 def is_of_core_dump(text: str) -> bool:
     """Return whether the text of an Xid is that of an illegal access while any client has GPU core dumps on.
 
-    The SMs stop at the access, and report it (Xid 13; 0x17 is its code). The client of a later Xid 31 is not involved,
-    and its address is of nobody. Measured on R580.
+    Xid 13 reports the access, of code 0x17. The later Xid 31 has an uninvolved client, and nobody's address (R580).
     """
     return _CORE_DUMP.fullmatch(text) is not None
 

@@ -8,13 +8,9 @@ import re
 from collections.abc import Mapping
 from math import isfinite
 
-from exporter.model.settings import (
-    ACTIVE_THREAD_PERCENTAGE,
-    CORE_DUMPS,
-    PER_CONTEXT_PARTITIONING,
-    PINNED_MEMORY_LIMIT,
-)
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PER_CONTEXT_PARTITIONING, PINNED_MEMORY_LIMIT
 
+CORE_DUMPS = ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP")
 _SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 _SHIFT = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _ORDINAL = re.compile(r"[0-9]{1,3}")
@@ -47,10 +43,7 @@ def parse_percentage(text: str) -> float | None:
 
 
 def core_dumps(variables: Mapping[str, str] | None) -> bool | None:
-    """Return whether a process' environment turns on GPU core dumps; None if it is not known.
-
-    `CUDA_ENABLE_LIGHTWEIGHT_COREDUMP` only makes them smaller. A program can also turn them on by itself.
-    """
+    """Return whether these turn on GPU core dumps; None if unknown. CUDA_ENABLE_LIGHTWEIGHT_COREDUMP does not."""
     values = {None} if variables is None else {variables.get(name, "0") for name in CORE_DUMPS}
     return "1" in values or (False if values <= {"", "0"} else None)
 

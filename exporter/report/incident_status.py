@@ -68,7 +68,7 @@ def incident_status(
 
     Without the daemon's `address`, there are no commands.
     """
-    leaders = leading(incident)
+    leaders, dumps = leading(incident), " with GPU core dumps" if incident.core_dumps else ""
     flights = {each.pid: each.in_flight for each in incident.clues.in_flight_work}
     server_command = command_to_end_server(incident.server, address) if incident.stuck else None
     return filled(
@@ -77,7 +77,7 @@ def incident_status(
         longest=LONGEST_TEXT,
         at=at,
         state="open" if incident.open else "ended",
-        title=f"{_kind_text(incident)} on server {incident.server} of {printable(incident.daemon)}",
+        title=f"{_KINDS[incident.kind]}{dumps} on server {incident.server} of {printable(incident.daemon)}",
         verdict=verdict(incident),
         leading=tuple(each.client.pid for each in leaders[:MOST_LISTED]),
         likelihood=_likelihood_of(leaders) if leaders else None,
@@ -160,10 +160,6 @@ def _address(incident: Incident) -> AddressStatus | None:
         return None
     matches = tuple(filled(AddressMatchStatus, each) for each in clue.matches)
     return filled(AddressStatus, clue, longest=LONGEST_TEXT, matches=matches, texts=tuple(address_texts(incident)))
-
-
-def _kind_text(incident: Incident) -> str:
-    return f"{_KINDS[incident.kind]}{' with GPU core dumps' if incident.core_dumps else ''}"
 
 
 def _core_dumps(incident: Incident) -> Iterable[Reason]:

@@ -106,7 +106,7 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
         name=None if core_dump else error.name,
         access=access,
         core_dump=core_dump,
-        kernel_seconds=kernel_log.kernel_seconds(record.record),
+        kernel_seconds=int(record.record.split(",")[2]) / 1e6,
     )
     if error.number == kernel_log.RECOVERY_XID and board is not None:
         action = kernel_log.parse_recovery_action(error.text)
