@@ -88,6 +88,10 @@ MAX_IF_WEAK = 0.45
 """At most this by an address that any client may have used (`AddressClue.is_weak`), or that the client's lack of work
 in flight contradicts. From 0.5 on, a client is reported as the likely cause."""
 
+MAX_WITH_CORE_DUMPS = 0.45
+"""At most this if a client had GPU core dumps on, unless all other candidates are known to have been idle. The cause
+may have got success and exited, which leaves only innocents, and no address."""
+
 MAX_IF_LOG_UNRELIABLE = 0.45
 """At most this while the log may be forged: from 0.5 on, a client is reported as the likely cause."""
 
@@ -133,6 +137,8 @@ def rank_suspects(incident: Incident) -> Incident:
 
 
 def _kind(incident: Incident) -> FaultKind:
+    if incident.core_dumps:
+        return FaultKind.MEMORY
     exits, suspect = _mid_kernel_exits(incident), incident.suspect
     numbers = {xid.number for xid in incident.xids} & XIDS.keys()
     if exits and (_is_fetch_failure(incident) or (suspect is not None and suspect.client.pid in exits)):
@@ -156,6 +162,8 @@ def _mid_kernel_exits(incident: Incident) -> Mapping[int, EarlyDisconnect]:
 
 def rankings(incident: Incident) -> Mapping[int, Ranking]:
     """Return the ranking of each client that may have caused the fault, by PID."""
+    if incident.core_dumps:
+        return _rank_with_core_dumps(incident)
     exits = _mid_kernel_exits(incident)
     in_reset = [pid for pid in incident.clues.in_reset if pid in incident.affected]
     memory_fault = incident.clues.named is not None or any(xid.number == ILLEGAL_ADDRESS for xid in incident.xids)
@@ -173,6 +181,16 @@ def rankings(incident: Incident) -> Mapping[int, Ranking]:
         }
         return {**_rank_affected(incident, remaining, ()), **ranked}
     return _rank_by_address(incident, _rank_affected(incident, AMONG_AFFECTED.confidence, ()))
+
+
+def _rank_with_core_dumps(incident: Incident) -> Mapping[int, Ranking]:
+    """Return the ranking by work in flight alone: exits, addresses and the processes in Xids are of no use."""
+    ranked = _rank_affected(incident, AMONG_AFFECTED.confidence, ())
+    idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
+    others = len(ranked.keys() - idle)
+    if incident.affected_confirmed and idle and others == 1:
+        return ranked
+    return {pid: Ranking(min(each.confidence, MAX_WITH_CORE_DUMPS), each.indications) for pid, each in ranked.items()}
 
 
 def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mapping[int, Ranking]:
@@ -258,7 +276,7 @@ def _rank_affected(incident: Incident, total: float, excluded: Collection[int]) 
     If no client had work in flight, that distinguishes none of them, and the shares are equal.
     """
     excluded = set(excluded)
-    pids = [pid for pid in incident.affected if pid not in excluded]
+    pids = [pid for pid in (*incident.affected, *incident.clues.unlisted) if pid not in excluded]
     if not pids or total <= 0:
         return {}
     work = {each.pid: each for each in incident.clues.in_flight_work}
@@ -280,7 +298,9 @@ def _rank_affected(incident: Incident, total: float, excluded: Collection[int]) 
 
 
 def _indications(incident: Incident, pid: int, work: InFlightWork | None) -> Iterable[Reason]:
-    if len(incident.affected) == 1:
+    if pid in incident.clues.unlisted:
+        yield Reason(ReasonCode.NOT_LISTED_AS_AFFECTED)
+    elif len(incident.affected) == 1:
         yield Reason(ReasonCode.ONLY_AFFECTED_CLIENT)
     else:
         yield Reason(ReasonCode.ONE_OF_AFFECTED, count=len(incident.affected))

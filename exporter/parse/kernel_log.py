@@ -161,6 +161,12 @@ _ACCESS = re.compile(
     rf" faulted @ 0x({_HEX}{{1,8}})_?({_HEX}{{8}})\."
     r"(?: Fault is of type ([A-Z_]{1,40}?)(?: ACCESS_TYPE_(?:VIRT_|PHYS_)?(READ|WRITE|ATOMIC)[A-Z_]{0,20})?\.?$)?"
 )
+_CORE_DUMP = re.compile(
+    r"Graphics SM Warp Exception on \([^)]{0,60}\): MMU Fault"
+    rf"|Graphics Exception: ESR 0x{_HEX}{{1,8}}=0x{_HEX}{{1,4}}0017 .*"
+    rf"|.*MMU Fault: ENGINE [A-Z0-9_]{{1,32}} (?:GPC[0-9]{{1,3}} )?UNRECOGNIZED_CLIENT faulted @ 0x{_HEX}{{1,8}}_"
+    rf"{_HEX}{{8}}\.(?: Fault is of type UNRECOGNIZED_FAULT.*)?"
+)
 _RECOVERY = re.compile(r"GPU recovery action changed from 0x[0-9a-f]{1,8} \([^)]{0,40}\) to 0x([0-9a-f]{1,8}) \(.*")
 _OOM_KILL = re.compile(
     r"(?:Out of memory(?: \(oom_kill_allocating_task\))?|Memory cgroup out of memory): Killed process ([0-9]{1,10}) \("
@@ -246,6 +252,14 @@ def parse_failed_access(text: str) -> FailedAccess | None:
     unit = f"HUB_{unit}" if hub == "HUB" else unit
     how = None if kind is None else AccessKind(kind.lower())
     return FailedAccess(unit=unit, address=int(high + low, 16), engine=engine, fault=fault, kind=how)
+
+
+def is_of_core_dump(text: str) -> bool:
+    """Return whether the text of an Xid is that of an illegal access while any client has GPU core dumps on.
+
+    Xid 13 reports the access, of code 0x17. The later Xid 31 has an uninvolved client, and nobody's address (R580).
+    """
+    return _CORE_DUMP.fullmatch(text) is not None
 
 
 def parse_recovery_action(text: str) -> str | None:
