@@ -304,8 +304,11 @@ class TestSeveralGpus:
         """It has hidden the first GPU inside its process: its device 0 is the second."""
         node = after(present(CLIENT, NEXT), gpu_reading([CLIENT, NEXT], gpu=OTHER_GPU, index=1))
         node = after(node, gpu_reading([], index=0, at=AT))
-        line = f"Device NVIDIA H200 (uuid {OTHER_GPU}) is associated"
-        node = after(node, *server_log(line, active(CLIENT, 1), line, active(NEXT, 1)))
+        ((name, daemon),) = node.daemons.items()
+        runtime = replace(daemon.runtime, devices={0: GPU, 1: OTHER_GPU})
+        clients = {pid: replace(each, gpus=frozenset({OTHER_GPU})) for pid, each in daemon.clients.items()}
+        node = replace(node, daemons={name: replace(daemon, runtime=runtime, clients=clients)})
+        node = after(node, *(process(pid, ticks=TICKS, environment={}) for pid in (CLIENT, NEXT)))
         for n in range(1, 4):
             counts = [done(CLIENT, 900 * (n - 1)), done(NEXT, 300 * (n - 1))]
             work, *uses = busy(AT + n, *counts, gpus=(OTHER_GPU,))
