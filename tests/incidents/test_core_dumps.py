@@ -24,9 +24,9 @@ from exporter.model.incident import (
 from exporter.model.node import Node
 from exporter.model.reason import ReasonCode
 from exporter.model.values import replace
-from exporter.parse.kernel_log import is_of_core_dump
+from exporter.parse.kernel_log import is_of_core_dump, parse_xid
 from exporter.parse.mps_variables import core_dumps
-from exporter.recording import Recording
+from exporter.recording import Mask, Recording
 from exporter.reducer import reduce_all
 from exporter.report.incident_status import incident_status
 from exporter.report.incident_text import brief, details
@@ -265,6 +265,12 @@ class TestPartsOfTheSignature:
     )
     def test_texts(self, text: str, found: bool) -> None:
         assert is_of_core_dump(text) is found
+
+    def test_records_are_recognized_after_masking(self) -> None:
+        masked = (
+            parse_xid(Mask(b"key").text(line["record"].partition(";")[2])) for line in DUMPED.raw if "record" in line
+        )
+        assert [is_of_core_dump(xid.text) for xid in masked if xid] == [True, True, False, True]
 
     def test_late_record_is_no_address_in_an_unknown_form(self) -> None:
         assert replayed(DUMPED.raw).xids.addresses_unrecognized == 0
