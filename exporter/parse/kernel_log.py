@@ -15,9 +15,9 @@ from exporter.parse.printable import printable
 
 # -- NVIDIA's catalogue of Xids ----------------------------------------------------------------------------------------
 # To 172: for Ampere and newer (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, R580, column "Immediate
-# Action"); 57 and 58: for Volta and older (xid-errors/archive). The mnemonics are those of nverror.h without prefixes.
+# Action"); 57 and 58: as gpud (leptonai) lists them for R555. The mnemonics are those of nverror.h without prefixes.
 # From 173 on, that catalogue has none, and no action: 173 to 176 from nverror.h (open-gpu-kernel-modules 595.45.04),
-# 177 and 179 from its events (ras_events.c, bus_events.c; R615), 185 from the notes on GPU Operational Events (R620).
+# 177 and 179 from newer events (ras_events.c, bus_events.c), 185 from the notes on GPU Operational Events (R620).
 # No source has 178 and 180 to 184. Only the numbers that a node which runs CUDA may have.
 
 

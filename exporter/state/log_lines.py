@@ -43,8 +43,6 @@ REMEMBERED_SECONDS = 10.0
 MAX_REMEMBERED = 256
 """How long, and how many, disconnects of one daemon are remembered: more clients than four servers have."""
 
-TERMINATION_SECONDS = servers.TERMINATION_SECONDS
-
 SAME_SECONDS = 60.0  # A log line that is read again within this time, with the same timestamp, is the same line.
 
 LONGEST_SECONDS = 10.0
@@ -368,7 +366,7 @@ def _disconnect(client: Client, at: float, stamp: str) -> Disconnect:
         stamp=stamp,
         gpus=client.gpus,
         in_reset=client.in_reset,
-        terminated=requested_at is not None and at - requested_at <= TERMINATION_SECONDS,
+        terminated=requested_at is not None and at - requested_at <= servers.TERMINATION_SECONDS,
     )
 
 

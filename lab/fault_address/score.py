@@ -76,7 +76,7 @@ def clue_of(trial: Mapping[str, Any]) -> AddressClue | None:
 
 
 class InFlight(StrEnum):
-    """What the work in flight says about the client that the address fits best."""
+    """What the work in flight shows about the client that the address fits best."""
 
     NO_MATCH = "address fits no client"
     UNKNOWN = "unknown"
@@ -107,7 +107,7 @@ class Named(NamedTuple):
 
 
 def named_in(incident: Mapping[str, Any], culprit: int) -> Named:
-    """Return what the exporter's incident says. Its suspects are in order."""
+    """Return what the exporter's incident shows. Its suspects are in order."""
     first = next(iter(incident["suspects"]), None)
     return Named(first is not None and first["confidence"] >= NAMED, first is not None and first["pid"] == culprit)
 
@@ -118,7 +118,7 @@ def suspects_an_innocent(incident: Mapping[str, Any], culprit: int) -> bool:
 
 
 def named_by(clue: AddressClue, culprit: int) -> Named:
-    """Return what the address alone says."""
+    """Return what the address alone shows."""
     best = clue.matches[0] if clue.matches else None
     named = best is not None and best.share >= NAMED and not clue.is_weak and {*clue.unread} <= {best.pid}
     return Named(named, best is not None and best.pid == culprit)
@@ -138,7 +138,7 @@ def print_totals(rows: Mapping[str, Sequence[Named]]) -> None:
 
 
 def print_addresses(all_trials: Sequence[Mapping[str, Any]]) -> None:
-    """Print what the address alone says, by kind."""
+    """Print what the address alone shows, by kind."""
     rows: dict[str, list[Named]] = defaultdict(list)
     places: dict[str, list[str]] = defaultdict(list)
     for trial in all_trials:

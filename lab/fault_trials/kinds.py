@@ -45,7 +45,7 @@ def fatal_kernels(*kinds: str) -> Iterator[Trial]:
 def core_dumps(count: int) -> Iterator[Trial]:
     """Yield trials with GPU core dumps in the cause, its neighbours or both; every second cause exits at once."""
     for number in range(count):
-        clients, whose = 2 + number % 3, ("cause", "neighbours", "both")[number // 3 % 3]
+        clients, enabled_in = 2 + number % 3, ("cause", "neighbours", "both")[number // 3 % 3]
         load = ("busy", "idle", "full")[number // 9 % 3]
         parts = [neighbour(index, load) for index in range(clients - 1)]
         cause = Part(
@@ -53,16 +53,16 @@ def core_dumps(count: int) -> Iterator[Trial]:
             options={**WELL, **LOADS["idle"], "fault": "oob"},
             faults=0,
             leaves=0.02 if number % 2 else None,
-            environment={} if whose == "neighbours" else CORE_DUMPS,
+            environment={} if enabled_in == "neighbours" else CORE_DUMPS,
         )
-        parts = [each if whose == "cause" else replace(each, environment=CORE_DUMPS) for each in parts]
+        parts = [each if enabled_in == "cause" else replace(each, environment=CORE_DUMPS) for each in parts]
         place = number % clients
         yield Trial(
-            name=f"core-dump_{number:02}_{whose}_of_{clients}_{load}",
+            name=f"core-dump_{number:02}_{enabled_in}_of_{clients}_{load}",
             kind="core-dump",
             parts=(*parts[:place], cause, *parts[place:]),
             cause="cause",
-            facts={"load": load, "place": place, "count": clients, "core_dumps": whose},
+            facts={"load": load, "place": place, "count": clients, "core_dumps": enabled_in},
         )
 
 

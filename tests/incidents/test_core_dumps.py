@@ -31,7 +31,8 @@ from exporter.reducer import reduce_all
 from exporter.report.incident_status import incident_status
 from exporter.report.incident_text import brief, details
 from exporter.report.text import text_of
-from tests.builders import AT, DAEMON, GPU, SERVER, Recorded
+from tests.builders import AT, GPU, Recorded
+from tests.builders import incident as open_incident
 
 Line = dict[str, Any]
 Change = Callable[[list[Line]], list[Line]]
@@ -73,7 +74,7 @@ def without_clients(*pids: int) -> Change:
     words = re.compile(rf"\b({'|'.join(map(str, pids))})\b")
 
     def change(lines: list[Line]) -> list[Line]:
-        kept = []
+        remaining = []
         for line in lines:
             if line.get("pid") in pids or words.search(line.get("line", "")):
                 continue
@@ -86,8 +87,8 @@ def without_clients(*pids: int) -> Change:
                     line[name] = [each for each in line[name] if each["pid"] not in pids]
             if "watched" in line:
                 line["watched"] = [pid for pid in line["watched"] if pid not in pids]
-            kept.append(line)
-        return kept
+            remaining.append(line)
+        return remaining
 
     return change if pids else list
 
@@ -104,12 +105,12 @@ WITHOUT_PROBES = without(lambda line: line["source"] == "work")
 WITHOUT_NVML_EVENTS = without(lambda line: line["source"] == "nvml_event")
 
 
-def kernel_records(*kept: int, at: Mapping[int, float] | None = None) -> Change:
+def kernel_records(*remaining: int, at: Mapping[int, float] | None = None) -> Change:
     """Keep these records of the kernel log, which are read at these times after the first sign."""
 
     def change(lines: list[Line]) -> list[Line]:
         xids = [line for line in lines if "Xid" in line.get("record", "")]
-        moved = [{**xids[each], "at": FIRST_SIGN + at[each] if at else xids[each]["at"]} for each in kept]
+        moved = [{**xids[each], "at": FIRST_SIGN + at[each] if at else xids[each]["at"]} for each in remaining]
         others = [line for line in lines if "Xid" not in line.get("record", "")]
         return sorted((*others, *moved), key=lambda line: line["at"])
 
@@ -225,11 +226,11 @@ class TestPartsOfTheSignature:
         self, removed: Collection[int], subtests: pytest.Subtests
     ) -> None:
         for count in (1, 2, 3):
-            for kept in combinations((MMU, ESR, SERVER_XID, LATE), count):
-                if kept == (SERVER_XID,):
+            for remaining in combinations((MMU, ESR, SERVER_XID, LATE), count):
+                if remaining == (SERVER_XID,):
                     continue
-                with subtests.test(kept=kept):
-                    changes = (without_clients(*removed), kernel_records(*kept), WITHOUT_NVML_EVENTS)
+                with subtests.test(remaining=remaining):
+                    changes = (without_clients(*removed), kernel_records(*remaining), WITHOUT_NVML_EVENTS)
                     assert_no_innocent_is_named(incident_of(*changes))
 
     def test_numbers_of_nvml_are_enough(self) -> None:
@@ -299,12 +300,8 @@ class TestIdleNeighbours:
 
 def rank(affected: tuple[int, ...], clues: Clues, **known: Any) -> dict[int, float]:
     pids = (*affected, *clues.unlisted, *(each.pid for each in clues.early_disconnects))
-    incident = Incident(
-        id="x",
-        daemon=DAEMON,
-        server=SERVER,
-        started_at=AT,
-        detected_at=AT,
+    fault = open_incident(
+        at=AT,
         gpus=(GPU,),
         xids=(IncidentXid(at=AT, number=13, gpu=GPU, core_dump=True),),
         affected=affected,
@@ -312,7 +309,7 @@ def rank(affected: tuple[int, ...], clues: Clues, **known: Any) -> dict[int, flo
         clues=clues,
         **{"affected_confirmed": True, **known},
     )
-    ranked = rank_suspects(incident)
+    ranked = rank_suspects(fault)
     assert ranked.kind is FaultKind.MEMORY
     return confidences(ranked)
 

@@ -7,8 +7,8 @@ import pytest
 from exporter.model.event import EventName
 from exporter.model.observation import LogLine, Observation
 from exporter.model.server import Disconnect
-from exporter.state.log_lines import MAX_REMEMBERED, REMEMBERED_SECONDS, TERMINATION_SECONDS
-from exporter.state.servers import MAX_CONTEXTS
+from exporter.state.log_lines import MAX_REMEMBERED, REMEMBERED_SECONDS
+from exporter.state.servers import MAX_CONTEXTS, TERMINATION_SECONDS
 from tests.builders import (
     AT,
     CLIENT,
