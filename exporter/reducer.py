@@ -15,7 +15,7 @@ from exporter.model.daemon import (
     with_runtime,
 )
 from exporter.model.event import Event, EventName, Step
-from exporter.model.identity import PodResourcesReading
+from exporter.model.identity import ConnectionHolders, PodResourcesReading
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import CollectorName, CollectorState, Node
 from exporter.model.reason import ReasonCode, joined
@@ -114,7 +114,8 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
                 control_replies.reply_read(step, observation, devices.mps_pids(node))
                 step.daemon = log_files.await_command(step.daemon, observation)
 
-            return _resolve_hangs(_for_daemon(node, observation.daemon, read_reply), observation.at)
+            node, events = _resolve_hangs(_for_daemon(node, observation.daemon, read_reply), observation.at)
+            return servers.with_exited_clients(node), events
         case kinds.LogFile():
             if not observation.followed and observation.daemon not in node.daemons:
                 return node, ()
@@ -139,7 +140,9 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
         case kinds.GpuReading():
             node, events = gpus.apply_reading(node, observation)
             node, connected = _hidden_pids_shown(node, observation)
-            return prune(xids.add_gpu_address(node, observation)), events + connected
+            node, restored = _for_daemons(node, lambda step: servers.listed_after_exit(step, node, observation))
+            node = servers.with_exited_clients(node)
+            return prune(xids.add_gpu_address(node, observation)), events + connected + restored
         case WorkReading():
             return last_minute.with_reading(node, observation), ()
         case GpuUse():
@@ -148,6 +151,8 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
             return _process_read(node, observation)
         case kinds.ProcessExit():
             return _process_exited(node, observation)
+        case ConnectionHolders():
+            return _for_daemons(node, lambda step: servers.holders_read(step, node, observation))
         case kinds.AddressRanges():
             return fault_address.ranges_read(node, observation), ()
         case kinds.PodFound():
@@ -280,8 +285,16 @@ def _hidden_pids_shown(node: Node, reading: kinds.GpuReading) -> Reduced:
 
 
 def _process_read(node: Node, reading: kinds.ProcessReading) -> Reduced:
-    """Reduce a reading of a process. If the start time of the PID differs, the process before has ended."""
+    """Reduce a reading of a process. If the start time of the PID differs, the process before has ended.
+
+    A process that began after an exited client was listed is not that client: it only has the same PID.
+    """
     known = node.processes.get(reading.pid)
+    exited = (
+        daemon.clients[reading.pid].exited_at for daemon in node.daemons.values() if reading.pid in daemon.clients
+    )
+    if any(at is not None and reading.started > at for at in exited):
+        return node, ()
     events: tuple[Event, ...] = ()
     if known is not None and known.start_ticks != reading.start_ticks:
         ended = kinds.ProcessExit(at=reading.at, pid=reading.pid, start_ticks=known.start_ticks)
@@ -306,6 +319,7 @@ def _process_exited(node: Node, ended: kinds.ProcessExit) -> Reduced:
             lifecycle.end(step, ended.at, killed=killed)
         else:
             known_daemons.end_member(step, ended.at, ended.pid)
+            step.daemon = servers.holder_ended(step.daemon, ended)
 
     return _for_daemons(replace(node, processes=processes), end_member)
 

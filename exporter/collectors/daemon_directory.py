@@ -31,8 +31,9 @@ from exporter.collectors.pipe_dir import (
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.workload_processes import WorkloadProcesses
-from exporter.model.identity import ProcessIdentity, identity_of
+from exporter.model.identity import ConnectionHolders, ExitedClient, ProcessIdentity, identity_of
 from exporter.model.observation import ControlSocket, Observation, SessionHolder, Wanted
+from exporter.parse.proc import real_user
 
 # -- Sockets of a daemon -----------------------------------------------------------------------------------------------
 
@@ -53,32 +54,58 @@ class ControlSockets(NamedTuple):
     peers: tuple[tuple[int, int], ...]
 
 
+class Connection(NamedTuple):
+    """A listening or connected unix socket of a process, and the PID and UID of the process at the other end."""
+
+    socket: str  # As in /proc/PID/fd.
+    name: str
+    listening: bool
+    pid: int
+    uid: int
+
+
 def read_control_sockets(proc: Proc, daemon: ProcessIdentity | None) -> ControlSockets | None:
     """Return the sockets of a daemon; None if they cannot be read, or if the daemon is unknown."""
     if daemon is None:
         return None
-    listening, peers = False, []
     try:
-        for connection in _sockets(proc, daemon):
-            with connection:
-                name = connection.getsockname() if connection.family == socket.AF_UNIX else ""
-                if not isinstance(name, str) or name.rpartition("/")[2] not in _NAMES:
-                    continue
-                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    listening = True
-                    continue
-                poll = select.poll()
-                poll.register(connection, select.POLLRDHUP)
-                if poll.poll(0):
-                    # The other end has closed the connection, or sends no more.
-                    continue
-                data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-                pid, uid, _ = CREDENTIALS.unpack(data)
-                if not proc.descends_from_us(pid) and proc.parent_pid(pid) != daemon.pid:
-                    peers.append((pid, uid))
+        sockets = [each for each in connections(proc, daemon) if each.name.rpartition("/")[2] in _NAMES]
     except OSError:
         return None
-    return ControlSockets(listening, tuple(peers))
+    peers = ((each.pid, each.uid) for each in sockets if not each.listening)
+    others = (peer for peer in peers if not proc.descends_from_us(peer[0]) and proc.parent_pid(peer[0]) != daemon.pid)
+    return ControlSockets(any(each.listening for each in sockets), tuple(others))
+
+
+def connection_holders(proc: Proc, clock: Clock, client: ExitedClient) -> ConnectionHolders | None:
+    """Return which processes hold the connection of a client whose process has exited; None if that is not certain.
+
+    They have a connection to the server or daemon that none of the connected processes has. Any process can receive
+    one (SCM_RIGHTS). So a holder is of the same user and cgroup and younger, as a child is. If the client was never
+    read, its user is that of the connection, and a holder still has its parent's libcuda.
+    """
+    ticks = client.start_ticks
+    if not (proc.is_unused(client.pid) if ticks is None else proc.presence(client.pid, ticks) is Presence.ENDED):
+        return None
+    holders: list[ProcessIdentity] | None = None
+    with contextlib.suppress(OSError):
+        holders, own = [], set[str]()
+        for pid in client.connected:
+            with contextlib.suppress(FileNotFoundError):
+                own.update(proc.sockets(pid, _MAX_DESCRIPTORS).values())
+        uids = (each.uid for end in client.ends for each in connections(proc, end) if each.pid == client.pid)
+        uid = next(uids, None) if ticks is None else client.uid
+        ends = {end.pid for end in client.ends}
+        for pid in set(proc.pids()) - {*client.connected, *ends} if uid is not None else ():
+            started = proc.start_ticks(pid)
+            if started is None or started < (ticks or 0) or real_user(proc.status(pid) or "") != uid:
+                continue
+            if proc.mappings(pid, b"/libcuda.so") if ticks is None else proc.text(pid, "cgroup") == client.cgroup:
+                holder, held = ProcessIdentity(pid=pid, start_ticks=started), set[str]()
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    held.update(each.socket for each in connections(proc, holder) if each.pid in ends)
+                holders += [holder] if held and held.isdisjoint(own) else []
+    return ConnectionHolders(at=clock.now(), pid=client.pid, start_ticks=ticks, holders=tuple(holders or ()) or None)
 
 
 def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSockets | None) -> SessionHolder:
@@ -100,22 +127,32 @@ def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSocket
     )
 
 
-def _sockets(proc: Proc, daemon: ProcessIdentity) -> Iterator[socket.socket]:
-    """Yield copies of the sockets of a process. Raises OSError."""
+def connections(proc: Proc, process: ProcessIdentity) -> Iterator[Connection]:
+    """Yield the unix sockets of a process, except those whose other end sends no more. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
-    pidfd = os.pidfd_open(daemon.pid)
+    pidfd = os.pidfd_open(process.pid)
     try:
-        if proc.presence(daemon.pid, daemon.start_ticks) is not Presence.RUNNING:
-            raise ProcessLookupError(f"process {daemon.pid} cannot be read")
-        for number in proc.sockets(daemon.pid, _MAX_DESCRIPTORS):
+        if proc.presence(process.pid, process.start_ticks) is not Presence.RUNNING:
+            raise ProcessLookupError(f"process {process.pid} cannot be read")
+        for number, link in proc.sockets(process.pid, _MAX_DESCRIPTORS).items():
             copy = libc.syscall(
                 ctypes.c_long(_PIDFD_GETFD), ctypes.c_int(pidfd), ctypes.c_int(number), ctypes.c_uint(0)
             )
-            if copy >= 0:
-                yield socket.socket(fileno=copy)
-            elif ctypes.get_errno() != errno.EBADF:
+            if copy < 0 and ctypes.get_errno() != errno.EBADF:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            if copy >= 0:
+                with socket.socket(fileno=copy) as connection:
+                    if connection.family != socket.AF_UNIX:
+                        continue
+                    name = os.fsdecode(connection.getsockname())
+                    listening = bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+                    poll = select.poll()
+                    poll.register(connection, select.POLLRDHUP)
+                    if listening or not poll.poll(0):
+                        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+                        pid, uid, _ = CREDENTIALS.unpack(data)
+                        yield Connection(link, name, listening, pid, uid)
     finally:
         os.close(pidfd)
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from exporter.clock import Clock
+from exporter.collectors.daemon_directory import connection_holders
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import Reading
 from exporter.collectors.workload_processes import MAX_DIRECTORIES, SEARCH_SECONDS, WorkloadProcesses
 from exporter.model import observation as kinds
-from exporter.model.identity import ProcessIdentity
+from exporter.model.identity import ConnectionHolders, ExitedClient, ProcessIdentity
 from exporter.model.observation import AddressWant, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.settings import CLIENT_LIMITS
@@ -166,15 +167,23 @@ class Processes:
         self._read_states: frozenset[int] = frozenset()
         self._states_due = 0.0
         self._states: dict[int, ProcessState] = {}
+        self._exited: tuple[ExitedClient, ...] = ()
+        self._holders: dict[int, tuple[float, ConnectionHolders | None]] = {}
+        """When the holders of a client's connection are searched again, and those that were found last."""
 
     def watch(
-        self, pids: frozenset[int], states: frozenset[int] = frozenset(), started: Mapping[int, int] | None = None
+        self,
+        pids: frozenset[int],
+        states: frozenset[int] = frozenset(),
+        started: Mapping[int, int] | None = None,
+        exited: tuple[ExitedClient, ...] = (),
     ) -> None:
         """Set the processes to identify and whose exit to report, and those with a wanted state.
 
-        `started` has the start times of those that another collector has identified in this PID namespace.
+        `started` has the start times of those that another collector has identified in this PID namespace. The holders
+        of the connections of `exited` clients are reported too.
         """
-        self._wanted, self._wanted_states, self._started = pids, states, started or {}
+        self._wanted, self._wanted_states, self._started, self._exited = pids, states, started or {}, exited
 
     def collect(self) -> Reading:
         """Return what is new since the last collection. Wait up to `wait` seconds for an exit."""
@@ -183,7 +192,7 @@ class Processes:
             self._forget(pid)
         now = self._clock.monotonic()
         observations: list[kinds.Observation] = [*self._executed(now), *self._new_processes(wanted, now)]
-        observations += self._changed_states(now)
+        observations += [*self._changed_states(now), *self._new_holders(now)]
         problem = None
         if now >= self._recheck_due:
             self._recheck_due = now + RECHECK_SECONDS
@@ -237,6 +246,17 @@ class Processes:
             for pid, state in self._states.items()
             if pid not in before or _condition(before[pid]) != _condition(state)
         ]
+
+    def _new_holders(self, now: float) -> Iterator[ConnectionHolders]:
+        """Yield which processes hold the connections of exited clients, if they are new or have changed."""
+        self._holders = {each.pid: self._holders.get(each.pid, (now, None)) for each in self._exited}
+        for client in self._exited:
+            due, last = self._holders[client.pid]
+            if due <= now:
+                found = connection_holders(self._proc, self._clock, client)
+                self._holders[client.pid] = (now + RECHECK_SECONDS, found)
+                if found is not None and (last is None or found != replace(last, at=found.at)):
+                    yield found
 
     def _new_processes(self, wanted: frozenset[int], now: float) -> Iterator[ProcessReading | ProcessExit]:
         """Identify the wanted processes that are not known.

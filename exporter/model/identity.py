@@ -29,6 +29,31 @@ def identity_of(process: _Process | None) -> ProcessIdentity | None:
     return ProcessIdentity(pid=process.pid, start_ticks=process.start_ticks)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitedClient:
+    """A client whose process has exited, or cannot be read: then its start time, user and cgroup are None.
+
+    `ends` are its server and its daemon. The processes in `connected` have connections of their own.
+    """
+
+    pid: int
+    start_ticks: int | None
+    uid: int | None
+    cgroup: str | None
+    ends: tuple[ProcessIdentity, ...]
+    connected: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionHolders:
+    """The processes that hold the connection of a client that has exited, with its start time; None if unknown."""
+
+    at: float
+    pid: int
+    start_ticks: int | None
+    holders: tuple[ProcessIdentity, ...] | None
+
+
 class WorkloadRole(StrEnum):
     """What a process is for the job or pod of a daemon."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exporter.model.action import ActionKind, ActionReason
-from exporter.model.identity import PodResourcesReading, ProcessIdentity, WorkloadProcess
+from exporter.model.identity import ConnectionHolders, PodResourcesReading, ProcessIdentity, WorkloadProcess
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.reason import Reason
 
@@ -357,6 +357,7 @@ class ProcessReading:
     environment: Mapping[str, str] | None = None
     parent: ProcessIdentity | None = None
     unit_users: tuple[int, ...] | None = None
+    ended: bool = False  # Whether it has exited. The reducer stores that of a client which is still connected.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,6 +491,6 @@ class SourceReading:
 
 OfDaemon = ControlReply | LogLine | LogGap | LogUnrecognized | LogFile | DaemonFound | DaemonProcess
 OfGpu = GpuReading | GpuUse | WorkReading | GpuEvent | KernelRecord
-OfProcess = ProcessReading | ProcessState | ProcessExit | AddressRanges | PodFound | PodResourcesReading
+OfProcess = ProcessReading | ProcessState | ProcessExit | AddressRanges | PodFound
 OfWatchdog = ControlSocket | SessionHolder | UnitState | ActionDone | Resumed | Paused
-Observation = OfDaemon | OfGpu | OfProcess | OfWatchdog | SourceReading
+Observation = OfDaemon | OfGpu | OfProcess | OfWatchdog | SourceReading | ConnectionHolders | PodResourcesReading

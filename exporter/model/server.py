@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import GpuUuid
 from exporter.model.settings import Limits
 
@@ -46,6 +47,11 @@ class Client:
     exit_requested_at: float | None = None  # When an operator requested the server to end the client.
     listed_at: float | None = None  # When the last query was sent that listed the client.
     namespace: str | None = None  # Its namespace of the server, with protocol 3.
+    exited_at: float | None = None
+    """When it was first known to be connected although its process has exited: a process that it forked holds its
+    connection (measured, R580)."""
+    holders: tuple[ProcessIdentity, ...] | None = None
+    """Those processes, as far as they have not ended either; None if they are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

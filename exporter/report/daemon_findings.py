@@ -38,10 +38,12 @@ from exporter.report.remedy import (
     commands_to_signal,
     commands_to_start,
     control_command,
+    count_ended,
     gpu_text,
     is_living,
     known,
     last_log_lines,
+    pids_to_end,
     quarantine_cause,
     recovery_steps,
     step_to_rerun,
@@ -51,7 +53,7 @@ from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
 from exporter.state import servers
 from exporter.state.devices import serves_gpu
 from exporter.state.lifecycle import STARTING_SECONDS
-from exporter.state.processes import is_suspended, state_of_daemon
+from exporter.state.processes import holders_of, is_suspended, state_of_daemon
 from exporter.view import View, clients_of
 from exporter.watchdog.context import Policy
 
@@ -102,9 +104,11 @@ def faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
 def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> Finding:
     blockers = tuple(incident.blockers)
     daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
-    kills = known(*(command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_GROUPED]))
+    details = [incident.details_of(pid) for pid in blockers[:MOST_GROUPED]]
+    kills = known(*(command_to_kill(each, address) for each in details))
+    ends = count_ended(node, {pid for each in details for pid in pids_to_end(each, address)})
     remedy = DaemonProblem.SERVER_FAULT.definition.remedy
-    steps = [ManualStep(text=remedy, commands=kills, ends=len(kills))] if blockers else []
+    steps = [ManualStep(text=remedy, commands=kills, ends=ends)] if blockers else []
     if incident.stuck:
         server = None if daemon is None else daemon.servers.get(incident.server)
         left = None if daemon is None or server is None else len(clients_of(daemon, server))
@@ -122,17 +126,18 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
         client=blockers[0] if blockers else None,
         values={"suspect": verdict(incident), "recovery": recovery},
         affected=counted(len(incident.affected), "client"),
-        affected_names=_affected(incident),
+        affected_names=_affected(incident, node),
         outlook=" ".join(filter(None, (recovers, "" if daemon is None else outlook(node, daemon, policy)))),
         situation=None if blockers else Situation.CLIENTS_ENDING,
         steps=tuple(steps),
     )
 
 
-def _affected(incident: Incident) -> tuple[str, ...]:
+def _affected(incident: Incident, node: Node) -> tuple[str, ...]:
     """Return the affected clients, first those that block recovery."""
     blockers = incident.blockers if incident.open else ()
-    first = [f"{client_text(incident.details_of(pid))}, which blocks recovery" for pid in blockers]
+    holders = {pid: holders_of(node, pid) for pid in blockers}
+    first = [f"{client_text(incident.details_of(pid), holders[pid])}, which blocks recovery" for pid in blockers]
     others = [pid for pid in incident.affected if pid not in blockers]
     return (*first, *(client_text(incident.details_of(pid)) for pid in others))
 
@@ -162,7 +167,7 @@ def recovered(node: Node, at: float) -> Iterable[Finding]:
                 server=incident.server,
                 values={"affected": counted(len(incident.affected), "client"), "suspect": verdict(incident)},
                 affected=counted(len(incident.affected), "client"),
-                affected_names=_affected(incident),
+                affected_names=_affected(incident, node),
             )
 
 

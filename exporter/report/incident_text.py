@@ -28,6 +28,7 @@ from exporter.report.text import (
     drop_columns,
     duration_text,
     error,
+    held_text,
     line_of,
     local_time,
     mebibytes,
@@ -73,9 +74,16 @@ _DROPPABLE = ("GPU", "AFFECTED", "KIND", "AGO", "DAEMON")
 _LONGEST_SUSPECT = 48
 
 
-def client_text(client: "ClientDetails | ProcessStatus") -> str:
+def command_text(process: ProcessStatus) -> str:
+    """Return the command of a process. If it has exited and is still connected: `train.py (exited, held by PID 7)`."""
+    held = held_text(process.held_by)
+    return " ".join(filter(None, (display_name(process.command), held and f"({held})")))
+
+
+def client_text(client: "ClientDetails | ProcessStatus", held_by: tuple[int, ...] | None = None) -> str:
     """Return a client: `PID 600 (train.py of alice, job 42)`."""
-    return process_text(client.pid, client.command, client.user, workload_text(client.workload, client.pod))
+    held_by = client.held_by if isinstance(client, ProcessStatus) else held_by
+    return process_text(client.pid, client.command, client.user, workload_text(client.workload, client.pod), held_by)
 
 
 def affected_text(client: AffectedClient, *, memory: bool = False) -> str:

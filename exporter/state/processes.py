@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from exporter.model.daemon import Daemon, DaemonState, with_commands
 from exporter.model.event import Event, EventName
-from exporter.model.identity import Confidence, Workload, WorkloadCounts, WorkloadIdentity, WorkloadKind
+from exporter.model.identity import Confidence, Workload, WorkloadCounts, WorkloadIdentity, WorkloadKind, identity_of
 from exporter.model.incident import ClientDetails, Death, Suspect
 from exporter.model.node import Node
 from exporter.model.observation import (
@@ -95,6 +95,14 @@ def death_of(node: Node, pid: int | None, start_ticks: int | None) -> Death | No
 def is_from_outside(death: Death) -> bool:
     """Return whether another process ended it. A lack of memory is the process's own, and a code can mean anything."""
     return not death.out_of_memory and death.wait_status is not None and death.wait_status & 0x7F in _FROM_OUTSIDE
+
+
+def holders_of(node: Node, pid: int) -> tuple[int, ...] | None:
+    """Return the running processes that hold the connection of a client that has exited; None if it has not exited."""
+    client = next((each.clients[pid] for each in node.daemons.values() if pid in each.clients), None)
+    if client is None or client.exited_at is None:
+        return None
+    return tuple(each.pid for each in client.holders or () if identity_of(node.processes.get(each.pid)) == each)
 
 
 # -- workloads -----------------------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ from math import ceil
 
 from exporter.model.daemon import Claim, ClaimKind, Daemon, FailedStarts, with_connections, with_log, with_totals
 from exporter.model.event import EventName, Step
+from exporter.model.identity import ConnectionHolders, ProcessIdentity
 from exporter.model.node import Node
-from exporter.model.observation import GpuReading, GpuUuid
+from exporter.model.observation import GpuReading, GpuUuid, ProcessExit
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import Client, DisconnectReason, RefusalReason, Server, ServerState
 from exporter.model.settings import DEFAULT_PROTOCOL
@@ -108,6 +109,53 @@ def apply_list(step: Step, at: float, asked_at: float, server: int, pids: tuple[
             disconnect(step, at, pid, DisconnectReason.EXIT)
         else:
             step.daemon = _with_client(step.daemon, replace(step.daemon.clients[pid], missing_since=since or at))
+
+
+def listed_after_exit(step: Step, node: Node, reading: GpuReading) -> None:
+    """Connect clients again that NVML still lists some time after their process exited, unless the log reports an end.
+
+    MPS and NVML list a client until every process that has its connection has ended (measured, R580).
+    """
+    for pid in (each.pid for each in reading.mps_processes or () if each.pid not in node.processes):
+        daemon, death = step.daemon, node.deaths.get(pid)
+        client = daemon.connections.recently_disconnected.get(pid)
+        if client is None or death is None or pid in daemon.clients or pid in daemon.connections.disconnects:
+            continue
+        if client.server in daemon.servers and reading.at - death.at >= CONFIRMING_SECONDS:
+            connect(step, reading.at, client.server, pid)
+            if pid in step.daemon.clients:
+                step.daemon = _with_client(step.daemon, client)
+
+
+def with_exited_clients(node: Node) -> Node:
+    """Return the node with the processes of the clients that are connected although they have exited."""
+    for name, daemon in node.daemons.items():
+        for pid in daemon.clients.keys() & node.deaths.keys() - node.processes.keys():
+            process = node.deaths[pid].process
+            if process is not None:
+                daemon = _with_client(daemon, replace(daemon.clients[pid], exited_at=node.at))
+                processes = {**node.processes, pid: replace(process, ended=True)}
+                node = replace(node, daemons={**node.daemons, name: daemon}, processes=processes)
+    return node
+
+
+def holders_read(step: Step, node: Node, seen: ConnectionHolders) -> None:
+    """Apply which processes hold the connection of an exited client."""
+    client, process = step.daemon.clients.get(seen.pid), node.processes.get(seen.pid)
+    known = process is None or process.ended
+    if client is not None and known and seen.start_ticks == (None if process is None else process.start_ticks):
+        exited_at = seen.at if client.exited_at is None else client.exited_at
+        step.daemon = _with_client(step.daemon, replace(client, exited_at=exited_at, holders=seen.holders))
+
+
+def holder_ended(daemon: Daemon, ended: ProcessExit) -> Daemon:
+    """Return the daemon after the end of a process that may hold the connection of an exited client."""
+    holder = ProcessIdentity(pid=ended.pid, start_ticks=ended.start_ticks)
+    for client in daemon.clients.values():
+        if holder in (client.holders or ()):
+            others = tuple(each for each in client.holders or () if each != holder)
+            daemon = _with_client(daemon, replace(client, holders=others))
+    return daemon
 
 
 def refuse(step: Step, at: float, server: int, pid: int | None, reason: RefusalReason) -> None:
