@@ -161,8 +161,9 @@ def command_to_end(node: Node, pid: int) -> str | None:
 
 def count_ended(node: Node, pids: Collection[int]) -> int:
     """Return how many clients end with these processes, and because nothing else holds their connections."""
-    clients = (pid for daemon in node.daemons.values() for pid in daemon.clients)
-    return sum(pid in pids or set(pids).issuperset(holders_of(node, pid) or (0,)) for pid in clients)
+    clients = (client for daemon in node.daemons.values() for client in daemon.clients.values())
+    needed = ({each.pid for each in client.holders} if client.holders else {client.pid} for client in clients)
+    return sum(each <= set(pids) for each in needed)
 
 
 _RERUN = {

@@ -1,0 +1,156 @@
+"""Which process holds the connection of a client that has exited, with real processes and sockets."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from exporter.clock import SystemClock
+from exporter.collectors.daemon_directory import connection_holders
+from exporter.collectors.proc import Proc
+from exporter.collectors.processes import RECHECK_SECONDS, Processes
+from exporter.model.identity import ConnectionHolders, ExitedClient, ProcessIdentity
+from tests.clocks import HandClock
+from tests.conftest import Starter
+from tests.eventually import eventually
+from tests.standin.forking import ForkingClient
+from tests.standin.mps import MpsStandIn
+
+CLOCK = SystemClock()
+PROC = Proc(Path("/proc"), CLOCK)
+
+
+@pytest.fixture
+def client(mps: MpsStandIn) -> Iterator[ForkingClient]:
+    mps.start()
+    with ForkingClient(mps) as forking:
+        yield forking
+
+
+def identity(pid: int) -> ProcessIdentity:
+    return ProcessIdentity(pid=pid, start_ticks=PROC.start_ticks(pid) or 0)
+
+
+def exited(mps: MpsStandIn, client: ForkingClient, connected: frozenset[int] = frozenset()) -> ExitedClient:
+    """Let a client exit, and return it as the exporter knows it."""
+    found = ExitedClient(
+        pid=client.pid,
+        start_ticks=PROC.start_ticks(client.pid),
+        uid=os.getuid(),
+        cgroup=PROC.text(client.pid, "cgroup"),
+        ends=(identity(mps.server_pid or 0), identity(mps.pid)),
+        connected=connected,
+    )
+    client.exit()
+    return found
+
+
+def holders(client: ExitedClient) -> tuple[int, ...] | None:
+    found = connection_holders(PROC, CLOCK, client)
+    assert found is not None
+    assert (found.pid, found.start_ticks) == (client.pid, client.start_ticks)
+    return None if found.holders is None else tuple(sorted(each.pid for each in found.holders))
+
+
+def test_finds_the_child_with_its_parents_connection(mps: MpsStandIn, client: ForkingClient, start: Starter) -> None:
+    start()
+    found = connection_holders(PROC, CLOCK, exited(mps, client))
+    assert found is not None
+    assert found.holders == (identity(client.children[0]),)
+
+
+@pytest.mark.parametrize("options", [(), ("exec",)])
+def test_finds_several_children_also_if_they_execute_another_program(mps: MpsStandIn, options: tuple[str, ...]) -> None:
+    mps.start()
+    with ForkingClient(mps, 2, *options) as client:
+        assert holders(exited(mps, client)) == tuple(sorted(client.children))
+
+
+def test_a_client_that_runs_has_no_holder(mps: MpsStandIn, client: ForkingClient) -> None:
+    gone = exited(mps, client)
+    with ForkingClient(mps) as other:
+        running = replace(gone, pid=other.pid, start_ticks=PROC.start_ticks(other.pid))
+        assert connection_holders(PROC, CLOCK, running) is None
+        assert connection_holders(PROC, CLOCK, replace(running, start_ticks=None, uid=None, cgroup=None)) is None
+
+
+def test_a_child_of_a_running_client_holds_no_connection_of_another_one(mps: MpsStandIn, client: ForkingClient) -> None:
+    with ForkingClient(mps) as running:
+        gone = exited(mps, client, connected=frozenset({running.pid}))
+        assert holders(gone) == tuple(client.children)
+
+
+def test_a_process_with_a_connection_of_its_own_is_not_named(mps: MpsStandIn, client: ForkingClient) -> None:
+    gone = exited(mps, client)
+    assert holders(replace(gone, connected=frozenset(client.children))) is None
+
+
+def test_a_process_that_cannot_be_a_child_is_not_named(
+    mps: MpsStandIn, client: ForkingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any process can receive a connection from another one (SCM_RIGHTS), and needs not know it."""
+    gone, (child,) = exited(mps, client), client.children
+    assert holders(replace(gone, uid=os.getuid() + 1)) is None
+    assert holders(replace(gone, cgroup="0::/another.scope\n")) is None
+    younger = replace(gone, start_ticks=(PROC.start_ticks(child) or 0) + 1)
+    assert holders(younger) is None
+    status = PROC.status(child) or ""
+    others = status.replace(f"Uid:\t{os.getuid()}\t", f"Uid:\t{os.getuid() + 1}\t")
+    monkeypatch.setattr(Proc, "status", lambda self, pid: others if pid == child else self.text(pid, "status"))
+    assert holders(gone) is None
+
+
+def test_sockets_that_cannot_be_read_make_the_holder_unknown(
+    mps: MpsStandIn, client: ForkingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = exited(mps, client)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Proc, "sockets", refuse)
+    assert holders(gone) is None
+
+
+def test_a_connection_to_another_daemon_does_not_count(mps: MpsStandIn, client: ForkingClient, tmp_path: Path) -> None:
+    gone = exited(mps, client)
+    with MpsStandIn(tmp_path / "other") as other:
+        other.start()
+        assert holders(replace(gone, ends=(identity(other.pid),))) is None
+
+
+def test_finds_the_child_of_a_client_that_was_never_read(mps: MpsStandIn, client: ForkingClient) -> None:
+    """The connection shows the user, and the child still has its parent's libcuda."""
+    gone = replace(exited(mps, client), start_ticks=None, uid=None, cgroup=None)
+    assert holders(gone) == tuple(client.children)
+    with ForkingClient(mps, 1, "exec") as other:
+        pid = other.pid
+        exited(mps, other)
+        assert holders(replace(gone, pid=pid, connected=frozenset(client.children))) is None
+
+
+def test_reports_holders_again_only_if_they_change(mps: MpsStandIn) -> None:
+    mps.start()
+    clock = HandClock(CLOCK.now())
+    collector = Processes(proc=Path("/proc"), clock=clock, wait=0.0)
+
+    def collect() -> list[ConnectionHolders]:
+        clock.time += RECHECK_SECONDS
+        return [each for each in collector.collect().observations if isinstance(each, ConnectionHolders)]
+
+    with ForkingClient(mps, 2) as client:
+        collector.watch(frozenset(), exited=(exited(mps, client),))
+        (first,) = collect()
+        assert {each.pid for each in first.holders or ()} == set(client.children)
+        assert collect() == []
+        os.kill(client.children[0], 9)
+
+        def changed() -> ConnectionHolders:
+            found = collect()
+            assert found
+            return found[0]
+
+        assert [each.pid for each in eventually(changed).holders or ()] == client.children[1:]
+    collector.close()
