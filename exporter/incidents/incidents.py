@@ -198,8 +198,8 @@ def _update_blocking(node: Node, incident: Incident) -> Incident:
     if not clients and not were_clients_queried(daemon, incident):
         return incident  # After a restart of the exporter, the clients are not known at first.
     connected = clients.difference(daemon.connections.disconnects)
-    # Of an exited client, another process may hold the connection, which is known a moment later.
-    held = {pid for pid in connected if daemon.clients[pid].exited_at is not None}
+    # It becomes known a moment later that another process holds the connection of a client that has exited.
+    held = {pid for pid in connected if daemon.clients[pid].exited_at and processes.shown_at(node, pid)}
     gone = set(incident.disconnected) - held
     disconnected = tuple(pid for pid in incident.affected if pid in gone or pid not in connected)
     blocking = {

@@ -32,20 +32,18 @@ from exporter.report.remedy import (
     address_of,
     clients_beside,
     command_to_end_server,
-    command_to_kill,
     commands_to_restart,
     commands_to_resume,
     commands_to_signal,
     commands_to_start,
     control_command,
-    count_ended,
     gpu_text,
     is_living,
     known,
     last_log_lines,
-    pids_to_end,
     quarantine_cause,
     recovery_steps,
+    step_to_kill,
     step_to_rerun,
 )
 from exporter.report.text import counted, duration_text, failed_starts_text, mebibytes, pid_text
@@ -104,11 +102,9 @@ def faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
 def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> Finding:
     blockers = tuple(incident.blockers)
     daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
-    details = [incident.details_of(pid) for pid in blockers[:MOST_GROUPED]]
-    kills = known(*(command_to_kill(each, address) for each in details))
-    ends = count_ended(node, {pid for each in details for pid in pids_to_end(each, address)})
     remedy = DaemonProblem.SERVER_FAULT.definition.remedy
-    steps = [ManualStep(text=remedy, commands=kills, ends=ends)] if blockers else []
+    details = [incident.details_of(pid) for pid in blockers[:MOST_GROUPED]]
+    steps = [step_to_kill(node, details, address, remedy)] if blockers else []
     if incident.stuck:
         server = None if daemon is None else daemon.servers.get(incident.server)
         left = None if daemon is None or server is None else len(clients_of(daemon, server))

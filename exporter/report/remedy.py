@@ -152,6 +152,15 @@ def command_to_kill(client: ClientDetails, address: Address | None) -> str | Non
     return f"kill -KILL {' '.join(map(str, pids))}" if pids else None
 
 
+def step_to_kill(node: Node, clients: Collection[ClientDetails], address: Address | None, text: str) -> ManualStep:
+    """Return how to end clients, with this text, and how many end with them."""
+    commands = known(*(command_to_kill(each, address) for each in clients))
+    ended = count_ended(node, {pid for each in clients for pid in pids_to_end(each, address)})
+    held = any(holders_of(node, each.pid) is not None for each in clients)
+    hint = " If one has exited, end the process that holds its connection." if held else ""
+    return ManualStep(text=f"{text}{hint}", commands=commands, ends=ended)
+
+
 def command_to_end(node: Node, pid: int) -> str | None:
     """Return what asks a client to exit; None if its process is not known to run."""
     holders = holders_of(node, pid)

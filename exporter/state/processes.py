@@ -97,6 +97,12 @@ def is_from_outside(death: Death) -> bool:
     return not death.out_of_memory and death.wait_status is not None and death.wait_status & 0x7F in _FROM_OUTSIDE
 
 
+def shown_at(node: Node, pid: int) -> float | None:
+    """Return when NVML was last read, if its lists contain the process as an MPS client."""
+    times = (gpu.reading.at for gpu in node.gpus.values() if pid in gpu.mps_since and gpu.reading.problem is None)
+    return max(times, default=None)
+
+
 def holders_of(node: Node, pid: int) -> tuple[int, ...] | None:
     """Return the running processes that hold the connection of a client that has exited; None if it has not exited."""
     client = next((each.clients[pid] for each in node.daemons.values() if pid in each.clients), None)

@@ -12,6 +12,7 @@ from exporter.model.server import Client, DisconnectReason, RefusalReason, Serve
 from exporter.model.settings import DEFAULT_PROTOCOL
 from exporter.model.values import increment, replace, with_latest, without
 from exporter.state.devices import serves_gpu
+from exporter.state.processes import shown_at
 
 FRESH_SECONDS = 0.5
 """A list may be older than a log line that was read before it. A change this recent overrides the list."""
@@ -128,11 +129,14 @@ def listed_after_exit(step: Step, node: Node, reading: GpuReading) -> None:
 
 
 def with_exited_clients(node: Node) -> Node:
-    """Return the node with the processes of the clients that are connected although they have exited."""
+    """Return the node with the processes of the clients that are connected although they have exited.
+
+    The list of a server that does not recover has clients that are not in NVML's, and that nothing holds (R580).
+    """
     for name, daemon in node.daemons.items():
         for pid in daemon.clients.keys() & node.deaths.keys() - node.processes.keys():
             process = node.deaths[pid].process
-            if process is not None:
+            if process is not None and (shown_at(node, pid) or 0.0) > node.deaths[pid].at:
                 daemon = _with_client(daemon, replace(daemon.clients[pid], exited_at=node.at))
                 processes = {**node.processes, pid: replace(process, ended=True)}
                 node = replace(node, daemons={**node.daemons, name: daemon}, processes=processes)
@@ -142,8 +146,8 @@ def with_exited_clients(node: Node) -> Node:
 def holders_read(step: Step, node: Node, seen: ConnectionHolders) -> None:
     """Apply which processes hold the connection of an exited client."""
     client, process = step.daemon.clients.get(seen.pid), node.processes.get(seen.pid)
-    known = process is None or process.ended
-    if client is not None and known and seen.start_ticks == (None if process is None else process.start_ticks):
+    same = seen.start_ticks == (None if process is None or not process.ended else process.start_ticks)
+    if client is not None and same and (seen.holders is not None or shown_at(node, seen.pid) is not None):
         exited_at = seen.at if client.exited_at is None else client.exited_at
         step.daemon = _with_client(step.daemon, replace(client, exited_at=exited_at, holders=seen.holders))
 

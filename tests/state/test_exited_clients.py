@@ -92,6 +92,8 @@ class TestConnected:
 
     def test_a_client_that_the_daemon_lists_after_its_exit_has_its_owner(self) -> None:
         found = present(*GONE, clients(CLIENT, OTHER, at=AT + 2))
+        assert CLIENT not in found.processes  # NVML may not list it any more.
+        found = reduced(gpu_reading((CLIENT, OTHER), at=AT + 3), start=found).node
         assert workload_of(found.processes[CLIENT]) == USER_ALICE
         assert found.processes[CLIENT].ended
 
@@ -184,6 +186,15 @@ class TestFault:
         found = present(*observations, held(HOLDER, at=AT + 13), process(HOLDER, at=AT + 13), gpu_reading(at=AT + 30))
         (incident,) = found.incidents.values()
         assert (list(incident.blockers), incident.stuck) == ([CLIENT], False)
+
+    def test_a_server_whose_clients_only_its_own_list_has_is_stuck(self) -> None:
+        """After a fault of clients on two GPUs, that list still had a client that had ended (R580)."""
+        alone = (*at_work(CLIENT), daemon_process(), server_process(), *server_log(active()), process())
+        gone = (gpu_reading((CLIENT,)), *fault(AT + 10), exited(at=AT + 10.5), gpu_reading(at=AT + 11))
+        found = present(*alone, *gone, clients(CLIENT, at=AT + 12), held(at=AT + 13), gpu_reading(at=AT + 30))
+        (incident,) = found.incidents.values()
+        assert incident.stuck
+        assert not found.daemons[DAEMON].clients[CLIENT].exited_at
 
     def test_the_count_has_all_clients_that_end_with_the_holder(self) -> None:
         both = (*HELD, exited(OTHER, at=AT + 5), gpu_reading((CLIENT, OTHER), at=AT + 7))
