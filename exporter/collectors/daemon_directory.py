@@ -5,7 +5,7 @@ Each daemon has a thread for this, because a directory can hang (NFS, FUSE), and
 A daemon waits for the first bytes of each connection that it has accepted, and serves no other one until then
 (measured, R580). So a process that connects and sends nothing holds the daemon. The daemon's sockets are copied for a
 moment (pidfd_getfd(2)) and asked for the process at the other end (SO_PEERCRED). This works across network namespaces,
-opens no path, and takes the right that ptrace(2) needs.
+opens no path, and takes the right that ptrace(2) needs. The same shows which process holds a client's connection.
 """
 
 import contextlib
@@ -87,25 +87,25 @@ def connection_holders(proc: Proc, clock: Clock, client: ExitedClient) -> Connec
     ticks = client.start_ticks
     if not (proc.is_unused(client.pid) if ticks is None else proc.presence(client.pid, ticks) is Presence.ENDED):
         return None
-    holders: list[ProcessIdentity] | None = None
+    holders: tuple[ProcessIdentity, ...] | None = None
     with contextlib.suppress(OSError):
-        holders, own = [], set[str]()
-        for pid in client.connected:
-            with contextlib.suppress(FileNotFoundError):
-                own.update(proc.sockets(pid, _MAX_DESCRIPTORS).values())
         uids = (each.uid for end in client.ends for each in connections(proc, end) if each.pid == client.pid)
         uid = next(uids, None) if ticks is None else client.uid
-        ends = {end.pid for end in client.ends}
+        held: dict[ProcessIdentity, set[str]] = {}
+        ends, own = {end.pid for end in client.ends}, set[str]()
         for pid in set(proc.pids()) - {*client.connected, *ends} if uid is not None else ():
             started = proc.start_ticks(pid)
             if started is None or started < (ticks or 0) or real_user(proc.status(pid) or "") != uid:
                 continue
             if proc.mappings(pid, b"/libcuda.so") if ticks is None else proc.text(pid, "cgroup") == client.cgroup:
-                holder, held = ProcessIdentity(pid=pid, start_ticks=started), set[str]()
+                holder = ProcessIdentity(pid=pid, start_ticks=started)
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    held.update(each.socket for each in connections(proc, holder) if each.pid in ends)
-                holders += [holder] if held and held.isdisjoint(own) else []
-    return ConnectionHolders(at=clock.now(), pid=client.pid, start_ticks=ticks, holders=tuple(holders or ()) or None)
+                    held[holder] = {each.socket for each in connections(proc, holder) if each.pid in ends}
+        for pid in client.connected if any(held.values()) else ():
+            with contextlib.suppress(FileNotFoundError):
+                own.update(proc.sockets(pid, _MAX_DESCRIPTORS).values())
+        holders = tuple(holder for holder, sockets in held.items() if sockets and sockets.isdisjoint(own)) or None
+    return ConnectionHolders(at=clock.now(), pid=client.pid, start_ticks=ticks, holders=holders)
 
 
 def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSockets | None) -> SessionHolder:

@@ -98,6 +98,8 @@ RECHECK_SECONDS = 5.0
 EXEC_SECONDS = 2.0
 """A process that is younger may be read before or during execve(2), so it is read again after this time."""
 
+MOST_SEARCHES = 4  # In one collection. A search for the holders of one connection reads all processes.
+
 MAX_PIDFDS = 512  # How many processes have a pidfd by default. The identities of the others are compared.
 
 
@@ -250,13 +252,11 @@ class Processes:
     def _new_holders(self, now: float) -> Iterator[ConnectionHolders]:
         """Yield which processes hold the connections of exited clients, if they are new or have changed."""
         self._holders = {each.pid: self._holders.get(each.pid, (now, None)) for each in self._exited}
-        for client in self._exited:
-            due, last = self._holders[client.pid]
-            if due <= now:
-                found = connection_holders(self._proc, self._clock, client)
-                self._holders[client.pid] = (now + RECHECK_SECONDS, found)
-                if found is not None and (last is None or found != replace(last, at=found.at)):
-                    yield found
+        for client in islice((each for each in self._exited if self._holders[each.pid][0] <= now), MOST_SEARCHES):
+            last, found = self._holders[client.pid][1], connection_holders(self._proc, self._clock, client)
+            self._holders[client.pid] = (now + RECHECK_SECONDS, found)
+            if found is not None and (last is None or found != replace(last, at=found.at)):
+                yield found
 
     def _new_processes(self, wanted: frozenset[int], now: float) -> Iterator[ProcessReading | ProcessExit]:
         """Identify the wanted processes that are not known.

@@ -15,15 +15,11 @@ CHILD_SECONDS = 300
 def main(children: int) -> None:
     """Make a context with 64 MiB, and fork."""
     cuda, device, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
-    for call in (
-        lambda: cuda.cuInit(0),
-        lambda: cuda.cuDeviceGet(ctypes.byref(device), 0),
-        lambda: cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
-        lambda: cuda.cuCtxSetCurrent(context),
-        lambda: cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(64 << 20)),
-    ):
-        if code := call():
-            sys.exit(f"CUDA error {code}")
+    _check(cuda.cuInit(0))
+    _check(cuda.cuDeviceGet(ctypes.byref(device), 0))
+    _check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    _check(cuda.cuCtxSetCurrent(context))
+    _check(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(64 << 20)))
     pids = []
     for _ in range(children):
         pid = os.fork()
@@ -35,6 +31,11 @@ def main(children: int) -> None:
     sys.stdout.flush()
     time.sleep(STAYS_SECONDS)
     os._exit(0)
+
+
+def _check(code: int) -> None:
+    if code:
+        sys.exit(f"CUDA error {code}")
 
 
 if __name__ == "__main__":
