@@ -31,8 +31,9 @@ from exporter.collectors.pipe_dir import (
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.workload_processes import WorkloadProcesses
-from exporter.model.identity import ConnectionHolders, ExitedClient, ProcessIdentity, identity_of
+from exporter.model.identity import ConnectionHolders, ProcessIdentity, identity_of
 from exporter.model.observation import ControlSocket, Observation, SessionHolder, Wanted
+from exporter.model.server import ExitedClient
 from exporter.parse.proc import real_user
 
 # -- Sockets of a daemon -----------------------------------------------------------------------------------------------
@@ -80,28 +81,28 @@ def read_control_sockets(proc: Proc, daemon: ProcessIdentity | None) -> ControlS
 def connection_holders(proc: Proc, clock: Clock, client: ExitedClient) -> ConnectionHolders | None:
     """Return which processes hold the connection of a client whose process has exited; None if that is not certain.
 
-    They have a connection to the server or daemon that none of the connected processes has. Any process can receive
+    They have a connection to the server or daemon that no other client has. Any process can receive
     one (SCM_RIGHTS). So a holder is of the same user and cgroup and younger, as a child is. If the client was never
     read, its user is that of the connection, and a holder still has its parent's libcuda.
     """
-    ticks = client.start_ticks
+    process, ticks = client.process, None if client.process is None else client.process.start_ticks
     if not (proc.is_unused(client.pid) if ticks is None else proc.presence(client.pid, ticks) is Presence.ENDED):
         return None
     holders: tuple[ProcessIdentity, ...] | None = None
     with contextlib.suppress(OSError):
         uids = (each.uid for end in client.ends for each in connections(proc, end) if each.pid == client.pid)
-        uid = next(uids, None) if ticks is None else client.uid
+        uid = next(uids, None) if process is None else process.uid
         held: dict[ProcessIdentity, set[str]] = {}
         ends, own = {end.pid for end in client.ends}, set[str]()
-        for pid in set(proc.pids()) - {*client.connected, *ends} if uid is not None else ():
+        for pid in set(proc.pids()) - {*client.others, *ends} if uid is not None else ():
             started = proc.start_ticks(pid)
             if started is None or started < (ticks or 0) or real_user(proc.status(pid) or "") != uid:
                 continue
-            if proc.mappings(pid, b"/libcuda.so") if ticks is None else proc.text(pid, "cgroup") == client.cgroup:
+            if proc.mappings(pid, b"/libcuda.so") if process is None else proc.text(pid, "cgroup") == process.cgroup:
                 holder = ProcessIdentity(pid=pid, start_ticks=started)
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     held[holder] = {each.socket for each in connections(proc, holder) if each.pid in ends}
-        for pid in client.connected if any(held.values()) else ():
+        for pid in client.others if any(held.values()) else ():
             with contextlib.suppress(FileNotFoundError):
                 own.update(proc.sockets(pid, _MAX_DESCRIPTORS).values())
         holders = tuple(holder for holder, sockets in held.items() if sockets and sockets.isdisjoint(own)) or None

@@ -18,9 +18,10 @@ from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import Reading
 from exporter.collectors.workload_processes import MAX_DIRECTORIES, SEARCH_SECONDS, WorkloadProcesses
 from exporter.model import observation as kinds
-from exporter.model.identity import ConnectionHolders, ExitedClient, ProcessIdentity
+from exporter.model.identity import ConnectionHolders, ProcessIdentity
 from exporter.model.observation import AddressWant, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
+from exporter.model.server import ExitedClient
 from exporter.model.settings import CLIENT_LIMITS
 from exporter.parse.cgroup import parse_pod_directory
 from exporter.parse.proc import children_page_faults, is_exiting

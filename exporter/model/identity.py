@@ -30,21 +30,6 @@ def identity_of(process: _Process | None) -> ProcessIdentity | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExitedClient:
-    """A client whose process has exited, or cannot be read: then its start time, user and cgroup are None.
-
-    `ends` are its server and its daemon. The processes in `connected` have connections of their own.
-    """
-
-    pid: int
-    start_ticks: int | None
-    uid: int | None
-    cgroup: str | None
-    ends: tuple[ProcessIdentity, ...]
-    connected: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionHolders:
     """The processes that hold the connection of a client that has exited, with its start time; None if unknown."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from exporter.model.identity import ProcessIdentity
-from exporter.model.observation import GpuUuid
+from exporter.model.observation import GpuUuid, ProcessReading
 from exporter.model.settings import Limits
 
 
@@ -52,6 +52,16 @@ class Client:
     connection (measured, R580)."""
     holders: tuple[ProcessIdentity, ...] | None = None
     """Those processes, as far as they have not ended either; None if they are not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitedClient:
+    """A client whose process has exited, or was never read. The `others` have connections to the same `ends`."""
+
+    pid: int
+    process: ProcessReading | None
+    ends: tuple[ProcessIdentity, ...]
+    others: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState
-from exporter.model.identity import ExitedClient, identity_of
+from exporter.model.identity import identity_of
 from exporter.model.node import CollectorName, Gpu, Node
 from exporter.model.observation import DaemonName, Wanted
-from exporter.model.server import Server, ServerState
+from exporter.model.server import ExitedClient, Server, ServerState
 from exporter.model.settings import PollIntervals
 from exporter.parse import protocol3
 from exporter.parse.control_reply import (
@@ -254,21 +254,14 @@ def processes_wanted(node: Node) -> frozenset[int]:
 def exited_clients(node: Node) -> tuple[ExitedClient, ...]:
     """Return the clients whose connection another process may hold: their process has exited, or cannot be read."""
     found = list[ExitedClient]()
-    clients = frozenset(chain(*(daemon.clients for daemon in node.daemons.values())))
-    connected = clients.union(*(gpu.mps_since for gpu in node.gpus.values()))
+    clients = (daemon.clients for daemon in node.daemons.values())
+    all_pids = frozenset(chain(*clients, *(gpu.mps_since for gpu in node.gpus.values())))
     for daemon in node.daemons.values():
         for pid, client in daemon.clients.items():
             process, ends = node.processes.get(pid), (node.processes.get(client.server), daemon.runtime.process)
             if pid > 0 and (client.exited_at is not None or process is None):
-                each = ExitedClient(
-                    pid=pid,
-                    start_ticks=None if process is None else process.start_ticks,
-                    uid=None if process is None else process.uid,
-                    cgroup=None if process is None else process.cgroup,
-                    ends=tuple(identity for end in ends if (identity := identity_of(end)) is not None),
-                    connected=connected - {pid},
-                )
-                found.append(each)
+                known = tuple(identity for end in ends if (identity := identity_of(end)) is not None)
+                found.append(ExitedClient(pid=pid, process=process, ends=known, others=all_pids - {pid}))
     return tuple(found)
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,8 @@ from exporter.clock import SystemClock
 from exporter.collectors.daemon_directory import connection_holders
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import RECHECK_SECONDS, Processes
-from exporter.model.identity import ConnectionHolders, ExitedClient, ProcessIdentity
+from exporter.model.identity import ConnectionHolders, ProcessIdentity
+from exporter.model.server import ExitedClient
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import eventually
@@ -35,22 +37,21 @@ def identity(pid: int) -> ProcessIdentity:
 
 def exited(mps: MpsStandIn, client: ForkingClient, connected: frozenset[int] = frozenset()) -> ExitedClient:
     """Let a client exit, and return it as the exporter knows it."""
-    found = ExitedClient(
-        pid=client.pid,
-        start_ticks=PROC.start_ticks(client.pid),
-        uid=os.getuid(),
-        cgroup=PROC.text(client.pid, "cgroup"),
-        ends=(identity(mps.server_pid or 0), identity(mps.pid)),
-        connected=connected,
-    )
+    process, ends = PROC.facts(client.pid), (identity(mps.server_pid or 0), identity(mps.pid))
     client.exit()
-    return found
+    return ExitedClient(pid=client.pid, process=process, ends=ends, others=connected)
+
+
+def changed(client: ExitedClient, **facts: Any) -> ExitedClient:
+    """Return a client with a process that has these values."""
+    assert client.process is not None
+    return replace(client, process=replace(client.process, **facts))
 
 
 def holders(client: ExitedClient) -> tuple[int, ...] | None:
     found = connection_holders(PROC, CLOCK, client)
     assert found is not None
-    assert (found.pid, found.start_ticks) == (client.pid, client.start_ticks)
+    assert (found.pid, found.start_ticks) == (client.pid, client.process and client.process.start_ticks)
     return None if found.holders is None else tuple(sorted(each.pid for each in found.holders))
 
 
@@ -71,9 +72,9 @@ def test_finds_several_children_also_if_they_execute_another_program(mps: MpsSta
 def test_a_client_that_runs_has_no_holder(mps: MpsStandIn, client: ForkingClient) -> None:
     gone = exited(mps, client)
     with ForkingClient(mps) as other:
-        running = replace(gone, pid=other.pid, start_ticks=PROC.start_ticks(other.pid))
+        running = replace(gone, pid=other.pid, process=PROC.facts(other.pid))
         assert connection_holders(PROC, CLOCK, running) is None
-        assert connection_holders(PROC, CLOCK, replace(running, start_ticks=None, uid=None, cgroup=None)) is None
+        assert connection_holders(PROC, CLOCK, replace(running, process=None)) is None
 
 
 def test_a_child_of_a_running_client_holds_no_connection_of_another_one(mps: MpsStandIn, client: ForkingClient) -> None:
@@ -84,7 +85,7 @@ def test_a_child_of_a_running_client_holds_no_connection_of_another_one(mps: Mps
 
 def test_a_process_with_a_connection_of_its_own_is_not_named(mps: MpsStandIn, client: ForkingClient) -> None:
     gone = exited(mps, client)
-    assert holders(replace(gone, connected=frozenset(client.children))) is None
+    assert holders(replace(gone, others=frozenset(client.children))) is None
 
 
 def test_a_process_that_cannot_be_a_child_is_not_named(
@@ -92,9 +93,9 @@ def test_a_process_that_cannot_be_a_child_is_not_named(
 ) -> None:
     """Any process can receive a connection from another one (SCM_RIGHTS), and needs not know it."""
     gone, (child,) = exited(mps, client), client.children
-    assert holders(replace(gone, uid=os.getuid() + 1)) is None
-    assert holders(replace(gone, cgroup="0::/another.scope\n")) is None
-    younger = replace(gone, start_ticks=(PROC.start_ticks(child) or 0) + 1)
+    assert holders(changed(gone, uid=os.getuid() + 1)) is None
+    assert holders(changed(gone, cgroup="0::/another.scope\n")) is None
+    younger = changed(gone, start_ticks=(PROC.start_ticks(child) or 0) + 1)
     assert holders(younger) is None
     status = PROC.status(child) or ""
     others = status.replace(f"Uid:\t{os.getuid()}\t", f"Uid:\t{os.getuid() + 1}\t")
@@ -123,12 +124,12 @@ def test_a_connection_to_another_daemon_does_not_count(mps: MpsStandIn, client: 
 
 def test_finds_the_child_of_a_client_that_was_never_read(mps: MpsStandIn, client: ForkingClient) -> None:
     """The connection shows the user, and the child still has its parent's libcuda."""
-    gone = replace(exited(mps, client), start_ticks=None, uid=None, cgroup=None)
+    gone = replace(exited(mps, client), process=None)
     assert holders(gone) == tuple(client.children)
     with ForkingClient(mps, 1, "exec") as other:
         pid = other.pid
         exited(mps, other)
-        assert holders(replace(gone, pid=pid, connected=frozenset(client.children))) is None
+        assert holders(replace(gone, pid=pid, others=frozenset(client.children))) is None
 
 
 def test_reports_holders_again_only_if_they_change(mps: MpsStandIn) -> None:
@@ -147,10 +148,10 @@ def test_reports_holders_again_only_if_they_change(mps: MpsStandIn) -> None:
         assert collect() == []
         os.kill(client.children[0], 9)
 
-        def changed() -> ConnectionHolders:
+        def reported() -> ConnectionHolders:
             found = collect()
             assert found
             return found[0]
 
-        assert [each.pid for each in eventually(changed).holders or ()] == client.children[1:]
+        assert [each.pid for each in eventually(reported).holders or ()] == client.children[1:]
     collector.close()

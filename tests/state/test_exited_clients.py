@@ -121,12 +121,12 @@ class TestHolder:
     def test_is_searched_for_exited_clients_only(self) -> None:
         assert exited_clients(present(*RUNNING)) == ()
         (wanted,) = exited_clients(present(*LISTED))
-        assert (wanted.pid, wanted.start_ticks, wanted.uid) == (CLIENT, CLIENT * 100, 1001)
+        assert (wanted.pid, wanted.process) == (CLIENT, replace(process(), ended=True))
         assert [each.pid for each in wanted.ends] == [SERVER, CONTROL]
-        assert OTHER in wanted.connected
-        assert CLIENT not in wanted.connected
+        assert OTHER in wanted.others
+        assert CLIENT not in wanted.others
         (unread,) = exited_clients(present(*at_work(CLIENT), daemon_process(), server_process()))
-        assert (unread.pid, unread.start_ticks, unread.uid) == (CLIENT, None, None)
+        assert (unread.pid, unread.process) == (CLIENT, None)
 
     def test_is_watched_and_shown(self) -> None:
         found = present(*HELD)
