@@ -36,7 +36,7 @@ class Forking:
 
     def __init__(self, daemon: ControlDaemon, children: int) -> None:
         self._child = Child(
-            [sys.executable, str(PROGRAM), str(children)],
+            [sys.executable, "-W", "ignore::DeprecationWarning", str(PROGRAM), str(children)],
             output=daemon.directory / "forking.txt",
             environment=daemon.environment,
         )
