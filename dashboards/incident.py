@@ -118,7 +118,8 @@ WHAT = Row(
         table(
             "Suspected workloads",
             "The workload of this fault's suspect, also while the fault is open. Faults: how often a client of the "
-            "workload was the likeliest cause on this node, in the selected time range. A fault counts when it ends.",
+            "workload was the main suspect on this node, in the selected time range. A fault counts when it ends. "
+            "Another client can cause a suspicion on purpose, so their number is no proof.",
             (
                 (
                     f"round(sum by ({WORKLOAD}) (increase("

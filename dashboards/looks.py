@@ -54,7 +54,7 @@ def states(colours: Mapping[str, Colour]) -> list[Json]:
     return words({number: (state, colour) for number, (state, colour) in enumerate(colours.items(), start=1)})
 
 
-RISKS = words({0: ("low", Colour.WELL), 1: ("little data", Colour.WARNING), 2: ("CAUSED A FAULT", Colour.BAD)})
+RISKS = words({0: ("low", Colour.WELL), 1: ("little data", Colour.WARNING), 2: ("suspected", Colour.WARNING)})
 YES_IS_WELL = words({0: ("NO", Colour.BAD), 1: ("yes", Colour.WELL)})
 YES_IS_ODD = words({0: ("no", Colour.WELL), 1: ("YES", Colour.WARNING)})
 NEVER = words({0: ("-", Colour.QUIET)})

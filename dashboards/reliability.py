@@ -106,14 +106,14 @@ CRASHES = Row(
     (
         matrix(
             "Matrix of suspects and affected applications",
-            "Clients that faults ended: the likeliest cause in the row, the affected application in the column, both "
+            "Clients that faults ended: the main suspect in the row, the affected application in the column, both "
             "with their namespace. Only with high or medium confidence. Empty: there was none.",
             _by_pair(),
             rows="suspect",
             columns="affected",
             height=9,
         ),
-        answer_table(answers.CRASHES, "A suspect is an indication, not a proof.", width=14),
+        answer_table(answers.CRASHES, width=14),
         answer_table(answers.FAULTS, width=10),
         bars(
             "Clients that faults ended",
@@ -122,7 +122,7 @@ CRASHES = Row(
         ),
         bars(
             "Faults by suspected application",
-            "Faults of the ten applications that most often were the likeliest cause.",
+            "Faults of the ten applications that most often were the main suspect, which is no proof.",
             most_recorded(
                 "application:cuda_mps_faults_caused:increase10m",
                 "cluster, client_namespace, application",

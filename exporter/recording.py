@@ -40,7 +40,7 @@ WORDS = """
     bus bytes cannot cgroup changed channel chunk chunks ci claim client clients closed cmd com command compression
     condor connect connected connecting connection container containerd context contexts control copyright corporation
     count cpuset create created creating credentials cri crio csv cuda current daemon default deleted destroy device
-    devices did directory dis disabled disconnected display docker dockerd down driver due ecs ecstasks en enabled
+    devices did directory dis disabled disconnected display docker dockerd down driver due ecs ecstasks en enabled esr
     encountered engine enough env error esc exception execute exists exit exited exiting expected failed fallen fatal
     fault faulted fe files find finish following for force format found free from gcc get gpc gpcclient gpu gpus gr
     graphics groups handling has have hsce htcondor hub hubclient id ids imp in inactive include information
@@ -55,7 +55,7 @@ WORDS = """
     status stdout step stepmgr sticky strong succeeded supported swap sworker system systemd task teardown terminate
     termination the there this thread threads timeout tmp to torn torque total trigging try type ui uid unable
     unallocated unix unknown used user using usr uuid valid var version vgpu violation virt visible volta waiting was
-    weak will with worker write xid yes
+    unrecognized warp weak will with worker write xid yes
 """
 """Words that identify nothing: those of the texts of MPS, of the kernel and of cgroups that the exporter reads."""
 

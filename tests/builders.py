@@ -47,7 +47,13 @@ from exporter.model.observation import (
 )
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import Disconnect
-from exporter.model.settings import CLIENT_PRIORITY, Limits
+from exporter.model.settings import (
+    ACTIVE_THREAD_PERCENTAGE,
+    CLIENT_PRIORITY,
+    PINNED_MEMORY_LIMIT,
+    VISIBLE_DEVICES,
+    Limits,
+)
 from exporter.model.usage import Account, GpuAttribution, Method, Share, SharedAccount, Split
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES, LIST_PARTITIONS, LIST_SERVERS
@@ -614,20 +620,31 @@ def accounted() -> Node:
 
 
 def limited() -> Node:
-    """A server whose clients have half of two GPUs and a memory limit on one. The limits for new servers are lower."""
+    """A server whose clients have half of two GPUs and a memory limit on the second. Limits for new servers are lower.
+
+    The daemon's own list has the GPUs in the other order.
+    """
     return reduced(
         *server_log(
             "Active Threads Percentage set to 50.0",
-            "Device pinned memory limit for device 0 set to 0x80000000 bytes",
+            "Device pinned memory limit for device 1 set to 0x80000000 bytes",
             "Device pinned memory limit for device 9 set to 0x80000000 bytes",
         ),
         reply("get_default_active_thread_percentage", "25.0\n"),
-        reply("get_default_device_pinned_mem_limit 1", "3G\n"),
+        reply("get_default_device_pinned_mem_limit 0", "3G\n"),
         reply("get_default_client_priority", "0\n"),
         process(600, environment={CLIENT_PRIORITY: "1"}),
+        process(602, command="eval.py", environment={VISIBLE_DEVICES: "0,1"}),
         reply("device_query --csv", f"0,00:00.0,{OTHER_GPU},NVIDIA H200\n1,00:01.0,{GPU},NVIDIA H200\n"),
         start=three_clients(),
     ).node
+
+
+def limited_themselves(percentage: str = "50", memory: str = "1=2G") -> Node:
+    """Return three clients that were started with limits, 600 with these."""
+    own = {pid: {ACTIVE_THREAD_PERCENTAGE: "50", PINNED_MEMORY_LIMIT: "1=2G"} for pid in (601, 602)}
+    own[600] = {ACTIVE_THREAD_PERCENTAGE: percentage, PINNED_MEMORY_LIMIT: memory}
+    return reduced(*(process(pid, environment=each) for pid, each in own.items()), start=limited()).node
 
 
 def memory_filled() -> Node:
@@ -694,7 +711,7 @@ def slowed() -> Node:
 def drifted() -> Node:
     """The same with enforced limits: the server has them, the defaults and two clients do not."""
     present = limited()
-    watch = WatchdogState(wanted_limits=Limits(active_thread_percentage=50.0, pinned_memory={0: 2 << 30}), bypassed=2)
+    watch = WatchdogState(wanted_limits=Limits(active_thread_percentage=50.0, pinned_memory={1: 2 << 30}), bypassed=2)
     return replace(present, watches={DAEMON: watch})
 
 
@@ -833,7 +850,7 @@ def divided() -> Node:
 
 _ALL = (
     *(idle, three_clients, full, daemon_down, no_nvml, gpu_lost, reset_needed, faulted, blocked_recovery),
-    *(limited, drifted, owned),
+    *(limited, limited_themselves, drifted, owned),
     *(accounted, allocated, slowed),
     *(backing_off, circuit_open, quarantined, suspended, launches_counted, simulated),
     *(partitioned, mig, divided),

@@ -60,8 +60,8 @@ PROBLEMS = Row(
         ),
         bars(
             "Affected and suspected workloads",
-            "Faults that affected clients of a workload, and faults of which one of its clients was the likeliest "
-            "cause. Empty: there was none.",
+            "Faults that affected clients of a workload, and faults of which one of its clients was the main suspect, "
+            "which is no proof. Empty: there was none.",
             Query(
                 increase("cuda_mps_workload_faults_affected_total", WORKLOAD, of="node") + " > 0",
                 "affected: {{workload_kind}} {{workload}} {{instance}}",

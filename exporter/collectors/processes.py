@@ -24,6 +24,7 @@ from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.server import ExitedClient
 from exporter.model.settings import CLIENT_LIMITS
 from exporter.parse.cgroup import parse_pod_directory
+from exporter.parse.mps_variables import CORE_DUMPS
 from exporter.parse.proc import children_page_faults, is_exiting
 
 _INFO = struct.Struct("=QQ11Ii")
@@ -308,7 +309,7 @@ class Processes:
             return None
         return replace(
             reading,
-            environment=self._proc.variables(pid, CLIENT_LIMITS),
+            environment=self._proc.variables(pid, (*CLIENT_LIMITS, *CORE_DUMPS)),
             job_source=self._workloads.job_source(reading.cgroup, pid),
             unit_users=self._workloads.unit_users(reading),
         )

@@ -115,7 +115,7 @@ class DaemonConfig:
     pinned_memory_limits: tuple[tuple[int, int], ...] | None = option(
         None,
         check=checks.entries(checks.memory_limit, distinct=lambda limit: limit[0]),
-        help="GPU memory that each client may use, by the daemon's own device ordinals, in G or M. In mode"
+        help="GPU memory that each client may use, by the client's own device numbers, in G or M. In mode"
         " `act` the watchdog enforces it.",
     )
     """Bytes for each device."""

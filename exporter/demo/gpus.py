@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from exporter.model import observation as kinds
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
-from exporter.model.settings import CLIENT_PRIORITY
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, PINNED_MEMORY_LIMIT
 
 GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in range(0xA0, 0xA5))
 GIBIBYTE = 1 << 30
@@ -66,12 +66,12 @@ TRAINERS = (
     SimulatedWorkload("erin", 1005, "python3", (2, 6), "0::/user.slice/user-1005.slice/session-7.scope", 0.004, 16),
     SimulatedWorkload("dave", 1004, "render-worker", (1, 4), f"{_SYSTEM}/docker-{'5' * 64}.scope", 0.3, 16),
 )
+_OWN = {ACTIVE_THREAD_PERCENTAGE: "40", PINNED_MEMORY_LIMIT: "0=64G"}
+_RERANK = f"{_SYSTEM}/rerank.service"
 SERVING = (
-    SimulatedWorkload("carol", 1003, "vllm", (16, 24), _of_pod(_VLLM, "a"), 0.5, 24, _VLLM),
-    SimulatedWorkload("carol", 1003, "embed-worker", (1, 4), _of_pod(_EMBED, "b"), 0.1, 8, _EMBED),
-    SimulatedWorkload(
-        "carol", 1003, "rerank", (2, 6), f"{_SYSTEM}/rerank.service", 0.1, 8, environment={CLIENT_PRIORITY: "1"}
-    ),
+    SimulatedWorkload("carol", 1003, "vllm", (16, 24), _of_pod(_VLLM, "a"), 0.5, 24, _VLLM, _OWN),
+    SimulatedWorkload("carol", 1003, "embed-worker", (1, 4), _of_pod(_EMBED, "b"), 0.1, 8, _EMBED, _OWN),
+    SimulatedWorkload("carol", 1003, "rerank", (2, 6), _RERANK, 0.1, 8, None, {**_OWN, CLIENT_PRIORITY: "1"}),
 )
 NOTEBOOKS = (SimulatedWorkload("frank", 1006, "jupyter-lab", (2, 6), f"{_SYSTEM}/jupyter.service", 0.004, 16),)
 BYPASSING = replace(TRAINERS[2], duty=0.3)
@@ -235,6 +235,7 @@ def gpu_reading(
         sm_utilization=load,
         dram_bandwidth=_dram_bandwidth((*clients, *bypassing)),
         gpm_seconds=5.0,
+        sms=SMS,
     )
 
 

@@ -18,8 +18,9 @@ from exporter.report.problem import NodeProblem, Severity
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import gpu_text
 from exporter.state.devices import (
-    device_count,
+    client_devices,
     gpus_by_ordinal,
+    gpus_of_clients,
     is_from_volta,
     serves_gpu,
     serves_process,
@@ -159,6 +160,7 @@ def visible_devices_wrong(facts: Facts) -> Iterator[Finding]:
 
     Name GPUs by UUID, or remove the variable, and restart the process.
     """
+    with_context = {each.pid for gpu in facts.node.gpus.values() for each in gpu.reading.compute_processes or ()}
     listed = {} if nvml_problem(facts) else {uuid: gpu.reading.index for uuid, gpu in facts.node.gpus.items()}
     for daemon, each in facts.running():
         unknown = _unknown_device(each.process, listed, needed=daemon.declared.expected)
@@ -173,10 +175,11 @@ def visible_devices_wrong(facts: Facts) -> Iterator[Finding]:
         ordinals = {uuid: ordinal for ordinal, uuid in gpus_by_ordinal(facts.node, daemon).items()}
         for process in facts.clients_of(daemon):
             unknown = _unknown_device(process, ordinals)
-            if unknown is not None:
+            # A process can change its own variables before it uses CUDA.
+            if unknown is not None and process.pid not in with_context:
                 yield visible_devices_wrong.finding(
                     f"{process_label(process)}, of {shown(daemon.name)}",
-                    details=f"The client's entry is {unknown}. The daemon has {len(ordinals)} GPUs, from 0 on.",
+                    details=f"It was started with the entry {unknown}. The daemon has {len(ordinals)} GPUs, from 0 on.",
                     commands=("nvidia-smi -L",),
                 )
 
@@ -204,15 +207,15 @@ def thread_percentage_wrong(facts: Facts) -> Iterator[Finding]:
         text = process.variable(ACTIVE_THREAD_PERCENTAGE)
         if text is not None and parse_percentage(text) is None:
             yield thread_percentage_wrong.finding(
-                user, details=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}."
+                user, details=f"At its start, {ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}."
             )
 
 
-@check(Severity.CRITICAL, Area.GPUS, Area.DAEMONS, Area.PROCESSES, page="docs/watchdog.md")
+@check(Severity.WARNING, Area.GPUS, Area.DAEMONS, Area.PROCESSES, page="docs/watchdog.md")
 def memory_limit_without_effect(facts: Facts) -> Iterator[Finding]:
     """A memory limit does not limit a client. MPS reports no error.
 
-    Give each device of a client its share, in G or M. Name devices by the daemon's own ordinals. They start at 0,
+    Give each device of a client its share, in G or M. Name devices by the client's own numbers. They start at 0,
     whatever its CUDA_VISIBLE_DEVICES is.
     """
     # A limit in a daemon's environment has no effect (measured, R580). If one entry names a device that is not visible,
@@ -226,33 +229,30 @@ def memory_limit_without_effect(facts: Facts) -> Iterator[Finding]:
                 rated=Severity.WARNING,
             )
     for daemon in facts.node.daemons.values():
-        ordinals = {uuid: ordinal for ordinal, uuid in gpus_by_ordinal(facts.node, daemon).items()}
+        on = gpus_of_clients(facts.node, daemon, daemon.clients)
         for process in facts.clients_of(daemon):
-            devices, visible = device_count(facts.node, daemon), process.variable(VISIBLE_DEVICES)
-            if visible is not None:
-                devices = min(devices, sum(map(bool, visible_device_entries(visible))))
+            read, gpus = facts.node.processes.get(process.pid), on.get(process.pid, frozenset())
+            devices = client_devices(facts.node, daemon, read, process.variables, gpus)
             limits = parse_memory_limits(process.variable(PINNED_MEMORY_LIMIT) or "")
-            wrong = list(_wrong_limits(limits, ordinals, devices))
+            wrong = list(_wrong_limits(limits, devices))
             if wrong:
                 yield memory_limit_without_effect.finding(
                     process_label(process),
-                    details=f"In {PINNED_MEMORY_LIMIT}, {' '.join(wrong)}",
+                    details=f"It was started with {PINNED_MEMORY_LIMIT}, in which {' '.join(wrong)}",
                     commands=(f"{PINNED_MEMORY_LIMIT}=0=2G,1=512M",),
                 )
 
 
-def _wrong_limits(limits: Mapping[str, int | None], ordinals: Mapping[str, int], devices: int) -> Iterator[str]:
-    """Yield what is wrong with limits in bytes, None if it is not a size, by ordinal or UUID. `devices` are visible."""
+def _wrong_limits(limits: Mapping[str, int | None], devices: tuple[str, ...] | None) -> Iterator[str]:
+    """Yield what is wrong with limits in bytes, None if it is not a size, by number or UUID of the client's devices."""
     for name, size in limits.items():
-        ordinal = int(name) if name.isascii() and name.isdecimal() and len(name) < 4 else ordinals.get(name)
-        if ordinal is None:
-            # If the daemon's devices are unknown, a UUID may be one.
-            if ordinals or not name.startswith(("GPU-", "MIG-")):
-                yield f"{shown(name)} names no device."
+        is_number = name.isascii() and name.isdecimal() and len(name) < 4
+        if not is_number and not (name.startswith(("GPU-", "MIG-")) if devices is None else name in devices):
+            yield f"{shown(name)} names no device."
         elif not size:
-            yield f"the limit of device {ordinal} is not a size."
-        elif ordinal >= devices > 0:
-            yield f"device {ordinal} is not visible. The number of visible devices is {devices} at most."
+            yield f"the limit of device {shown(name)} is not a size."
+        elif is_number and devices is not None and int(name) >= len(devices):
+            yield f"device {int(name)} is not visible. The number of visible devices is {len(devices)}."
 
 
 def _served(facts: Facts) -> Iterator[Gpu]:

@@ -50,7 +50,8 @@ def process_bypassing(facts: Facts) -> Iterator[Finding]:
         if not hidden and not reaches:
             default = "" if process.variable(PIPE_DIRECTORY) is not None else " (the default)"
             yield finding(
-                details=f"They use {shown(path)}{default}, the daemon has {shown(each.process.pipe_directory)}.",
+                details=f"They were started with {shown(path)}{default}, "
+                f"the daemon has {shown(each.process.pipe_directory)}.",
                 advice=f"Set it in the {_place_of_variables(process)}.",
                 commands=(f"{PIPE_DIRECTORY}={quoted(daemon.pipe_directory)}",),
             )

@@ -12,7 +12,7 @@ LIMIT = 50
 
 
 class Unit(StrEnum):
-    """What a number means. RISK is 0 for low, 1 for medium, and 2 for high."""
+    """What a number means. RISK is 0 for low, 1 for little data, and 2 for suspected of a fault."""
 
     HOURS = "h"
     COST = "cost"
@@ -191,9 +191,9 @@ SIZES = Answer(
     "Requested and used, with recommended limits",
     "Threads and memory are for each client. Peaks are averages over the clients and 10 minutes. The recommended "
     "thread percentage is 1.25 times the peak, the memory limit 1.2 times. If more than 10 % of the SM time is "
-    "unattributed, the percentages are too low. Replicas: how many such clients fit on a GPU. Risk high: the "
-    "application was the suspect of a fault, which ends all clients on the GPU. Risk medium: less than 24 client "
-    "hours.",
+    "unattributed, the percentages are too low. Replicas: how many such clients fit on a GPU. Risk suspected: the "
+    "application was the main suspect of a fault, which is no proof: examine the faults. Little data: less than 24 "
+    "client hours.",
     {
         "cluster": "Cluster",
         "client_namespace": "Namespace",
@@ -229,7 +229,7 @@ SIZES = Answer(
 CRASHES = Answer(
     "crashes",
     "Suspects and affected applications",
-    "Clients that faults ended, by the main suspect of each fault. Confidence: high is at least 0.8, medium 0.5.",
+    "Clients that faults ended, by the main suspect (no proof). Confidence: high is at least 0.8, medium 0.5.",
     {
         "cluster": "Cluster",
         "suspect_namespace": "Suspect's namespace",
@@ -244,7 +244,7 @@ CRASHES = Answer(
 FAULTS = Answer(
     "faults",
     "Faults by application",
-    "Suspected: faults of which the application was the main suspect. Suffered: faults that ended its clients.",
+    "Suspected: faults with the application as main suspect (no proof). Suffered: faults that ended its clients.",
     {"cluster": "Cluster", "client_namespace": "Namespace", "application": "Application"},
     [
         Column("Suspected", Unit.COUNT, f"{_CAUSED} or 0 * {_SUFFERED}"),

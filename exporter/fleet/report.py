@@ -16,7 +16,7 @@ from exporter.report.text import utc_time
 Vector = Sequence[tuple[Mapping[str, str], float]]
 """The labels and the value of each sample, in the order of the server."""
 
-_RISKS = ("low", "medium", "high")
+_RISKS = ("low", "little data", "suspected")
 _FORMS: Mapping[Unit, tuple[str, float, str]] = {
     Unit.HOURS: (" (h)", 1, ",.1f"),
     Unit.COST: ("", 1, ",.2f"),

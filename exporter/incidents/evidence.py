@@ -13,6 +13,7 @@ from exporter.model.observation import GpuUuid, ProcessReading
 from exporter.model.server import Client, FaultLogBlock, Server
 from exporter.model.values import replace
 from exporter.parse.log_line import seconds_between
+from exporter.parse.mps_variables import core_dumps
 from exporter.state import devices, known_daemons
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import cgroup_of, client_id, pod_of, workload_of
@@ -110,7 +111,10 @@ def _add_xids(node: Node, daemon: Daemon, incident: Incident) -> Incident:
         )
     ]
     xids = (*known, *found)[:MOST_XIDS]
-    started_at = min((incident.detected_at, *(each.at for each in xids)))
+    # By the kernel's clock, which is known from the Xid that was read soonest. The driver logs the first sign at once.
+    clock = min((each.at - each.kernel_seconds for each in xids if each.kernel_seconds is not None), default=0.0)
+    times = (each.at if each.kernel_seconds is None else clock + each.kernel_seconds for each in xids)
+    started_at = max(incident.detected_at - CLAIM_SECONDS, min((incident.detected_at, *times)))
     return replace(incident, xids=xids, started_at=started_at)
 
 
@@ -159,7 +163,7 @@ def _sorted(node: Node, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
 def _remove_other_users(node: Node, daemon: Daemon, incident: Incident) -> Incident:
     """Remove processes of other users. An ordinary user's daemon may name any PID, but serves only its own user."""
     found = incident.clues
-    named = {*incident.affected, *found.in_reset, *(client.pid for client in found.early_disconnects)}
+    named = {*incident.affected, *found.in_reset, *found.unlisted, *(each.pid for each in found.early_disconnects)}
     named |= set() if found.named is None else {found.named}
     others = known_daemons.of_other_users(daemon, named, node.processes)
     if not others:
@@ -181,7 +185,7 @@ def _client_details(before: Node, node: Node, daemon: Daemon, incident: Incident
     early = (each.pid for each in incident.clues.early_disconnects)
     found: dict[int, ClientDetails] = {}
     used: Mapping[GpuUuid, Mapping[int, int]] | None = None
-    for pid in (*incident.affected, *early, *clients):
+    for pid in (*incident.affected, *early, *clients, *incident.clues.unlisted):
         known, death = incident.client_details.get(pid), node.deaths.get(pid)
         process = node.processes.get(pid) or before.processes.get(pid) or (None if death is None else death.process)
         if known is not None and (known.uid is not None or process is None):
@@ -204,6 +208,7 @@ def _client_details(before: Node, node: Node, daemon: Daemon, incident: Incident
             namespace=None if pod is None else pod.namespace,
             job_manager=cgroup.job_manager,
             job_id=cgroup.job_id,
+            core_dumps=None if process is None else core_dumps(process.environment),
             memory_bytes=memory,
         )
     return {**incident.client_details, **found} if found else incident.client_details
@@ -244,6 +249,8 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
     )
     if incident.settled:
         return clues
+    clues = replace(clues, unlisted=_unlisted(node, daemon, incident))
+    incident = replace(incident, clues=clues)
     early = {client.pid: client for client in clues.early_disconnects}
     for disconnect in disconnects:
         # By the log's timestamps, else by the exporter's.
@@ -270,6 +277,23 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
     )
 
 
+def _unlisted(node: Node, daemon: Daemon, incident: Incident) -> tuple[int, ...]:
+    """Return the other clients that may have caused a fault with core dumps, also those that only the log shows.
+
+    The cause may have got success, and not be affected, or exit at once.
+    """
+    if not incident.core_dumps:
+        return ()
+    earliest, server, gpus = incident.started_at - EARLY_DISCONNECT_SECONDS, incident.server, {*incident.gpus}
+    gone = (each for each in daemon.connections.disconnects.values() if each.at >= earliest and not each.terminated)
+    here = (each for each in daemon.clients.values() if each.connected_at <= incident.detected_at)
+    pids = [each.pid for each in here if each.server == server]
+    pids += [each.pid for each in gone if each.server == server]
+    known = devices.gpus_of_clients(node, daemon, pids) if gpus else {}
+    found = (*incident.clues.unlisted, *(pid for pid in pids if pid not in known or known[pid] & gpus))
+    return tuple(pid for pid in dict.fromkeys(found) if pid not in incident.affected)[:MOST_CLIENTS]
+
+
 def without_processes(clues: Clues, pids: Collection[int]) -> Clues:
     """Return the clues without those about these processes."""
     address = clues.address
@@ -281,6 +305,7 @@ def without_processes(clues: Clues, pids: Collection[int]) -> Clues:
         in_reset=tuple(pid for pid in clues.in_reset if pid not in pids),
         early_disconnects=tuple(client for client in clues.early_disconnects if client.pid not in pids),
         in_flight_work=tuple(work for work in clues.in_flight_work if work.pid not in pids),
+        unlisted=tuple(pid for pid in clues.unlisted if pid not in pids),
         address=address,
     )
 
@@ -314,12 +339,12 @@ def _log_unreliable(node: Node, daemon: Daemon, incident: Incident) -> bool:
 def _has_unaffected_clients(node: Node, daemon: Daemon, incident: Incident) -> bool:
     """Return whether a client of the server still runs on the fault's GPUs although the log does not name it.
 
-    A fault affects all clients on its GPU (measured, R580). NVML shows which clients those are.
+    A fault affects all clients on its GPU (measured, R580), without core dumps. NVML shows which clients those are.
     """
     lists = (node.gpus[uuid].mps_since for uuid in incident.gpus if uuid in node.gpus)
     before = {pid for listed in lists for pid, since in listed.items() if since < incident.detected_at}
     others = (daemon.clients.get(pid) for pid in before.difference(incident.affected))
-    return any(client is not None and client.server == incident.server for client in others)
+    return not incident.core_dumps and any(each is not None and each.server == incident.server for each in others)
 
 
 # -- work in flight ------------------------------------------------------------------------------------------------
@@ -329,10 +354,12 @@ class _Counts(NamedTuple):
     """What the libcuda probes counted before and after a fault, by PID.
 
     `before` is of the last reading before the fault and `after` of the first one after it. `healthy` has the last
-    counts without a failed synchronisation. The probes covered `probed` in all readings but the last two.
+    counts without a failed synchronisation; with core dumps, those at least `MIN_PROBED_NS` before the fault. The
+    probes covered `probed` in all readings but the last two.
     """
 
     fault_ns: int
+    core_dumps: bool
     probed: frozenset[int]
     probed_before: frozenset[int]
     before: Mapping[int, ProcessWork]
@@ -343,12 +370,12 @@ class _Counts(NamedTuple):
 
 def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InFlightWork, ...]:
     """Return what is known of each affected client. What was known before stays if nothing newer is known."""
-    readings, affected = node.launch_history.readings, set(incident.affected)
-    known = {work.pid: work for work in incident.clues.in_flight_work if work.pid in affected}
+    readings, dumps = node.launch_history.readings, incident.core_dumps
+    known = {work.pid: work for work in incident.clues.in_flight_work if work.pid in incident.affected and not dumps}
     if not readings:
         return tuple(known.values())
-    fault_ns = readings[-1].boot_ns - round((readings[-1].at - incident.detected_at) * SECOND_NS)
-    counts = _counts(readings, fault_ns)
+    fault_ns = readings[-1].boot_ns - round((readings[-1].at - incident.started_at) * SECOND_NS)
+    counts = _counts(readings, fault_ns, core_dumps=dumps)
     if counts is None:
         return tuple(known.values())
     for process, alive in _affected_processes(node, incident, fault_ns):
@@ -362,7 +389,7 @@ def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InF
 
 def _affected_processes(node: Node, incident: Incident, fault_ns: int) -> Iterable[tuple[ProcessReading, bool]]:
     """Yield each affected process, and whether it runs. A process that began after the fault only has the same PID."""
-    for pid in incident.affected:
+    for pid in (*incident.affected, *incident.clues.unlisted):
         death, process = node.deaths.get(pid), node.processes.get(pid)
         if process is not None and began_ns(process.start_ticks) < fault_ns:
             yield process, not process.ended
@@ -370,7 +397,7 @@ def _affected_processes(node: Node, incident: Incident, fault_ns: int) -> Iterab
             yield death.process, False
 
 
-def _counts(readings: Sequence[WorkReading], fault_ns: int) -> _Counts | None:
+def _counts(readings: Sequence[WorkReading], fault_ns: int, *, core_dumps: bool) -> _Counts | None:
     """Return the counts around a fault, if the probes were attached all the time, and long enough before it."""
     number = sum(reading.boot_ns < fault_ns for reading in readings)
     after = readings[number : number + 1]
@@ -379,14 +406,16 @@ def _counts(readings: Sequence[WorkReading], fault_ns: int) -> _Counts | None:
     pairs = pairwise((*before, *after))
     if not before or any(new.seconds * SECOND_NS < MIN_COVERAGE * (new.boot_ns - old.boot_ns) for old, new in pairs):
         return None
+    healthy = before[:1] if core_dumps else before
     return _Counts(
         fault_ns=fault_ns,
+        core_dumps=core_dumps,
         probed=frozenset(before[0].watched).intersection(*(reading.watched for reading in before[:-1])),
         probed_before=frozenset(before[-1].watched),
         before={work.pid: work for work in before[-1].processes},
         before_is_recent=fault_ns - before[-1].boot_ns <= RECENT_NS,
         after={work.pid: work for reading in after for work in reading.processes},
-        healthy={work.pid: work for reading in before for work in reading.processes if not work.failed_ns},
+        healthy={work.pid: work for reading in healthy for work in reading.processes if not work.failed_ns},
     )
 
 
@@ -407,27 +436,31 @@ def _work_of(counts: _Counts, process: ProcessReading, *, one_context: bool, ali
     last = after or before
     if last is None:
         return None
-    complete = last.initialized_ns > 0 or (one_context and last.synced_ns > 0)
+    # With core dumps, a synchronisation of work from before the probes may succeed at the fault.
+    synced = counts.healthy.get(pid) if counts.core_dumps else last
+    complete = last.initialized_ns > 0 or (one_context and synced is not None and synced.synced_ns > 0)
     if not complete and (pid not in counts.probed or (alive and pid not in counts.probed_before)):
         return None
     if after is not None or last.failed_ns:
-        result = _work_by_reading_after(counts.healthy.get(pid), last, fault_ns)
+        result = _work_by_reading_after(counts, last)
         return result if complete or result is None or result.in_flight else None
     # A client that has exited may have launched since this reading, but it cannot have synchronised.
     return _result(last, fault_ns, in_flight=True) if last.open_ns and counts.before_is_recent else None
 
 
-def _work_by_reading_after(healthy: ProcessWork | None, after: ProcessWork, fault_ns: int) -> InFlightWork | None:
+def _work_by_reading_after(counts: _Counts, after: ProcessWork) -> InFlightWork | None:
     """Return the result by the first reading after the fault; None if it is unknown.
 
     The fault may precede even the last reading before its detection, which then is `after`. `healthy` is from before
-    the fault in any case.
+    the fault in any case. With core dumps, work completes after the fault: only a client that launched nothing is idle.
     """
+    fault_ns, healthy = counts.fault_ns, counts.healthy.get(after.pid)
     if after.open_ns:
-        return _result(after, fault_ns, in_flight=after.open_since_ns <= fault_ns)
+        in_flight = after.open_since_ns <= fault_ns
+        return None if counts.core_dumps and not in_flight else _result(after, fault_ns, in_flight=in_flight)
     if after.launched_ns > fault_ns:
         return None
-    if after.failed_ns and after.launched_ns:
+    if (after.failed_ns or counts.core_dumps) and after.launched_ns:
         # After a failed synchronisation, the client may have closed its context with the open spans.
         idle = healthy is not None and not healthy.open_ns
         if healthy is None or not idle or (after.kernels, after.graphs) != (healthy.kernels, healthy.graphs):

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from exporter.model.daemon import Daemon
 from exporter.model.incident import (
+    CHOSEN_BELOW,
+    CLOSE,
     INSTRUCTIONS,
     LOWEST_ADDRESS,
     AddressClue,
@@ -37,12 +39,7 @@ NEAREST, FARTHEST = 1 << 21, 1 << 34
 
 SPACE = 1 << 40  # The layouts of processes differ by so many bytes (28 bits of pages, the default on x86-64).
 
-CHOSEN_BELOW = 1 << 44
-"""Lower addresses are CUDA's own choice (of VMM, asynchronous pools) and similar in all processes, so neither the size
-of a range there nor the distance to it distinguishes clients. The kernel chooses higher ones at random."""
-
-CHOSEN_DENSITY, CHOSEN_FARTHEST = GPU_PARTS[INSIDE] / (1 << 36), 1 << 30
-"""The likelihood of such an address for a client with a range there, at most so far from it."""
+CHOSEN_DENSITY = GPU_PARTS[INSIDE] / (1 << 36)  # The likelihood of an address of CUDA's choice, close to a range.
 
 LARGE_PAGE, ARENA_OFFSET = 1 << 21, 0x21000
 """Ranges of a GPU, and arenas of the C library, begin at few places. Elsewhere, ends are hardly equal by chance."""
@@ -101,9 +98,9 @@ def find_owner(
     of_clients = (
         (pid, [fit for each in readings.get(pid, ()) for fit in _fits(access.address, each, ignored)]) for pid in pids
     )
-    fits = _with_equal_layouts({pid: max(found) for pid, found in of_clients if found}, readings)
+    fits = _with_equal_layouts({pid: _best(found) for pid, found in of_clients if found}, readings)
     total = sum(fit.likelihood for fit in fits.values()) + sum(pid not in fits for pid in pids) / SPACE
-    order = sorted(fits, key=lambda pid: (-fits[pid].likelihood, pid))
+    order = sorted(fits, key=lambda pid: (-fits[pid].likelihood, fits[pid].distance, pid))
     best = max((fit.likelihood for fit in fits.values() if fit.distance <= FARTHEST), default=inf)
     matches = [
         AddressMatch(
@@ -120,6 +117,12 @@ def find_owner(
         if fits[pid].likelihood == best or (fits[pid].distance <= FARTHEST and number < MOST_MATCHES)
     ]
     return replace(clue, matches=tuple(matches))
+
+
+def _best(fits: Sequence[_Fit]) -> _Fit:
+    """Return the likeliest fit; if it is far, with the place of a closer one, such as in large memory of the host."""
+    likeliest, closest = max(fits), min(fits, key=lambda fit: fit.distance)
+    return likeliest if likeliest.distance <= CLOSE else closest._replace(likelihood=likeliest.likelihood)
 
 
 def _with_equal_layouts(fits: Mapping[int, _Fit], readings: Mapping[int, Sequence[AddressRanges]]) -> dict[int, _Fit]:
@@ -154,7 +157,7 @@ def _fits(address: int, reading: AddressRanges, ignored: Collection[AddressRange
         nearest = min(around, key=lambda each: _place(address, each)[1])
         place, distance = _place(address, nearest)
         if address < CHOSEN_BELOW:
-            density = CHOSEN_DENSITY if distance <= CHOSEN_FARTHEST and not is_host else 0.0
+            density = CHOSEN_DENSITY if distance <= CLOSE and not is_host else 0.0
         elif place is Place.INSIDE:
             density = parts[INSIDE] / sum(end - start for start, end in ranges)
         elif distance <= FARTHEST:

@@ -6,7 +6,9 @@ from math import sqrt
 from typing import NamedTuple
 
 from exporter.model.incident import (
+    CHOSEN_BELOW,
     INSTRUCTIONS,
+    AddressClue,
     AddressMatch,
     EarlyDisconnect,
     FaultKind,
@@ -17,7 +19,7 @@ from exporter.model.incident import (
 )
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
-from exporter.parse.kernel_log import ILLEGAL_ADDRESS, exonerates
+from exporter.parse.kernel_log import ILLEGAL_ADDRESS, XIDS, exonerates
 
 Z = 1.959964  # The normal distribution's 97.5 % quantile.
 
@@ -78,14 +80,17 @@ ADDRESS_INSIDE = Calibration(128, 128)
 ADDRESS_NEAR = Calibration(60, 61)
 """The client that the faulting address names, because it is in a range of that client, or near one."""
 
-MAX_IF_AMBIGUOUS = 0.75
+MAX_IF_UNREAD = 0.75
 """At most this while the address ranges of another candidate are unknown: if the cause's are, an innocent was named
-in 14 of 223 trials. A client can make its own unreadable, and many exit right after their fault. The same if the
-address is in a range of another client, which can reserve most addresses, and farther than `MOST_IF_INSIDE_ANOTHER`
-from those of the first."""
-MOST_IF_INSIDE_ANOTHER = 1 << 30
+in 14 of 223 trials. A client can make its own unreadable, and many exit right after their fault."""
 
-MAX_IF_CONTRADICTED = 0.45  # At most this for the client that the address names if it had no work in flight.
+MAX_IF_WEAK = 0.45
+"""At most this by an address that any client may have used (`AddressClue.is_weak`), or that the client's lack of work
+in flight contradicts. From 0.5 on, a client is reported as the likely cause."""
+
+MAX_WITH_CORE_DUMPS = 0.45
+"""At most this if a client had GPU core dumps on, unless all other candidates are known to have been idle. The cause
+may have got success and exited, which leaves only innocents, and no address."""
 
 MAX_IF_LOG_UNRELIABLE = 0.45
 """At most this while the log may be forged: from 0.5 on, a client is reported as the likely cause."""
@@ -132,7 +137,10 @@ def rank_suspects(incident: Incident) -> Incident:
 
 
 def _kind(incident: Incident) -> FaultKind:
-    exits, suspect, numbers = _mid_kernel_exits(incident), incident.suspect, {xid.number for xid in incident.xids}
+    if incident.core_dumps:
+        return FaultKind.MEMORY
+    exits, suspect = _mid_kernel_exits(incident), incident.suspect
+    numbers = {xid.number for xid in incident.xids} & XIDS.keys()
     if exits and (_is_fetch_failure(incident) or (suspect is not None and suspect.client.pid in exits)):
         return FaultKind.CLIENT_KILLED
     if incident.clues.named is not None or ILLEGAL_ADDRESS in numbers:
@@ -154,6 +162,8 @@ def _mid_kernel_exits(incident: Incident) -> Mapping[int, EarlyDisconnect]:
 
 def rankings(incident: Incident) -> Mapping[int, Ranking]:
     """Return the ranking of each client that may have caused the fault, by PID."""
+    if incident.core_dumps:
+        return _rank_with_core_dumps(incident)
     exits = _mid_kernel_exits(incident)
     in_reset = [pid for pid in incident.clues.in_reset if pid in incident.affected]
     memory_fault = incident.clues.named is not None or any(xid.number == ILLEGAL_ADDRESS for xid in incident.xids)
@@ -173,6 +183,16 @@ def rankings(incident: Incident) -> Mapping[int, Ranking]:
     return _rank_by_address(incident, _rank_affected(incident, AMONG_AFFECTED.confidence, ()))
 
 
+def _rank_with_core_dumps(incident: Incident) -> Mapping[int, Ranking]:
+    """Return the ranking by work in flight alone: exits, addresses and the processes in Xids are of no use."""
+    ranked = _rank_affected(incident, AMONG_AFFECTED.confidence, ())
+    idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
+    others = len(ranked.keys() - idle)
+    if incident.affected_confirmed and idle and others == 1:
+        return ranked
+    return {pid: Ranking(min(each.confidence, MAX_WITH_CORE_DUMPS), each.indications) for pid, each in ranked.items()}
+
+
 def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mapping[int, Ranking]:
     """Return the ranking with what the faulting address shows, if it distinguishes a client or clients that are alike.
 
@@ -187,17 +207,15 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     together = sum(shares[pid] for pid in group)
     calibration = ADDRESS_INSIDE if best.place is Place.INSIDE else ADDRESS_NEAR
     unread = len({*clue.unread} - {best.pid})
-    inside_others = any(each.place is Place.INSIDE and each.pid not in best.alike for each in clue.matches)
-    ambiguous = unread or (best.distance > MOST_IF_INSIDE_ANOTHER and inside_others)
-    highest = MAX_IF_AMBIGUOUS if ambiguous else calibration.confidence
+    highest = MAX_IF_WEAK if clue.is_weak else MAX_IF_UNREAD if unread else calibration.confidence
     total, weight = min(together, highest), sum(ranked[pid].confidence for pid in group)
     idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
-    indications = tuple(_address_indications(best, calibration, len(group), unread))
+    indications = tuple(_address_indications(clue, best, calibration, len(group), unread))
     found = {}
     for pid in group:
         own = ranked[pid].confidence
         confidence = total * own / weight
-        confidence = min(confidence, MAX_IF_CONTRADICTED) if pid in idle else max(confidence, own)
+        confidence = min(confidence, MAX_IF_WEAK) if pid in idle else max(confidence, own)
         found[pid] = Ranking(confidence, (*indications, *ranked[pid].indications))
     remaining = max(0.0, AMONG_AFFECTED.confidence - sum(each.confidence for each in found.values()))
     others = {pid: ranking for pid, ranking in ranked.items() if pid not in found}
@@ -205,19 +223,21 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     return found | {pid: Ranking(each.confidence * factor, each.indications) for pid, each in others.items()}
 
 
-def _address_indications(match: AddressMatch, calibration: Calibration, group: int, unread: int) -> Iterable[Reason]:
-    hits, trials = calibration.hits, calibration.trials
-    if match.place is Place.INSIDE:
-        yield Reason(ReasonCode.ADDRESS_INSIDE_RANGE, range_bytes=match.range_bytes, hits=hits, trials=trials)
-    else:
-        yield Reason(
-            ReasonCode.ADDRESS_NEAR_RANGE,
-            range_bytes=match.range_bytes,
-            distance=match.distance,
-            place=match.place,
-            hits=hits,
-            trials=trials,
-        )
+def _address_indications(
+    clue: AddressClue, match: AddressMatch, calibration: Calibration, group: int, unread: int
+) -> Iterable[Reason]:
+    near = match.place is not Place.INSIDE
+    yield Reason(
+        ReasonCode.ADDRESS_NEAR_RANGE if near else ReasonCode.ADDRESS_INSIDE_RANGE,
+        range_bytes=match.range_bytes,
+        distance=match.distance if near else None,
+        place=match.place if near else None,
+        # The trials had no client that used a weak address on purpose, and few random ones.
+        hits=None if clue.is_weak else calibration.hits,
+        trials=None if clue.is_weak else calibration.trials,
+    )
+    if clue.is_weak:
+        yield Reason(ReasonCode.ADDRESS_WEAK, distance=match.distance if clue.address >= CHOSEN_BELOW else None)
     if group > 1:
         yield Reason(ReasonCode.ONE_OF_ALIKE, count=group)
     if unread:
@@ -256,7 +276,7 @@ def _rank_affected(incident: Incident, total: float, excluded: Collection[int]) 
     If no client had work in flight, that distinguishes none of them, and the shares are equal.
     """
     excluded = set(excluded)
-    pids = [pid for pid in incident.affected if pid not in excluded]
+    pids = [pid for pid in (*incident.affected, *incident.clues.unlisted) if pid not in excluded]
     if not pids or total <= 0:
         return {}
     work = {each.pid: each for each in incident.clues.in_flight_work}
@@ -278,13 +298,15 @@ def _rank_affected(incident: Incident, total: float, excluded: Collection[int]) 
 
 
 def _indications(incident: Incident, pid: int, work: InFlightWork | None) -> Iterable[Reason]:
-    if len(incident.affected) == 1:
+    if pid in incident.clues.unlisted:
+        yield Reason(ReasonCode.NOT_LISTED_AS_AFFECTED)
+    elif len(incident.affected) == 1:
         yield Reason(ReasonCode.ONLY_AFFECTED_CLIENT)
     else:
         yield Reason(ReasonCode.ONE_OF_AFFECTED, count=len(incident.affected))
     if pid == incident.clues.named:
         yield Reason(ReasonCode.NAMED_BY_LOG)
-    if any(xid.pid == pid for xid in incident.xids):
+    if any(xid.pid == pid and xid.number in XIDS for xid in incident.xids):
         yield Reason(ReasonCode.NAMED_BY_XID)
     if work is not None:
         seconds = None if work.seconds_since_launch is None else round(work.seconds_since_launch, 1)

@@ -16,6 +16,7 @@ from exporter.libcuda_probes.probes import MAX_PROCESSES, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.launches import OPEN_COUNTS, GpuUse, ProcessWork, WorkReading, began_ns, sums
 from exporter.model.reason import Reason, ReasonCode, joined
+from exporter.parse.mps_variables import sms_of
 
 CLEANUP_SECONDS = 10.0  # how often the counts of processes that have ended are deleted
 
@@ -93,19 +94,6 @@ class Pauses:
             self._due = 0.0
             self._least_due = min(MAX_PAUSE_SECONDS, max(0.0, self._least_due - paused))
         return self._began is not None
-
-
-# -- SM limits: the SMs that a process may use, if a thread percentage limits them ----------------------------------
-
-
-SM_GRANULARITY = 2  # MPS assigns SMs in groups of this size: 25 % of 132 are 32 (measured, H200)
-
-
-def sms_of(percentage: float, sms: int) -> int | None:
-    """Return how many of `sms` a percentage allows; None if it allows all, or is not a percentage."""
-    if not 0 < percentage < 100:
-        return None
-    return max(SM_GRANULARITY, int(sms * percentage / 100) // SM_GRANULARITY * SM_GRANULARITY)
 
 
 # -- the collector --------------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def _account(name: str, count: Callable[[WorkloadCounts], int]) -> Series:
 
 WORKLOADS = Group(
     "Workloads",
-    "workloads that were the likely cause of a fault in the last day",
+    "workloads that were the main suspect of a fault in the last day",
     "increase(cuda_mps_workload_faults_suspected_total[1d]) > 0",
     Series(
         "cuda_mps_workload_clients",
@@ -203,7 +203,7 @@ WORKLOADS = Group(
         "Faults that affected the workload's clients."
     ),
     _account("cuda_mps_workload_faults_suspected_total", lambda each: each.faults_suspected).help(
-        "Faults whose main suspect, with a confidence of 0.5 or more, is the workload's client."
+        "Faults with the workload's client as main suspect, with a confidence of 0.5 or more. A suspicion is no proof."
     ),
     Series(
         "cuda_mps_workload_faulted_clients_total",

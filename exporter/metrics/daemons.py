@@ -172,16 +172,16 @@ LIMITS = Group(
         "cuda_mps_server_active_thread_ratio",
         lambda each: None if each[0].has_static_partitions else _as_ratio(each[1].limits.active_thread_percentage),
     ).help(
-        "Fraction of a GPU's threads that each client may use, if it did not request less. Absent with static SM "
-        "partitions."
+        "Active thread percentage of each client, as a fraction, if it did not request less. It gets an even number of "
+        "SMs, at least 8. Absent with static SM partitions."
     ),
     _SERVER.of(lambda view, each: memory_limits_by_gpu(view.node, each[0], each[1].limits.pinned_memory))
     .values("cuda_mps_server_pinned_memory_limit_bytes", "gpu", dict)
-    .help("GPU memory that each client may allocate. Absent without a limit."),
+    .help("GPU memory that each client may allocate if it sees all of the daemon's GPUs. Absent without a limit."),
     DAEMON.value(
         "cuda_mps_daemon_default_active_thread_ratio",
         lambda each: None if each.has_static_partitions else _as_ratio(each.default_limits.active_thread_percentage),
-    ).help("Fraction of a GPU's threads for each client of the next server."),
+    ).help("Active thread percentage of each client of the next server, as a fraction."),
     DAEMON.of(lambda view, each: memory_limits_by_gpu(view.node, each, each.default_limits.pinned_memory))
     .values("cuda_mps_daemon_default_pinned_memory_limit_bytes", "gpu", dict)
     .help("GPU memory for each client of the next server. Absent without a limit."),

@@ -374,18 +374,19 @@ CAPACITY = Group(
         "Further clients, similar to those on the GPU, that fit by this bound. Absent if unknown."
     ),
     _CAPACITY.value("cuda_mps_gpu_thread_percentage_committed_ratio", lambda each: each.threads_committed).help(
-        "Sum of the fractions of threads that the GPU's clients may use. Absent if one is unknown."
+        "Sum of the fractions of threads, in whole SMs, that the GPU's clients may use. Absent if one is unknown: a "
+        "process without a limit in its environment may have set one itself."
     ),
     _CAPACITY.value("cuda_mps_gpu_pinned_memory_committed_ratio", lambda each: each.memory_committed).help(
-        "Sum of the clients' memory limits, divided by the GPU's memory. Absent if one is unknown or not set."
+        "Sum of the clients' memory limits, divided by the GPU's memory. Absent if one is unknown or not set, as above."
     ),
     _workload_limit("cuda_mps_workload_active_thread_ratio", lambda each: each.threads).help(
-        "Fraction of the GPU's threads that each of the workload's clients may use, summed: the smaller limit of its "
-        "server and its environment. Absent if one is unknown."
+        "Fraction of the GPU's threads that each of the workload's clients may use at most, summed: the smaller limit "
+        "of its server and its environment, in whole SMs. Absent if one is unknown."
     ),
     _workload_limit("cuda_mps_workload_pinned_memory_limit_bytes", lambda each: each.memory_limit).help(
-        "GPU memory that each of the workload's clients may allocate, summed: the smaller limit of its server and its "
-        "environment. Absent if one is unknown or not set."
+        "GPU memory that each of the workload's clients may allocate at most, summed: the smaller limit of its server "
+        "and its environment. Absent if one is unknown or not set."
     ),
 )
 

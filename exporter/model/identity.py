@@ -129,7 +129,7 @@ class WorkloadCounts:
     used_at: float  # When it last had a client.
     connected: int = 0
     faults_affected: int = 0  # Faults that affected a client.
-    faults_suspected: int = 0  # Faults that a client most likely caused.
+    faults_suspected: int = 0  # Faults with its client as the main suspect, which another client may have arranged.
     faulted_clients: Mapping[tuple[str, Confidence], int] = field(default_factory=dict)
     """Clients that faults ended, by the workload of the main suspect (`ClientDetails.workload_label`; empty: none)."""
 

@@ -61,6 +61,8 @@ class IncidentXid:
     pid: int | None = None  # The process that the kernel log names. It did not always cause the Xid.
     name: str | None = None
     access: FailedAccess | None = None
+    core_dump: bool = False  # Whether its text is that of a fault while a client has GPU core dumps on.
+    kernel_seconds: float | None = None  # When it occurred, by the clock of the kernel log.
     settled: bool = False  # Whether it belongs to a fault, or is too old to do so.
 
 
@@ -160,6 +162,12 @@ LOWEST_ADDRESS = 0x3_0200_0000
 a null pointer with an offset."""
 
 
+CHOSEN_BELOW = 1 << 44
+"""Lower addresses are CUDA's own choice (of VMM, asynchronous pools) and similar in all processes. So neither the size
+of a range there nor the distance to it distinguishes clients, and any client can use them on purpose."""
+
+CLOSE = 1 << 30  # An address that is farther from a range may be a random pointer of any client.
+
 MIN_ADDRESS_SHARE = 0.5
 """If no client, or group of clients that are alike, has this share, the address distinguishes none."""
 
@@ -214,6 +222,11 @@ class AddressClue:
         best = self.matches[0] if self.matches else None
         return None if best is None or best.share * (1 + len(best.alike)) < MIN_ADDRESS_SHARE else best
 
+    @property
+    def is_weak(self) -> bool:
+        """Whether the address is not enough to name a client: any client may have used it, by chance or on purpose."""
+        return self.address < CHOSEN_BELOW or self.best is None or self.best.distance > CLOSE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clues:
@@ -227,6 +240,8 @@ class Clues:
     """None if no access of data failed, or if the kernel log did not report its address."""
     log_unreliable: bool = False
     """Whether lines of the log are missing or contradict other sources: a workload may have forged or removed some."""
+    unlisted: tuple[int, ...] = ()
+    """With GPU core dumps: other clients that were connected at the first sign. The log may not list the cause."""
 
 
 class FaultKind(StrEnum):
@@ -264,6 +279,7 @@ class ClientDetails:
     namespace: str | None = None
     job_manager: str | None = None
     job_id: str | None = None
+    core_dumps: bool | None = None  # Whether its environment turns on GPU core dumps.
     memory_bytes: Mapping[GpuUuid, int] = field(default_factory=dict)
 
     @property
@@ -313,7 +329,7 @@ class Incident:
     server_start_ticks: int | None = None  # Distinguishes the server from a later process with its PID.
     block_timestamp: str | None = None
     """The log's timestamp of the fault block, None without one. A block that is read again is the same fault."""
-    started_at: float  # When the first evidence was read.
+    started_at: float  # When its first sign occurred, by the kernel's clock if the kernel log has it.
     detected_at: float  # When it was known to be a fault.
     ended_at: float | None = None
     log_seconds: float | None = None  # Duration by the log's timestamps, which are finer than the exporter's.
@@ -345,6 +361,12 @@ class Incident:
     def open(self) -> bool:
         """Whether the server is still in FAULT."""
         return self.ending is None
+
+    @property
+    def core_dumps(self) -> bool:
+        """Whether a client had GPU core dumps on. Of other faults, NVML does not report these two Xids (R580)."""
+        unread = {xid.number for xid in self.xids if xid.access is None}
+        return any(xid.core_dump for xid in self.xids) or unread >= {31, 43}
 
     def details_of(self, pid: int) -> ClientDetails:
         """Return the details of a client, which are empty if nothing is known."""

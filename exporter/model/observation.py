@@ -304,6 +304,7 @@ class GpuReading:
     dram_bandwidth: float | None = None
     gpm_seconds: float | None = None
     gpm_supported: bool | None = None
+    sms: int | None = None
     mig: MigInstance | None = None
     instances: tuple[GpuUuid, ...] | None = None
     failed: Mapping[str, Reason] = field(default_factory=dict)
@@ -334,7 +335,7 @@ class KernelRecord:
 class ProcessReading:
     """A process in /proc. PID and `start_ticks` (clock ticks since boot) together identify it.
 
-    `environment` has the variables of `CLIENT_LIMITS` at its start. It and `parent` are None if they were not read.
+    `environment` has `CLIENT_LIMITS` and `CORE_DUMPS` at its start. It and `parent` are None if they were not read.
 
     `job_source` is what names its job if its cgroup does not suffice: the title of root's slurmstepd, the arguments of
     root's condor_starter with zero bytes between them, the working directory of root's sge_shepherd, or the UID of

@@ -80,6 +80,7 @@ class ReasonCode(StrEnum):
         "instructions could not be fetched, as for such a kernel ({hits} of {trials} trials)",
     )
     ONE_OF_DISCONNECTED = auto(), "it is one of {count} clients that disconnected then"
+    ENDED_BY_COMMAND = auto(), "a control command ended it[, sent by process {pid}][ of user {user}]"
     OUT_OF_MEMORY_KILLED = auto(), "the kernel killed it because memory ran out"
     KILLED_BY_SIGNAL = auto(), "signal {signal} ended it"
     EXITED_WITH_CODE = auto(), "it exited with code {exit_code}"
@@ -99,15 +100,20 @@ class ReasonCode(StrEnum):
     ONLY_WORK_IN_FLIGHT = auto(), "all other affected clients had no work in flight (inferred, not measured)"
     ADDRESS_INSIDE_RANGE = (
         auto(),
-        "the faulting address is in a {range_bytes:size} range that it reserves ({hits} of {trials} trials)",
+        "the faulting address is in a {range_bytes:size} range that it reserves[ ({hits} of {trials} trials)]",
     )
     ADDRESS_NEAR_RANGE = (
         auto(),
         "the faulting address is {distance:size} {place} a {range_bytes:size} range that it reserves"
-        " ({hits} of {trials} trials)",
+        "[ ({hits} of {trials} trials)]",
     )
+    ADDRESS_WEAK = auto(), "this alone names no client: [{distance:size} is far|CUDA chooses it alike in all processes]"
     ONE_OF_ALIKE = auto(), "the address fits {count} clients equally, as after a fork"
     ADDRESS_RANGES_UNREAD = auto(), "the address ranges of {count} clients are not known completely"
+    NOT_LISTED_AS_AFFECTED = auto(), "it was connected, and the log does not list it as affected"
+    WITH_CORE_DUMPS = auto(), "GPU core dumps were on: calls of the cause may have succeeded, those of others failed"
+    CORE_DUMPS_ON = auto(), "the environment of {pids} turns on GPU core dumps"
+    CORE_DUMPS_UNKNOWN = auto(), "the environment of {count} clients is not known"
     LOG_UNRELIABLE = auto(), "the log contradicts other sources or lacks lines: a user may have forged it"
 
     # Why the watchdog waits: what it knows is not enough, or the problem may pass

@@ -26,9 +26,13 @@ class RefusalReason(StrEnum):
 
 
 class DisconnectReason(StrEnum):
-    """Why a client disconnected."""
+    """Why a client disconnected. Only the last two are losses."""
 
     EXIT = "exit"
+    TERMINATED = "terminated"
+    EVICTED = "evicted"
+    OUT_OF_MEMORY = "out_of_memory"
+    SHUT_DOWN = "shut_down"
     SERVER_GONE = "server_gone"
     DAEMON_GONE = "daemon_gone"
 
@@ -44,7 +48,8 @@ class Client:
     contexts: frozenset[int] = frozenset()
     gpus: frozenset[GpuUuid] = frozenset()  # GPUs of its current or last contexts, as far as the log reports them.
     in_reset: bool = False  # Whether the server reported a worker of the client in reset.
-    exit_requested_at: float | None = None  # When an operator requested the server to end the client.
+    exit_requested_at: float | None = None  # When the server requested the client to end.
+    out_of_memory: bool = False  # Whether the kernel killed it for lack of memory.
     listed_at: float | None = None  # When the last query was sent that listed the client.
     namespace: str | None = None  # Its namespace of the server, with protocol 3.
     exited_at: float | None = None

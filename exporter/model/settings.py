@@ -76,7 +76,7 @@ class Limits:
     """Limits of a control daemon's servers; what is None, or not there, is not limited, or not known.
 
     `active_thread_percentage` is the share of a GPU's threads that each client may have, in percent. `pinned_memory` is
-    how much of a GPU's memory, in bytes, by the daemon's own ordinals. `client_priority` is 0, normal, or 1, below it.
+    how much of a GPU's memory, in bytes, by the client's own numbers. `client_priority` is 0, normal, or 1, below it.
     """
 
     active_thread_percentage: float | None = None

@@ -257,12 +257,9 @@ def _room(sharing: SharingStatus | None, clients: int) -> Row:
         return {"Room for": "", "Limits reserve": ""}
     room = sharing.headroom
     bound = "" if room.resource is None else f", by {BOUNDS[Bound(room.resource)]}"
-    ratios = ((sharing.memory_committed_ratio, "memory"), (sharing.threads_committed_ratio, "threads"))
-    # Without limits, each client may use all threads.
-    reserved = (f"{percent(ratio)} of {what}" for ratio, what in ratios if ratio not in (None, clients))
     return {
         "Room for": "unknown" if room.clients is None else f"{room.clients} more{bound}",
-        "Limits reserve": ", ".join(map(_whole, reserved)),
+        "Limits reserve": ", ".join(map(_whole, sharing.reserved)),
     }
 
 

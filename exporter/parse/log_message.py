@@ -139,7 +139,7 @@ class ClientNotAccepted(ClientMessage):
 
 @_server_line(rf"MPS server requesting client {_CLIENT} to exit")
 class ClientExitRequested(ClientMessage):
-    """The server ends a client because an operator ran `terminate_client`."""
+    """The server ends a client: an operator ran `terminate_client`, or memory is short (protocol 3)."""
 
 
 @_server_line(rf"Device .{{0,200}} \(uuid ({_UUID})\) is associated", str)

@@ -10,6 +10,7 @@ from math import isfinite
 
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PER_CONTEXT_PARTITIONING, PINNED_MEMORY_LIMIT
 
+CORE_DUMPS = ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP")
 _SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 _SHIFT = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _ORDINAL = re.compile(r"[0-9]{1,3}")
@@ -39,6 +40,23 @@ def parse_percentage(text: str) -> float | None:
     except ValueError:
         return None
     return share if isfinite(share) and 0 < share <= 100 else None
+
+
+LEAST_SMS, _SM_STEP = 8, 2
+"""MPS gives a client an even number of SMs, at least 8 (measured on whole H200; inferred for all other devices)."""
+
+
+def sms_of(percentage: float, sms: int) -> int | None:
+    """Return how many of `sms` a percentage allows; None if it allows all, or is not a percentage."""
+    if not 0 < percentage < 100:
+        return None
+    return min(sms, max(LEAST_SMS, int(sms * percentage / 100) // _SM_STEP * _SM_STEP))
+
+
+def core_dumps(variables: Mapping[str, str] | None) -> bool | None:
+    """Return whether these turn on GPU core dumps; None if unknown. CUDA_ENABLE_LIGHTWEIGHT_COREDUMP does not."""
+    values = {None} if variables is None else {variables.get(name, "0") for name in CORE_DUMPS}
+    return "1" in values or (False if values <= {"", "0"} else None)
 
 
 def client_thread_percentage(variables: Mapping[str, str]) -> float | None:

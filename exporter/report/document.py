@@ -206,7 +206,7 @@ class GpuProcess(ProcessStatus):
 
     `other` is a process of a user that no daemon of the GPU serves, or one that may be any of these. `sm_ratio` is what
     it used, with one standard error. What follows `method` is known of clients only: what they may use, and whether
-    their launches are `watched`.
+    their launches are `watched`. A limit that is not `certain` is an upper bound: the process may have set a lower one.
     """
 
     role: str
@@ -219,7 +219,10 @@ class GpuProcess(ProcessStatus):
     server: int | None = None
     connected_at: float | None = None
     active_thread_ratio: float | None = None
+    active_thread_certain: bool | None = None
+    usable_sms: int | None = None
     memory_limit_bytes: int | None = None
+    memory_limit_certain: bool | None = None
     dram_bandwidth_ratio: float | None = None
     dram_bandwidth_error_ratio: float | None = None
     slowdown: SlowdownStatus | None = None
@@ -240,7 +243,8 @@ class SharingStatus:
     """How the MPS clients share a GPU in the last `seconds`.
 
     `departed_sm_ratio` is what processes used that have exited. The committed ratios are the sums of the clients'
-    limits. `idle` and `over_limit` are PIDs of clients.
+    limits if all are certain. `reserved` has these limits as text, else as upper bounds. `sms` is how many SMs the GPU
+    has. `idle` and `over_limit` are PIDs of clients.
     """
 
     seconds: float | None
@@ -253,8 +257,10 @@ class SharingStatus:
     methods: tuple[str, ...]
     clients_memory_bytes: int | None
     memory_total_bytes: int | None
+    sms: int | None
     threads_committed_ratio: float | None
     memory_committed_ratio: float | None
+    reserved: tuple[str, ...]
     headroom: HeadroomStatus
     idle: tuple[int, ...]
     over_limit: tuple[int, ...]

@@ -107,7 +107,7 @@ def _gpu(
             sm_ratio=None if share is None else share.sm,
             sm_error_ratio=None if share is None else share.error,
             method=None if share is None else share.method,
-            **(_usage(node, clients[pid]) if pid in clients else {}),
+            **({} if sharing is None or pid not in clients else _usage(node, clients[pid], sharing.sms)),
         )
 
     return filled(
@@ -145,6 +145,7 @@ def _sharing(found: GpuSharing) -> SharingStatus:
         clients_memory_bytes=found.memory_held,
         threads_committed_ratio=found.threads_committed,
         memory_committed_ratio=found.memory_committed,
+        reserved=tuple(_reserved(found)),
         headroom=HeadroomStatus(
             clients=headroom.fits,
             resource=headroom.binding,
@@ -156,7 +157,7 @@ def _sharing(found: GpuSharing) -> SharingStatus:
     )
 
 
-def _usage(node: Node, usage: ClientUsage) -> Mapping[str, Any]:
+def _usage(node: Node, usage: ClientUsage, sms: int | None) -> Mapping[str, Any]:
     """Return what is known of clients only."""
     slowed, bandwidth = usage.slowdown, usage.bandwidth
     neighbours = () if slowed is None else slowed.neighbours[:MOST_NEIGHBOURS]
@@ -166,7 +167,10 @@ def _usage(node: Node, usage: ClientUsage) -> Mapping[str, Any]:
         "server": usage.client.server,
         "connected_at": usage.client.connected_at,
         "active_thread_ratio": usage.threads,
+        "active_thread_certain": None if usage.threads is None else usage.threads_certain,
+        "usable_sms": None if usage.threads is None or sms is None else round(usage.threads * sms),
         "memory_limit_bytes": usage.memory_limit,
+        "memory_limit_certain": None if usage.memory_limit is None else usage.memory_limit_certain,
         "dram_bandwidth_ratio": None if bandwidth is None else bandwidth.part,
         "dram_bandwidth_error_ratio": None if bandwidth is None else bandwidth.error,
         "slowdown": None
@@ -268,15 +272,18 @@ def _headroom(found: GpuSharing) -> str:
 
 
 def _limits(found: GpuSharing) -> Iterable[str]:
-    """Yield nothing if every client may use all threads, and none has a memory limit."""
-    threads, memory = found.threads_committed, found.memory_committed
-    limits = []
-    if threads is not None and threads < len(found.clients):
-        limits.append(f"{percent(threads)} of its threads")
-    if memory is not None:
-        limits.append(f"{percent(memory)} of its memory")
-    if limits:
+    if limits := list(_reserved(found)):
         yield f"limits: its clients together may use {listed(limits)}"
+
+
+def _reserved(found: GpuSharing) -> Iterable[str]:
+    """Yield nothing if every client may use all threads, and none has a memory limit."""
+    threads, memory, sms = found.threads_at_most, found.memory_at_most, found.sms
+    if threads is not None and threads < len(found.clients):
+        text = f"{percent(threads)} of its threads" if sms is None else f"{round(threads * sms)} of its {sms} SMs"
+        yield f"{'at most ' * (found.threads_committed is None)}{text}"
+    if memory is not None:
+        yield f"{'at most ' * (found.memory_committed is None)}{percent(memory)} of its memory"
 
 
 def _processes(node: Node, found: GpuSharing) -> Iterable[str]:

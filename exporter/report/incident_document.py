@@ -129,8 +129,8 @@ class IncidentStatus:
     """A fault, as it was known `at` a time.
 
     `title` names the fault, and `verdict` its likely cause. `leading` are the PIDs of the suspects that stand out, with
-    the `likelihood` that one of them is the cause. `refused` are PIDs of new clients. If it is `stuck`,
-    `end_server_command` ends the server. Lists are limited; the counts are not.
+    the `likelihood` that one of them is the cause. `core_dumps` says what GPU core dumps changed. `refused` are PIDs of
+    new clients. If it is `stuck`, `end_server_command` ends the server. Lists are limited; the counts are not.
     """
 
     id: str
@@ -152,6 +152,7 @@ class IncidentStatus:
     gpus: tuple[str, ...]
     xids: tuple[XidStatus, ...]
     address: AddressStatus | None
+    core_dumps: tuple[ReasonStatus, ...]
     affected: tuple[AffectedClient, ...]
     affected_count: int
     affected_confirmed: bool

@@ -7,6 +7,7 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 from exporter.model.incident import (
+    CHOSEN_BELOW,
     LOWEST_ADDRESS,
     NULL_BYTES,
     ClientDetails,
@@ -16,6 +17,7 @@ from exporter.model.incident import (
     Place,
     Suspect,
 )
+from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.kernel_log import XIDS
 from exporter.parse.printable import LONGEST_TEXT, printable
 from exporter.report.incident_document import (
@@ -67,7 +69,7 @@ def incident_status(
 
     Without the daemon's `address`, there are no commands.
     """
-    leaders = leading(incident)
+    leaders, dumps = leading(incident), " with GPU core dumps" if incident.core_dumps else ""
     flights = {each.pid: each.in_flight for each in incident.clues.in_flight_work}
     server_command = command_to_end_server(incident.server, address) if incident.stuck else None
     return filled(
@@ -76,13 +78,14 @@ def incident_status(
         longest=LONGEST_TEXT,
         at=at,
         state="open" if incident.open else "ended",
-        title=f"{_KINDS[incident.kind]} on server {incident.server} of {printable(incident.daemon)}",
+        title=f"{_KINDS[incident.kind]}{dumps} on server {incident.server} of {printable(incident.daemon)}",
         verdict=verdict(incident),
         leading=tuple(each.client.pid for each in leaders[:MOST_LISTED]),
         likelihood=_likelihood_of(leaders) if leaders else None,
         seconds=None if incident.seconds is None else round(incident.seconds, 3),
         xids=tuple(map(_xid, incident.xids[:MOST_LISTED])),
         address=_address(incident),
+        core_dumps=tuple(map(reason_status, _core_dumps(incident))),
         affected=tuple(
             _client(AffectedClient, incident.details_of(pid), in_flight=flights.get(pid))
             for pid in incident.affected[:clients]
@@ -158,6 +161,16 @@ def _address(incident: Incident) -> AddressStatus | None:
         return None
     matches = tuple(filled(AddressMatchStatus, each) for each in clue.matches)
     return filled(AddressStatus, clue, longest=LONGEST_TEXT, matches=matches, texts=tuple(address_texts(incident)))
+
+
+def _core_dumps(incident: Incident) -> Iterable[Reason]:
+    known = {pid: each.core_dumps for pid, each in incident.client_details.items()}
+    if incident.core_dumps:
+        yield Reason(ReasonCode.WITH_CORE_DUMPS)
+        if on := tuple(pid for pid in known if known[pid])[:MOST_LEADERS]:
+            yield Reason(ReasonCode.CORE_DUMPS_ON, pids=on)
+        if unknown := sum(each is None for each in known.values()):
+            yield Reason(ReasonCode.CORE_DUMPS_UNKNOWN, count=unknown)
 
 
 def _blocking(incident: Incident, pid: int, at: float, address: Address | None) -> BlockingClient:
@@ -248,7 +261,7 @@ def address_texts(incident: Incident) -> Iterable[str]:
     size = size_text(best.range_bytes)
     if best.freed_seconds is not None:
         ago = duration_text(best.freed_seconds)
-        yield f"in a {size} range that {owner} freed at most {ago} before: probably a use after free"
+        yield f"in a {size} range that {owner} freed at most {ago} before, as with a use after free"
     elif best.place is Place.INSIDE:
         unmapped = "; no memory of the GPU is mapped there" if clue.fault in UNMAPPED else ""
         yield f"in a {size} range of {owner}{'; memory of the host' if best.is_host else unmapped}"
@@ -256,4 +269,5 @@ def address_texts(incident: Incident) -> Iterable[str]:
         hint = "small" if best.place is Place.BEFORE else "large"
         where = f"{size_text(best.distance)} {best.place} a {size} range of {owner}"
         yield f"{where}, as with an index that is too {hint}"
-    yield "another client could use this address by chance or on purpose"
+    condition = "" if clue.address < CHOSEN_BELOW else " if it knows the layout"
+    yield f"another client could use this address by chance, or on purpose{condition}"

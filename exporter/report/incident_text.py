@@ -172,6 +172,7 @@ def details(incident: IncidentStatus, *, commands: bool = True) -> list[Line]:
         *_part("GPUs", first_of(incident.gpus) or ["unknown"]),
         *_part("Xids", first_of(map(xid_text, incident.xids)) or ["none reported"]),
         *_part("Address", [] if incident.address is None else first_of(incident.address.texts)),
+        *_part("Core dumps", [each.text for each in incident.core_dumps]),
         *_part("Affected", [f"{affected_count(incident)}{':' if affected else ''}", *affected]),
         *_part("Suspect", [incident.verdict, *suspects]),
         *_part("Refused", _refused(incident)),

@@ -119,10 +119,10 @@ class NodeProblem(Problem):
     WORKLOAD_OFTEN_SUSPECTED = Definition(
         label="workload often suspected",
         summary="Workload {workload} on {node} is often suspected of faults",
-        meaning="The workload was the likeliest cause of several faults within a day. Each fault ended all clients "
-        "that shared a GPU with it.",
-        remedy="Give the workload its own daemon or GPU, and give its owner the evidence that `cuda-mps-exporter "
-        "incidents` shows.",
+        meaning="The workload was the main suspect of several faults within a day. Another client can cause such "
+        "a suspicion on purpose, so their number is no proof.",
+        remedy="Compare the evidence of these faults, as `cuda-mps-exporter incidents ID` shows it. Do not end or move "
+        "the workload only because of this alert.",
         alert="CudaMpsWorkloadOftenSuspected",
     )
     MPS_WITHOUT_DAEMON = Definition(

@@ -372,11 +372,12 @@ def _clients_table(at: float, gpu: GpuStatus, width: int | None) -> Iterable[Lin
 
 
 def _sharing_row(at: float, client: GpuProcess) -> Row:
-    threads, connected = client.active_thread_ratio, client.connected_at
+    threads, sms, connected = client.active_thread_ratio, client.usable_sms, client.connected_at
+    may_use = "" if threads is None else percent(threads) if sms is None else f"{sms} SMs"
     texts = (
         str(client.pid) if client.pid > 0 else "?",
         *_names(client),
-        "" if threads is None else percent(threads),
+        may_use if client.active_thread_certain else may_use and f"≤ {may_use}",
         "" if client.sm_ratio is None else with_error(client.sm_ratio, client.sm_error_ratio or 0.0),
         client.method,
         "" if client.slowdown is None else client.slowdown.text,

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from exporter.model.daemon import ClaimKind, Daemon, with_runtime
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, GpuReading, GpuUuid, ProcessReading
+from exporter.model.settings import VISIBLE_DEVICES
+from exporter.parse.cgroup import CgroupMembership
 from exporter.parse.control_reply import DEVICE_QUERY
 from exporter.parse.kernel_log import parse_bus_id
 from exporter.parse.mps_variables import has_ordinals, names_device, visible_device_entries, visible_gpu_uuids
 from exporter.state.processes import cgroup_of
+
+Gpus = frozenset[GpuUuid]
 
 VOLTA = 7  # The major compute capability of Volta.
 MOST_DEVICES = 64  # No machine has more. Log lines and replies about further devices are ignored.
@@ -169,6 +173,38 @@ def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
     return dict(enumerate(uuids))
 
 
+def gpus_in_order(node: Node, daemon: Daemon) -> tuple[GpuUuid, ...]:
+    """Return the daemon's GPUs as a client counts them that sees all of them; empty if unknown.
+
+    Clients count them in the order of the node. The order in the daemon's CUDA_VISIBLE_DEVICES changes only the
+    daemon's own ordinals (measured, R580). Of different GPUs, CUDA counts the fastest first.
+    """
+    gpus = tuple(dict.fromkeys(gpus_by_ordinal(node, daemon).values()))
+    readings = [node.gpus[uuid].reading for uuid in gpus if uuid in node.gpus]
+    indices = {each.gpu: each.index for each in readings if each.index is not None}
+    if len(gpus) < 2 or (len({each.name for each in readings}) == 1 and len(indices) == len(gpus)):
+        return tuple(sorted(gpus, key=lambda uuid: indices.get(uuid, 0)))
+    return ()
+
+
+def client_devices(
+    node: Node, daemon: Daemon, process: ProcessReading | None, variables: Mapping[str, str] | None, gpus: Gpus
+) -> tuple[GpuUuid, ...] | None:
+    """Return the GPUs by the numbers that a client gives them, as far as it was started so; None if unknown.
+
+    Containers and jobs can hide GPUs, and all later ones have other numbers. If the client is on other `gpus`, it has
+    changed its CUDA_VISIBLE_DEVICES.
+    """
+    found, member = gpus_in_order(node, daemon), cgroup_of(process)
+    visible = None if variables is None else variables.get(VISIBLE_DEVICES)
+    hides = len(found) > 1 and (process is None or member != CgroupMembership(unit=member.unit))
+    if variables is None or not found or (hides and (visible is None or has_ordinals(visible))):
+        return None
+    if visible is not None:
+        found = visible_gpu_uuids(visible, {uuid: number for number, uuid in enumerate(found)})
+    return found if gpus <= set(found) else None
+
+
 def uses_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> bool | None:
     """Return whether the daemon has this GPU, or a MIG instance of it: a fault of a GPU concerns all of them.
 
@@ -198,9 +234,6 @@ def mps_pids(node: Node) -> frozenset[int] | None:
 
 
 # -- failure domains ---------------------------------------------------------------------------------------------------
-
-
-Gpus = frozenset[GpuUuid]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from exporter.state import processes
 from exporter.state.devices import (
     MOST_DEVICES,
     device_count,
-    gpus_by_ordinal,
+    gpus_in_order,
     is_from_volta,
     serves_gpu,
     version_number,
@@ -35,7 +35,7 @@ def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
 
     The configuration has precedence over the server's own statement, and that over the number of NVIDIA's guide for the
     daemon's GPUs. None: the GPUs or the version are unknown, or the guide has no single number for all of them. It has
-    none either if a client requests more work queues than by default.
+    none either if a client requests more work queues than by default, or if its environment is unknown.
     """
     stated = daemon.declared.clients_limit or server.clients_limit
     if stated is not None:
@@ -43,7 +43,7 @@ def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
     # By default, a client has 2 work queues, of which all clients share a pool (guide).
     clients = (node.processes.get(pid) for pid, client in daemon.clients.items() if client.server == server.pid)
     variables = (process.environment for process in clients if process is not None)
-    if any(each is not None and each.get(MAX_CONNECTIONS, "2") not in ("1", "2") for each in variables):
+    if any(each is None or each.get(MAX_CONNECTIONS, "2") not in ("1", "2") for each in variables):
         return None
     gpus = (gpu.reading for gpu in node.gpus.values() if serves_gpu(node, daemon, gpu.reading) is not False)
     documented = {_documented(daemon, gpu) for gpu in gpus}
@@ -144,9 +144,9 @@ def with_server_limits(daemon: Daemon, server: Server, **changes: Any) -> Daemon
 
 
 def memory_limits_by_gpu(node: Node, daemon: Daemon, limits: Mapping[int, int]) -> Iterable[tuple[GpuUuid, int]]:
-    """Return memory limits in the order of devices, without those of devices that cannot be mapped to a GPU."""
-    gpus = gpus_by_ordinal(node, daemon)
-    return [(gpus[device], limit) for device, limit in sorted(limits.items()) if device in gpus]
+    """Return the memory limits of a client that sees all GPUs, without those of devices that are not there."""
+    gpus = gpus_in_order(node, daemon)
+    return [(gpus[device], limit) for device, limit in sorted(limits.items()) if device < len(gpus)]
 
 
 def _number(word: str) -> int | None:

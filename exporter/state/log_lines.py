@@ -43,7 +43,7 @@ REMEMBERED_SECONDS = 10.0
 MAX_REMEMBERED = 256
 """How long, and how many, disconnects of one daemon are remembered: more clients than four servers have."""
 
-TERMINATION_SECONDS = 10.0  # A client that disconnects so soon after an operator's command was terminated (6 ms).
+TERMINATION_SECONDS = servers.TERMINATION_SECONDS
 
 SAME_SECONDS = 60.0  # A log line that is read again within this time, with the same timestamp, is the same line.
 
@@ -95,7 +95,7 @@ def _daemon_line_read(step: Step, at: float, entry: LogEntry) -> None:
         case log_message.SessionClosed():
             step.daemon = with_log(with_lifecycle(daemon, quit_claimed_at=None), echoing=False)
         case log_message.CommandDenied():
-            step.daemon = with_lifecycle(daemon, quit_claimed_at=None)
+            step.daemon = with_log(with_lifecycle(daemon, quit_claimed_at=None), terminated_at=None)
         case log_message.CommandReceived(text) if text.split()[:1] == ["quit"]:
             step.daemon = with_lifecycle(daemon, quit_claimed_at=at)
         case _ if daemon.log.echoing:
@@ -106,7 +106,8 @@ def _daemon_line_read(step: Step, at: float, entry: LogEntry) -> None:
             daemon = daemon if query is None else limits.mark_stale(daemon, query)
             # The reply to `ps` has the command lines of clients, which may contain any text. Until the session is
             # closed, only a quit is read.
-            step.daemon = with_log(daemon, echoing=text.split()[:1] == ["ps"])
+            ended_at = at if "terminate" in text else daemon.log.terminated_at
+            step.daemon = with_log(daemon, echoing=text.split()[:1] == ["ps"], commanded_at=at, terminated_at=ended_at)
         case log_message.VersionReported(version):
             step.daemon = with_runtime(daemon, version=version)
         case log_message.ProtocolReported(protocol) if not daemon.answers:
@@ -260,7 +261,6 @@ def _known_server_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> No
         case ContextExiting():
             step.daemon = _context_exiting(daemon, at, entry, message)
         case log_message.ClientExitRequested(client):
-            # An operator has the server end the client.
             known = daemon.clients.get(client)
             if known is not None and known.server == pid:
                 step.daemon = _with_client(daemon, replace(known, exit_requested_at=at))

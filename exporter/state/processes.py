@@ -57,6 +57,10 @@ def add_oom_kill(node: Node, record: KernelRecord) -> Node:
         return node
     process = node.processes.get(pid)
     start_ticks = None if process is None else process.start_ticks
+    for name, daemon in node.daemons.items():
+        if pid in daemon.clients:
+            clients = {**daemon.clients, pid: replace(daemon.clients[pid], out_of_memory=True)}
+            node = replace(node, daemons={**node.daemons, name: replace(daemon, clients=clients)})
     return _add_death(node, Death(at=record.at, pid=pid, start_ticks=start_ticks, process=process, out_of_memory=True))
 
 

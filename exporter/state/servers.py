@@ -26,6 +26,7 @@ REMEMBERED_SECONDS = 5.0
 MOST_CLIENTS = 1024
 """How many clients of one daemon are known, and how many disconnected ones are remembered; no daemon has more."""
 
+TERMINATION_SECONDS = 10.0  # A client that disconnects so soon after the server's request was terminated (6 ms).
 MAX_CONTEXTS = 64  # How many contexts of one client are remembered; a whole server has fewer.
 MAX_QUEUED = 1024  # How many queued clients of one daemon are remembered.
 
@@ -62,8 +63,9 @@ def disconnect(step: Step, at: float, pid: int, reason: DisconnectReason) -> Non
     client = daemon.clients.get(pid)
     if client is None:
         return
-    if daemon.claimed(ClaimKind.CLIENT_DISCONNECT, pid):
-        reason = DisconnectReason.EXIT
+    sender = None
+    if reason is DisconnectReason.EXIT or daemon.claimed(ClaimKind.CLIENT_DISCONNECT, pid):
+        reason, sender = _own_end(daemon, client, at)
     connections = daemon.connections
     daemon = with_connections(
         replace(daemon, clients=without(daemon.clients, pid)),
@@ -71,7 +73,24 @@ def disconnect(step: Step, at: float, pid: int, reason: DisconnectReason) -> Non
         recently_disconnected=with_latest(connections.recently_disconnected, pid, client, MOST_CLIENTS),
     )
     step.daemon = with_totals(daemon, disconnected=increment(daemon.totals.disconnected, reason))
-    step.report(at, EventName.CLIENT_DISCONNECTED, server=client.server, pid=pid, reason=reason)
+    step.report(at, EventName.CLIENT_DISCONNECTED, server=client.server, pid=pid, reason=reason, indications=sender)
+
+
+def _own_end(daemon: Daemon, client: Client, at: float) -> tuple[DisconnectReason, tuple[Reason, ...] | None]:
+    """Return why a client ended although its server did not, and who requested that, as far as it is known.
+
+    With protocol 3, the server also evicts clients. Later commands in the log show that none requested that.
+    """
+    requested_at, terminated_at = client.exit_requested_at, daemon.log.terminated_at
+    if client.out_of_memory or requested_at is None or at - requested_at > TERMINATION_SECONDS:
+        return DisconnectReason.OUT_OF_MEMORY if client.out_of_memory else DisconnectReason.EXIT, None
+    if terminated_at is not None and abs(requested_at - terminated_at) <= TERMINATION_SECONDS:
+        session = daemon.commands.session_holder
+        sent = session is not None and session.started is not None and session.started <= terminated_at
+        pid, user = (session.pid, session.user) if session is not None and sent else (None, None)
+        return DisconnectReason.TERMINATED, (Reason(ReasonCode.ENDED_BY_COMMAND, pid=pid, user=user),)
+    evicted = daemon.runtime.protocol not in (None, DEFAULT_PROTOCOL) and daemon.log.commanded_at > requested_at
+    return DisconnectReason.EVICTED if evicted else DisconnectReason.TERMINATED, None
 
 
 def add_context(daemon: Daemon, pid: int, context: int, gpu: GpuUuid | None = None) -> Daemon:
@@ -196,6 +215,8 @@ def report_waiting(step: Step, at: float, server: int) -> None:
     If users do not take turns, it is an operator's command that waits for the clients. With protocol 3, each user has a
     server.
     """
+    if known := step.daemon.servers.get(server):
+        step.daemon = with_server(step.daemon, replace(known, shutdown_requested=False))
     if step.daemon.serves_all_users or step.daemon.runtime.protocol not in (None, DEFAULT_PROTOCOL):
         return
     connections = step.daemon.connections
@@ -268,8 +289,9 @@ def end(step: Step, at: float, pid: int, reason: DisconnectReason = DisconnectRe
     if server is None:
         return
     clients = [client.pid for client in step.daemon.clients.values() if client.server == pid]
+    forced = server.shutdown_requested and reason is DisconnectReason.SERVER_GONE
     for client in clients:
-        disconnect(step, at, client, reason)
+        disconnect(step, at, client, DisconnectReason.SHUT_DOWN if forced else reason)
     daemon = replace(step.daemon, servers=without(step.daemon.servers, pid))
     exited_at = with_latest(daemon.connections.server_exited_at, pid, at, MOST_EXITED)
     step.daemon = with_connections(daemon, server_exited_at=exited_at)

@@ -90,7 +90,8 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
     if error is None:
         return node
     access = kernel_log.parse_failed_access(error.text)
-    if error.number == kernel_log.ILLEGAL_ADDRESS and access is None:
+    core_dump = kernel_log.is_of_core_dump(error.text)
+    if error.number == kernel_log.ILLEGAL_ADDRESS and access is None and not core_dump:
         xids = replace(xids, addresses_unrecognized=xids.addresses_unrecognized + 1)
     board = xids.addresses.get(error.bus_id)
     gpu = _instance(node, board, error.gpu_instance, error.compute_instance)
@@ -101,9 +102,11 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
         gpu=gpu,
         parent=board,
         bus_id=error.bus_id,
-        pid=error.pid,
-        name=error.name,
+        pid=None if core_dump else error.pid,
+        name=None if core_dump else error.name,
         access=access,
+        core_dump=core_dump,
+        kernel_seconds=int(record.record.split(",")[2]) / 1e6,
     )
     if error.number == kernel_log.RECOVERY_XID and board is not None:
         action = kernel_log.parse_recovery_action(error.text)
@@ -209,6 +212,8 @@ def _complete(xids: Xids, first: XidReport, second: XidReport) -> Xids:
                 pid=second.pid if each.pid is None else each.pid,
                 name=second.name if each.name is None else each.name,
                 access=each.access or second.access,
+                core_dump=each.core_dump or second.core_dump,
+                kernel_seconds=second.kernel_seconds if each.kernel_seconds is None else each.kernel_seconds,
             )
             return replace(xids, recent=(*xids.recent[:index], complete, *xids.recent[index + 1 :]))
     return xids

@@ -14,7 +14,7 @@ from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Gpu, Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.server import Client
-from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, VISIBLE_DEVICES
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
 from exporter.model.usage import (
     SLOWDOWN,
     GpuAttribution,
@@ -30,8 +30,8 @@ from exporter.model.usage import (
     work_delta,
 )
 from exporter.model.values import replace
-from exporter.parse.mps_variables import parse_percentage, visible_gpu_uuids
-from exporter.state.devices import gpus_by_ordinal, physical_gpus, usable_gpus
+from exporter.parse.mps_variables import parse_percentage
+from exporter.state.devices import client_devices, physical_gpus, usable_gpus
 from exporter.usage import kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
 from exporter.usage.contention import contended
@@ -372,14 +372,16 @@ def _deltas(
         if not _is_of_pid(node, now[pid]):
             continue
         device = _device_of(node, pid, uuid) if any(key[0] == pid for key in parts) else None
-        if device is not None:
+        daemons = (daemon for daemon in node.daemons.values() if pid in daemon.clients)
+        on = [physical_gpus(node, daemon, daemon.clients[pid].gpus) for daemon in daemons]
+        # A client that is only here, and works on another number, has changed its CUDA_VISIBLE_DEVICES.
+        if device is not None and ((pid, device) in parts or on != [{uuid}]):
             part = parts.get((pid, device))
             earlier_part = earlier_parts.get((pid, device))
             deltas[pid] = WorkDelta() if part is None else work_delta(earlier_part, part, work.boot_ns)
             continue
-        daemons = (daemon for daemon in node.daemons.values() if pid in daemon.clients)
         delta = work_delta(earlier.get(pid), now[pid], work.boot_ns)
-        if all(len(physical_gpus(node, daemon, daemon.clients[pid].gpus)) < 2 for daemon in daemons):
+        if all(len(gpus) < 2 for gpus in on):
             deltas[pid] = delta
         elif measured:
             deltas[pid] = replace(delta, sure_area=0, sure_widths=0, sure_gaps=0, sure_heights=0, sure_event_heights=0)
@@ -391,21 +393,13 @@ def _by_device(work: WorkReading, pids: Collection[int]) -> Mapping[tuple[int, i
 
 
 def _device_of(node: Node, pid: int, uuid: GpuUuid) -> int | None:
-    """Return the ordinal by which a client knows a GPU; None if it is unknown.
-
-    The client counts those devices of its daemon that its own CUDA_VISIBLE_DEVICES selects.
-    """
+    """Return the number by which a client knows a GPU; None if it is unknown."""
     process = node.processes.get(pid)
+    variables = None if process is None else process.environment
     for daemon in node.daemons.values():
         if pid in daemon.clients or pid in daemon.connections.recently_disconnected:
-            ordinals = {gpu: ordinal for ordinal, gpu in gpus_by_ordinal(node, daemon).items()}
-            variables = None if process is None else process.environment
-            if variables is None:
-                return None
-            if VISIBLE_DEVICES in variables:
-                visible = visible_gpu_uuids(variables[VISIBLE_DEVICES], ordinals)
-                return visible.index(uuid) if uuid in visible else None
-            return ordinals.get(uuid)
+            devices = client_devices(node, daemon, process, variables, frozenset({uuid}))
+            return None if devices is None else devices.index(uuid)
     return None
 
 

@@ -8,14 +8,13 @@ from math import ceil, fsum, hypot
 from exporter.model.contention import Bandwidth, GpuContention, Slowdown
 from exporter.model.daemon import Daemon
 from exporter.model.node import Gpu, Node
-from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
+from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
-from exporter.model.settings import VISIBLE_DEVICES, Limits
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES, Limits
 from exporter.model.usage import Method, Share
-from exporter.parse.cgroup import CgroupMembership as Membership
-from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
+from exporter.parse.mps_variables import LEAST_SMS, client_memory_limits, client_thread_percentage, sms_of
 from exporter.parse.protocol3 import PROTOCOL
-from exporter.state.devices import gpus_by_ordinal, gpus_of_clients
+from exporter.state.devices import MOST_DEVICES, client_devices, device_count, gpus_of_clients, version_number
 from exporter.state.gpus import used_bytes
 from exporter.state.limits import clients_limit
 from exporter.state.processes import cgroup_of
@@ -45,17 +44,20 @@ _DIGITS = 6  # A quotient is rounded, so that what fits exactly three times is n
 class ClientUsage:
     """One client on one GPU. None: not known.
 
-    A limit is the smaller of its server's and the one in its own environment. `threads` is the fraction of the SMs that
-    the client may use. `memory_limit` is how much memory it may have, and `memory` how much it has, in bytes. A
-    `memory_limit` of None means no limit if `memory_limit_known`. `share` is what it used of the SMs. `watched` is
-    whether its libcuda is probed; None: the probes are not attached.
+    A limit is the smaller of its server's and the one with which it was started. A client without one of its own may
+    have set one inside the process: then the limit is an upper bound, and not `certain`. `threads` is the fraction of
+    the SMs that the client may use. `memory_limit` is how much memory it may have, and `memory` how much it has, in
+    bytes. A `memory_limit` of None means no limit if `memory_limit_known`. `share` is what it used of the SMs.
+    `watched` is whether its libcuda is probed; None: the probes are not attached.
     """
 
     daemon: DaemonName
     client: Client
     threads: float | None = None
+    threads_certain: bool = False
     memory_limit: int | None = None
     memory_limit_known: bool = False
+    memory_limit_certain: bool = False
     memory: int | None = None
     share: Share | None = None
     watched: bool | None = None
@@ -117,7 +119,8 @@ class Headroom:
 class GpuSharing:
     """How a GPU is shared by MPS clients. None: not known.
 
-    `threads_committed` and `memory_committed` are the sums of the clients' limits, as fractions of what the GPU has.
+    `threads_at_most` and `memory_at_most` are the sums of the clients' limits, as fractions of what the GPU has. They
+    are also `threads_committed` and `memory_committed` if all of these limits are certain. `sms` is its number of SMs.
     `bypassing` has the shares of processes outside MPS, by PID. `departed_sm` is the fraction of the SMs that was
     used by processes that have left the GPU. `gain` is how many clients' worth of work the GPU did.
     """
@@ -127,8 +130,11 @@ class GpuSharing:
     headroom: Headroom
     memory_total_bytes: int | None
     unified_memory: bool | None
+    sms: int | None
     threads_committed: float | None
+    threads_at_most: float | None
     memory_committed: float | None
+    memory_at_most: float | None
     gain: float | None
     bypassing: Mapping[int, Share]
     departed_sm: float
@@ -236,20 +242,29 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: 
         Bound.CONTENTION: 0 if _is_contended(clients, gain) else None,
     }
     total = reading.memory_total_bytes
-    threads = [client.threads for client in clients if client.threads is not None]
-    limits = [client.memory_limit for client in clients if client.memory_limit is not None]
+    threads = _sum([client.threads for client in clients])
+    memory = _sum([client.memory_limit for client in clients])
+    memory = None if memory is None or not total else memory / total
     return GpuSharing(
         clients=clients,
         recent=recent,
         headroom=Headroom(by_bound={bound: max(0, count) for bound, count in by_bound.items() if count is not None}),
         memory_total_bytes=total,
         unified_memory=reading.unified_memory,
-        threads_committed=fsum(threads) if len(threads) == len(clients) else None,
-        memory_committed=sum(limits) / total if total and len(limits) == len(clients) else None,
+        sms=reading.sms,
+        threads_committed=threads if all(client.threads_certain for client in clients) else None,
+        threads_at_most=threads,
+        memory_committed=memory if all(client.memory_limit_certain for client in clients) else None,
+        memory_at_most=memory,
         gain=gain,
         bypassing={pid: recent.shares[pid] for pid in gpu.outside if pid in recent.shares},
         departed_sm=departed,
     )
+
+
+def _sum(parts: Sequence[float | None]) -> float | None:
+    known = [part for part in parts if part is not None]
+    return fsum(known) if len(known) == len(parts) else None
 
 
 def _clients(
@@ -263,20 +278,22 @@ def _clients(
     for daemon in node.daemons.values():
         if not daemon.is_reported(node.at):
             continue
-        ordinals = gpus_by_ordinal(node, daemon)
         for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
             client = daemon.clients[pid]
-            threads = thread_ratio(node, daemon, client)
+            own = _limits_and_variables(node, daemon, client)[1] or {}
             for uuid in gpus & by_gpu.keys():
                 split = splits.get(uuid)
-                limit_known, limit = memory_limit(node, daemon, client, uuid, gpus, ordinals)
+                limit_known, limit = memory_limit(node, daemon, client, uuid, gpus)
+                threads = thread_ratio(node, daemon, client, sms := node.gpus[uuid].reading.sms)
                 by_gpu[uuid].append(
                     ClientUsage(
                         daemon=daemon.name,
                         client=client,
                         threads=threads,
+                        threads_certain=ACTIVE_THREAD_PERCENTAGE in own or 0 < (threads or 0) * (sms or 0) <= LEAST_SMS,
                         memory_limit=limit,
                         memory_limit_known=limit_known,
+                        memory_limit_certain=PINNED_MEMORY_LIMIT in own,
                         memory=held[uuid].get(pid),
                         share=None if split is None else split.shares.get(pid),
                         watched=None if watched is None else pid in watched,
@@ -335,49 +352,57 @@ def _fit_in_slots(node: Node, clients: Sequence[ClientUsage]) -> int | None:
 # -- Limits of a client --------------------------------------------------------------------------------------------
 
 
-def thread_ratio(node: Node, daemon: Daemon, client: Client) -> float | None:
-    """Return the fraction of a GPU's threads that a client may use; None if it is unknown, or the GPU is divided."""
-    limits, process = _limits_and_process(node, daemon, client)
+def thread_ratio(node: Node, daemon: Daemon, client: Client, sms: int | None = None) -> float | None:
+    """Return the fraction of the threads of a GPU with so many SMs that a client may use; None if it is unknown."""
+    limits, variables = _limits_and_variables(node, daemon, client)
     limit = limits.active_thread_percentage
-    if daemon.has_static_partitions or daemon.has_mlopart_devices or limit is None:
+    if daemon.has_static_partitions or daemon.has_mlopart_devices or limit is None or variables is None:
         return None
-    if process is None or process.environment is None:
-        return None
-    own = client_thread_percentage(process.environment)
+    own = client_thread_percentage(variables)
     if own is not None and daemon.runtime.protocol == PROTOCOL:
         # The percentage of a namespace replaces the client's own (guide, release 615). 100 may mean that none is set.
         own = limit if limit < WHOLE or own == WHOLE else None
-    return None if own is None else min(limit, own) / WHOLE
+    if own is None:
+        return None
+    return (sms_of(min(limit, own), sms) or sms) / sms if sms else min(limit, own) / WHOLE
 
 
-def _limits_and_process(node: Node, daemon: Daemon, client: Client) -> tuple[Limits, ProcessReading | None]:
-    server = daemon.servers.get(client.server)
-    return Limits() if server is None else server.limits_of(client), node.processes.get(client.pid)
+def _limits_and_variables(node: Node, daemon: Daemon, client: Client) -> tuple[Limits, Mapping[str, str] | None]:
+    server, process = daemon.servers.get(client.server), node.processes.get(client.pid)
+    return Limits() if server is None else server.limits_of(client), None if process is None else process.environment
 
 
 def memory_limit(
-    node: Node, daemon: Daemon, client: Client, uuid: GpuUuid, gpus: frozenset[GpuUuid], ordinals: Mapping[int, GpuUuid]
+    node: Node, daemon: Daemon, client: Client, uuid: GpuUuid, gpus: frozenset[GpuUuid]
 ) -> tuple[bool, int | None]:
-    """Return the fields `memory_limit_known` and `memory_limit` of a client on a GPU."""
-    limits, process = _limits_and_process(node, daemon, client)
-    if limits.active_thread_percentage is None or process is None or process.environment is None:
+    """Return the fields `memory_limit_known` and `memory_limit` of a client on a GPU.
+
+    Limits of the server and of the client are by the client's own device numbers (measured, R580).
+    """
+    limits, variables = _limits_and_variables(node, daemon, client)
+    own = None if variables is None else client_memory_limits(variables)
+    if limits.active_thread_percentage is None or variables is None or own is None:
         return False, None
-    own = client_memory_limits(process.environment)
-    if own is None or (limits.pinned_memory and not ordinals):
-        return False, None
-    devices = {str(ordinal): gpu for ordinal, gpu in ordinals.items()}
-    here = [limit for ordinal, limit in limits.pinned_memory.items() if ordinals.get(ordinal) == uuid]
-    member = cgroup_of(process)
-    if own.keys() == {"0"} and len(gpus) == 1 and member.pod_uid is not None:
+    process = node.processes[client.pid]
+    devices = client_devices(node, daemon, process, variables, gpus)
+    if own.keys() == {"0"} and len(gpus) == 1 and cgroup_of(process).pod_uid is not None:
         # GKE gives a pod with MPS one GPU, which is device 0 there, and sets `0=SIZE` (container-engine-accelerators,
         # pkg/gpu/nvidia/manager.go).
-        own, devices = {uuid: own["0"]}, {}
-    # A client that names a GPU that it does not see has no limit at all (driver 615.71, NVIDIA's "Per-GPU Compute and
-    # Memory Limits with MPS"). One that has some of several GPUs, as a container may, counts them in its own way.
-    elif not own.keys() <= gpus and (
-        not {devices.get(device, device) for device in own} <= set(ordinals.values())
-        or (len(ordinals) > 1 and (VISIBLE_DEVICES in process.environment or member != Membership(unit=member.unit)))
-    ):
-        return False, None
-    here += [limit for device, limit in own.items() if devices.get(device, device) == uuid]
-    return True, min(here, default=None)
+        devices = (uuid,)
+    numbers, names = range(device_count(node, daemon) or MOST_DEVICES), set[str](gpus)
+    if devices is not None:
+        number, names = devices.index(uuid), {*devices, *map(str, range(len(devices)))}
+        # A client that has hidden GPUs from itself inside its process gives the others smaller numbers.
+        hides = not own and VISIBLE_DEVICES not in variables and len(gpus) < len(devices)
+        numbers = range(0 if hides else number, number + 1)
+    of_server = {number: limits.pinned_memory.get(number) for number in numbers}
+    every = ((limit, own.get(str(number)), own.get(uuid)) for number, limit in of_server.items())
+    possible = {min(filter(None, each), default=None) for each in every}
+    if not own.keys() <= names:
+        # A device that the client does not see. R580 ignores such an entry (measured, without others). From 615.71 on,
+        # the client may have no limit at all (NVIDIA's "Per-GPU Compute and Memory Limits with MPS").
+        major = version_number((node.gpus[uuid].reading.driver_version or "").partition(".")[0])
+        ignored = own.keys().isdisjoint(names) and (major or 0) < 615
+        possible.update(of_server.values(), () if ignored else (None,))
+    is_known = len(possible) == 1 or (devices is not None and not own and None not in possible)
+    return is_known, max(possible, key=lambda each: each or 0) if is_known else None

@@ -21,8 +21,8 @@ from exporter.model.observation import AddressRange, AddressRanges
 from exporter.parse.kernel_log import parse_failed_access, parse_kernel_record, parse_xid
 
 MIB = 1 << 20
-NAMED = 0.8
-UNIDENTIFIED = re.compile("random|null|in-anothers-range|fixed-layout|forked|1g-foreign|exit")
+NAMED, LIKELY = 0.8, 0.5
+UNIDENTIFIED = re.compile("random|null|in-anothers-range|framed|fixed-layout|forked|1g-foreign|exit")
 """The kinds whose address cannot identify the culprit, or does so on purpose for another."""
 
 
@@ -112,10 +112,15 @@ def named_in(incident: Mapping[str, Any], culprit: int) -> Named:
     return Named(first is not None and first["confidence"] >= NAMED, first is not None and first["pid"] == culprit)
 
 
+def suspects_an_innocent(incident: Mapping[str, Any], culprit: int) -> bool:
+    """Return whether the incident reports another client than the culprit as the likely cause."""
+    return any(each["confidence"] >= LIKELY and each["pid"] != culprit for each in incident["suspects"])
+
+
 def named_by(clue: AddressClue, culprit: int) -> Named:
     """Return what the address alone says."""
     best = clue.matches[0] if clue.matches else None
-    named = best is not None and best.share >= NAMED and {*clue.unread} <= {best.pid}
+    named = best is not None and best.share >= NAMED and not clue.is_weak and {*clue.unread} <= {best.pid}
     return Named(named, best is not None and best.pid == culprit)
 
 
@@ -153,17 +158,20 @@ def print_incidents(all_trials: Sequence[Mapping[str, Any]]) -> None:
     by_kind: dict[str, list[Named]] = defaultdict(list)
     by_work: dict[InFlight, list[Named]] = defaultdict(list)
     exact: dict[str, list[bool]] = defaultdict(list)
+    innocent: Counter[str] = Counter()
     for trial in all_trials:
         incident = trial.get("incident")
         if incident is None:
             continue
         result = named_in(incident, trial["culprit"])
         by_kind[trial["kind"]].append(result)
+        innocent[trial["kind"]] += suspects_an_innocent(incident, trial["culprit"])
         by_work[in_flight_of(incident)].append(result)
         if "died" in trial:
             exact[trial["kind"]].append({each["pid"] for each in incident["affected"]} == set(trial["died"]))
     for kind, results in sorted(by_kind.items()):
-        print_counts(kind, results, f"; affected clients exact in {sum(exact[kind])} of {len(exact[kind])}")
+        affected = f"; affected clients exact in {sum(exact[kind])} of {len(exact[kind])}"
+        print_counts(kind, results, f"{affected}; an innocent with {LIKELY} or more in {innocent[kind]}")
     print_totals(by_kind)
     print("\nWork in flight and the client that the address fits best:")
     for work in InFlight:

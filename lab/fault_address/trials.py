@@ -85,7 +85,12 @@ KINDS = (
     cuda("async-freed", "freed", "async"),
     cuda("async-past-1g", f"past:2:{GIB}", "async"),
     cuda("ipc-past-1g", f"shared:{GIB}", others={"EXPORT": "1"}),
-    cuda("in-anothers-range", "given"),
+    # The culprit uses an address where only a neighbour has memory: one of CUDA's choice (low), or one of the kernel's.
+    cuda("framed-low-async", "given", others={"ALLOCATE": "async"}),
+    cuda("framed-low-vmm", "given", others={"ALLOCATE": "vmm"}),
+    cuda("framed-low-exit", "given", more={"EXIT_MS": "20"}, others={"ALLOCATE": "async"}),
+    cuda("framed-high", "given"),
+    cuda("framed-high-exit", "given", more={"EXIT_MS": "20"}),
     cuda("past-1g-reserving-neighbour", f"past:1:{GIB}", others={"RESERVE": "43"}),
     cuda("before-64m-reserving-neighbour", f"before:2:{64 * MIB}", others={"RESERVE": "43"}),
     cuda("past-1g-fixed-layout", f"past:1:{GIB}", prefix=NO_LAYOUT, for_all=True),
@@ -485,9 +490,8 @@ class Runner:
         given = ""
         if trial.kind.name == "random":
             given = f"{random.randrange(0x7F0000000000, 0x7FFFFFFFF000) // 16 * 16:x}"
-        elif trial.kind.name == "in-anothers-range":
-            victim = next(index for index in range(trial.count) if index != trial.place)
-            start, size = result["buffers"][pids[order.index(victim)]][-1]
+        elif trial.kind.name.startswith("framed"):
+            start, size = result["buffers"][pids[order.index(trial.neighbour)]][-1]
             given = f"{start + size // 2:x}"
         (go.parent / "new").write_text(given)
         (go.parent / "new").rename(go)

@@ -1,6 +1,6 @@
 """Run many fault trials on a real GPU. Each is a recording with its truth; all are in one archive.
 
-python3 -m lab.fault_trials --out DIR [--plan exploratory|signs|full|two-gpus] [--limit N] [--seconds S]
+python3 -m lab.fault_trials --out DIR [--plan exploratory|signs|full|two-gpus|core-dumps] [--limit N] [--seconds S]
 
 As root, with MPS and nvcc. DIR gets `trials.tar.gz`, written anew after every few trials: one that is cut short has
 what was there by then.
@@ -43,7 +43,9 @@ def main() -> int:
     root.chmod(0o755)
     results = root / "results"
     results.mkdir()
-    runner = TrialRunner(root, build(LOAD_PROGRAM, root / "load"), results)
+    # With core dumps, the danger is what the probes seem to show.
+    attribution = ("--attribution=bpf",) if arguments.plan == "core-dumps" else ()
+    runner = TrialRunner(root, build(LOAD_PROGRAM, root / "load"), results, *attribution)
     ends = time.monotonic() + arguments.seconds
     failures = 0
     try:

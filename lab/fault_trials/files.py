@@ -41,6 +41,7 @@ class Found:
     refused: frozenset[int]
     suspects: Mapping[int, float]
     kind: str
+    core_dumps: bool = False
     first_reported: float | None = None
 
     @property
@@ -116,6 +117,7 @@ class TrialFiles:
                 refused=frozenset(refusal.pid for refusal in each.refused if refusal.pid is not None),
                 suspects={suspect.client.pid: suspect.confidence for suspect in each.suspects},
                 kind=each.kind,
+                core_dumps=each.core_dumps,
             )
             for each in self.incidents
         ]
@@ -136,6 +138,11 @@ class TrialFiles:
     def visible(self) -> list[float]:
         """Times of the first scrapes with a higher count of faults."""
         return [] if self.answer is None else [each["answered"] for each in self.answer["faults"]]
+
+    @property
+    def has_core_dumps(self) -> bool:
+        """Whether the kernel log shows core dumps. In few trials the fault is an ordinary one in spite of them."""
+        return "): MMU Fault" in self.text or "UNRECOGNIZED_FAULT" in self.text
 
     def may_be_affected(self, pids: Set[int]) -> bool:
         """Return whether these clients can be affected: all clients with an error, and the causes or exited clients."""
@@ -158,6 +165,7 @@ def _found(report: Mapping[str, Any]) -> Found:
         refused=frozenset(each["pid"] for each in incident["refused"] if each["pid"] is not None),
         suspects={each["pid"]: each["confidence"] for each in incident["suspects"]},
         kind=incident["kind"],
+        core_dumps=bool(incident["core_dumps"]),
         first_reported=report["first"]["answered"],
     )
 

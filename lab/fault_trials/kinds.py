@@ -3,6 +3,7 @@
 import resource
 import signal
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 
 from tests.gpu.clients import LOADS
@@ -13,6 +14,11 @@ from .trial import Part, Trial
 BLOCK_AFTER = 0.14
 WELL = {"seconds": 60, "every_ms": 10}
 LINGER_SECONDS = 1.5
+CORE_DUMPS = {
+    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1",
+    "CUDA_ENABLE_LIGHTWEIGHT_COREDUMP": "1",
+    "CUDA_COREDUMP_FILE": "/tmp/fault_trials_core_%p",
+}
 DELAYS = (0, 5, 10, 15, 20, 30, 50, 80, 120, 150, 200, 300)
 
 
@@ -34,6 +40,30 @@ def fatal_kernels(*kinds: str) -> Iterator[Trial]:
                 latecomers=2 if lingers else 1 if number == 7 else 0,
                 facts={"load": load, "place": place, "count": count, "lingers": lingers},
             )
+
+
+def core_dumps(count: int) -> Iterator[Trial]:
+    """Yield trials with GPU core dumps in the cause, its neighbours or both; every second cause exits at once."""
+    for number in range(count):
+        clients, whose = 2 + number % 3, ("cause", "neighbours", "both")[number // 3 % 3]
+        load = ("busy", "idle", "full")[number // 9 % 3]
+        parts = [neighbour(index, load) for index in range(clients - 1)]
+        cause = Part(
+            name="cause",
+            options={**WELL, **LOADS["idle"], "fault": "oob"},
+            faults=0,
+            leaves=0.02 if number % 2 else None,
+            environment={} if whose == "neighbours" else CORE_DUMPS,
+        )
+        parts = [each if whose == "cause" else replace(each, environment=CORE_DUMPS) for each in parts]
+        place = number % clients
+        yield Trial(
+            name=f"core-dump_{number:02}_{whose}_of_{clients}_{load}",
+            kind="core-dump",
+            parts=(*parts[:place], cause, *parts[place:]),
+            cause="cause",
+            facts={"load": load, "place": place, "count": clients, "core_dumps": whose},
+        )
 
 
 def kills(count: int) -> Iterator[Trial]:

@@ -15,10 +15,10 @@ FAREWELL_SECONDS = 5
 
 
 class Live:
-    """`serve` for one daemon, and a process that polls it."""
+    """`serve` for one daemon, with these arguments, and a process that polls it."""
 
-    def __init__(self, daemon: ControlDaemon) -> None:
-        self._exporter = Exporter(daemon)
+    def __init__(self, daemon: ControlDaemon, *arguments: str) -> None:
+        self._exporter = Exporter(daemon, *arguments)
         self._exporter.wait()
         self._poller = Child(
             [

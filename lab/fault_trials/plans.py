@@ -102,7 +102,18 @@ def _second_faults() -> Iterator[Trial]:
         )
 
 
-PLANS = {"exploratory": exploratory, "signs": indications, "full": full, "two-gpus": two_gpus}
+def core_dumps() -> list[Trial]:
+    """Return the trials with GPU core dumps, which take about five minutes."""
+    return _shuffled(*kinds.core_dumps(40))
+
+
+PLANS = {
+    "exploratory": exploratory,
+    "signs": indications,
+    "full": full,
+    "two-gpus": two_gpus,
+    "core-dumps": core_dumps,
+}
 
 
 def _shuffled(*trials: Trial) -> list[Trial]:

@@ -81,8 +81,10 @@ def _differences(trial: TrialFiles, found: list[Found]) -> Iterator[str]:
         yield from (
             f"suspects {pid} at {confidence}"
             for pid, confidence in incident.suspects.items()
-            if confidence >= BANDS[0][1] and pid != cause
+            if confidence >= BANDS[trial.has_core_dumps][1] and pid != cause
         )
+        if incident.core_dumps != trial.has_core_dumps:
+            yield f"core dumps {'' if incident.core_dumps else 'not '}named"
 
 
 def _refused_exactly(trial: TrialFiles, found: list[Found]) -> bool:

@@ -38,10 +38,11 @@ LAST_WORD_SECONDS = 3.5
 class TrialRunner:
     """Run trials one after another, and clean up after each."""
 
-    def __init__(self, directory: Path, load_program: Path, results: Path) -> None:
+    def __init__(self, directory: Path, load_program: Path, results: Path, *arguments: str) -> None:
         self._directory = directory
         self._load_program = load_program
         self._results = results
+        self._arguments = arguments
         self._count = 0
         self._daemon: ControlDaemon | None = None
         self._live: dict[ControlDaemon, Live] = {}
@@ -85,11 +86,11 @@ class TrialRunner:
         )
 
     def _play(self, trial: Trial, daemon: ControlDaemon) -> Mapping[str, Any]:
-        recorder = Recorder(daemon, self._directory / f"{trial.name}.jsonl")
+        recorder = Recorder(daemon, self._directory / f"{trial.name}.jsonl", *self._arguments)
         self._end_recorder()
         self._leaving = recorder
         if daemon not in self._live:
-            self._live[daemon] = Live(daemon)
+            self._live[daemon] = Live(daemon, *self._arguments)
         eventually(lambda: _assert_recording(recorder), within=20)
         run = TrialRun(trial, Clients(self._load_program, daemon, self._directory / trial.name), self._count)
         played = Played(trial.name, self._live[daemon])
@@ -211,8 +212,8 @@ class TrialRun:
         }
 
     def _start(self, part: Part) -> Client:
-        environment = NO_DAEMON if part.bypasses else None
-        client = self._clients.start(part.name, environment=environment, **part.timed(self._moment))
+        environment = {**part.environment, **(NO_DAEMON if part.bypasses else {})}
+        client = self._clients.start(part.name, environment=environment or None, **part.timed(self._moment))
         self._watcher.watch(client.child)
         return client
 

@@ -17,6 +17,7 @@ class Part:
     killed: float | None = None
     by: signal.Signals = signal.SIGKILL
     bypasses: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def timed(self, moment: float) -> dict[str, Any]:
         """Return its options for a Unix time of the moment."""

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from exporter.fleet.answers import ANSWERS
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.model.reason import with_known_parts
 from exporter.parse.kernel_log import XIDS, exonerates
-from exporter.report.problem import Definition
+from exporter.report.problem import Definition, NodeProblem
 from exporter.report.problems import PROBLEMS
 from tests.alerts.files import PROMETHEUS, RULES, RUNBOOKS, SLO, UNIT_TESTS, Check, Rule, checks, read, rules, seconds
 from tests.dashboards.queries import MODELS
@@ -22,6 +23,15 @@ TARGETS_LABELS = {
 """Labels that scrape configurations, PodMonitors and managed Prometheus add to every series."""
 
 COMMANDS = "ControlCommands"
+
+SENTENCE_END = re.compile(r"(?<=[.;]) |\n\n|\n(?=[-\d|]|    \S)")
+SUSPICION = re.compile("suspect|likely cause|likeliest|caused a fault", re.IGNORECASE)
+DEMAND = re.compile(
+    r"\b(end|ends|evict|ban|move|moving|kill|isolate|give) (it|them|the (workload|client|suspect|application))\b"
+    r"|\bown (GPU|daemon)|caused a fault|risk high|high risk",
+    re.IGNORECASE,
+)
+"""What no text may demand because of a suspicion."""
 
 PARTS = ("## Meaning", "## Impact", "## Diagnosis", "## Mitigation")
 
@@ -46,6 +56,19 @@ def test_the_example_scrapes_as_often_as_the_page_states() -> None:
 @pytest.mark.parametrize("path", UNIT_TESTS, ids=lambda path: path.name)
 def test_alerts_fire_as_their_tests_expect(path: Path) -> None:
     promtool("test", "rules", path)
+
+
+def test_no_text_demands_to_end_or_move_a_workload_that_is_only_suspected() -> None:
+    """A client can arrange that another one is suspected, as often as it likes."""
+    project, often = RULES.parent.parent, NodeProblem.WORKLOAD_OFTEN_SUSPECTED.definition
+    files = [*RUNBOOKS.glob("*.md"), *(project / "docs").glob("*.md"), *RULES.parent.glob("*.yml")]
+    files += [*(project / "dashboards").glob("*.json"), project / "README.md"]
+    texts = [path.read_text() for path in files]
+    texts += [each.definition.remedy for each in PROBLEMS] + [answer.meaning for answer in ANSWERS]
+    sentences = [sentence for text in texts for sentence in SENTENCE_END.split(text) if SUSPICION.search(sentence)]
+    sentences += SENTENCE_END.split(often.remedy) + SENTENCE_END.split((RUNBOOKS / f"{often.alert}.md").read_text())
+    for sentence in (" ".join(each.split()) for each in sentences):
+        assert not DEMAND.search(sentence) or re.search(r"\b(Do not|no reason)\b", sentence), sentence
 
 
 class TestAlert:

@@ -84,7 +84,7 @@ def test_answers_are_those_of_the_series(
             # 1.25 times 13 % is rounded up to 20 %: five clients. Memory would suffice for six.
             ["a", "web", "pod", "ranker", "96", "100", "13", "20", "", "10240", "12288", "5", "low"],
             ["a", "", "unit", "idle.service", f"{HOURS}", "", "0", "", "", "0", "", "", "low"],
-            ["a", "'=ml|x", "pod", "trainer", "8", "", "90", "100", "", "1024", "1229", "1", "high"],
+            ["a", "'=ml|x", "pod", "trainer", "8", "", "90", "100", "", "1024", "1229", "1", "suspected"],
         ],
         "crashes": [["a", "'=ml|x", "trainer", "web", "ranker", "high", "6"]],
         "faults": [["a", "'=ml|x", "trainer", "2", "", ""], ["a", "web", "ranker", "0", "2", "6"]],

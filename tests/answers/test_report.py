@@ -84,10 +84,10 @@ def test_shows_values_in_their_units() -> None:
 
     assert [cell.strip() for cell in heading.split("|")[1:4]] == ["Namespace", "Kind", "Application"]
     assert [cell.strip() for cell in line.split("|")[1:-1]] == [
-        *("web", "pod", "ranker", "24.0", "100", "13", "20", "", "10,240", "12,288", "5", "high"),
+        *("web", "pod", "ranker", "24.0", "100", "13", "20", "", "10,240", "12,288", "5", "suspected"),
     ]
     assert re.fullmatch(r"\| -+ \| -+ \| -+ (\| -+: ){9}\|", rule)
-    assert [*csv_rows([found])][1][-3:] == ["12288", "5", "high"]
+    assert [*csv_rows([found])][1][-3:] == ["12288", "5", "suspected"]
 
 
 def test_the_head_has_period_clusters_and_total() -> None:

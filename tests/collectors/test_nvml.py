@@ -76,6 +76,7 @@ def test_reads_all_values_of_a_gpu(nvml: NvmlStandIn, nvml_program: Start) -> No
         "dram_bandwidth": None,
         "gpm_seconds": None,
         "gpm_supported": True,
+        "sms": None,
         "mig": None,
         "instances": None,
     }
@@ -349,6 +350,12 @@ def present(gpu: dict[str, Any]) -> set[str]:
     """Return the names of the values that a reading has. GPM and samples are not in each one."""
     rare = {"sm_utilization", "dram_bandwidth", "gpm_seconds", "process_utilization", "failed", "gpm_supported"}
     return {name for name, value in gpu.items() if value is not None and name not in rare}
+
+
+def test_the_number_of_sms_follows_from_that_of_the_cores(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([replace(GPU, readings={"cores": 16896}), OTHER])
+
+    assert [gpu.get("sms") for gpu in nvml_program(nvml).collect()["observations"]] == [132, None]
 
 
 def test_a_name_that_is_not_utf8_disables_no_gpu(nvml: NvmlStandIn, nvml_program: Start) -> None:

@@ -103,6 +103,11 @@ def client(**variables: str) -> Facts:
     return healthy(processes={CLIENT: process(variables={PIPE_DIRECTORY: DAEMON} | variables)})
 
 
+def starting(**variables: str) -> Facts:
+    """Return facts of a client without a context yet."""
+    return with_gpu(client(**variables), compute_processes=(), mps_processes=())
+
+
 def another_user_waits() -> Facts:
     """Return facts of a client that waits until those of another user have exited."""
     facts = healthy(processes={BYPASSING: process(BYPASSING, uid=1002)})
@@ -208,8 +213,8 @@ MISTAKES: tuple[Mistake, ...] = (
     ("visible_devices_wrong", CRITICAL, "entry is 4. NVML", lambda: of_daemon(variables={VISIBLE_DEVICES: "0,4"})),
     ("visible_devices_wrong", CRITICAL, "entry is -1", lambda: of_daemon(variables={VISIBLE_DEVICES: "-1"})),
     ("visible_devices_wrong", CRITICAL, OTHER_GPU, lambda: of_daemon(variables={VISIBLE_DEVICES: OTHER_GPU})),
-    ("visible_devices_wrong", WARNING, "entry is 1. The daemon has 1", lambda: client(**{VISIBLE_DEVICES: "0,1"})),
-    ("visible_devices_wrong", WARNING, OTHER_GPU, lambda: client(**{VISIBLE_DEVICES: OTHER_GPU})),
+    ("visible_devices_wrong", WARNING, "entry 1. The daemon has 1", lambda: starting(**{VISIBLE_DEVICES: "0,1"})),
+    ("visible_devices_wrong", WARNING, OTHER_GPU, lambda: starting(**{VISIBLE_DEVICES: OTHER_GPU})),
     ("gpu_of_two_daemons", WARNING, "", other_daemon_of_the_gpu),
     ("no_daemon", WARNING, "", without_daemons),
     ("daemon_down", CRITICAL, f"{DAEMON} has been down", ended),
@@ -280,11 +285,12 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda: of_daemon(variables={PINNED_MEMORY_LIMIT: "0=2G"}),
     ),
     *(
-        ("memory_limit_without_effect", CRITICAL, words, lambda variables=variables: client(**variables))
+        ("memory_limit_without_effect", WARNING, words, lambda variables=variables: client(**variables))
         for words, variables in (
             ("device 0 is not a size", {PINNED_MEMORY_LIMIT: "0=much"}),
             ("device 0 is not a size", {PINNED_MEMORY_LIMIT: "0=0"}),
             ("device 1 is not visible", {PINNED_MEMORY_LIMIT: "1=2G", VISIBLE_DEVICES: "0"}),
+            ("device 1 is not visible", {PINNED_MEMORY_LIMIT: "1=2G", VISIBLE_DEVICES: GPU}),
             ("device 1 is not visible", {PINNED_MEMORY_LIMIT: "0=2G,1=2G"}),
             ("names no device", {PINNED_MEMORY_LIMIT: "1G"}),
             ("names no device", {PINNED_MEMORY_LIMIT: "\u201d0=1G\u201d"}),
@@ -452,8 +458,8 @@ def test_no_command_changes_a_unit_that_runs_the_work_of_many() -> None:
 def test_a_process_can_have_the_directory_of_a_namespace_with_protocol_3(subtests: pytest.Subtests) -> None:
     for path, pipe, container, words in [
         (f"{DAEMON}/shared/large", OTHER_PIPE, None, "started while no daemon ran"),
-        (f"{DAEMON}/shared/larg", None, None, f"They use {DAEMON}/shared/larg,"),
-        (f"{DAEMON}/../elsewhere", (9, 9), "c0ffee", f"They use {DAEMON}/../elsewhere,"),
+        (f"{DAEMON}/shared/larg", None, None, f"They were started with {DAEMON}/shared/larg,"),
+        (f"{DAEMON}/../elsewhere", (9, 9), "c0ffee", f"They were started with {DAEMON}/../elsewhere,"),
         (f"{DAEMON}/shared/large", None, "c0ffee", f"In their container, {DAEMON}/shared/large is not"),
     ]:
         with subtests.test(path=path, pipe=pipe, container=container, words=words):

@@ -1,6 +1,7 @@
 """Root cause ranking: suspects, their confidence and indications. No confidence exceeds the measured rate."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -275,12 +276,21 @@ class TestHardware:
 
     def test_hardware_xid_removes_all_suspects(self, subtests: pytest.Subtests) -> None:
         """Other evidence does not matter."""
-        for number in [48, 63, 64, 74, 79, 94, 95, 119, 120, 140]:
+        for number in [48, 63, 64, 74, 79, 94, 95, 119, 120, 140, 167, 173, 175, 177, 179, 185]:
             with subtests.test(number=number):
                 incident = fault(
                     A, B, xids=(31, number), early_disconnects=(early(status=SIGKILL),), access=INSTRUCTIONS
                 )
                 assert (incident.kind, incident.suspects) == (FaultKind.HARDWARE, ())
+
+    def test_an_unknown_xid_neither_exonerates_nor_blames(self) -> None:
+        """Nor does it show what kind of fault it is."""
+        for xids in ((), (31,)):
+            known, unknown = (
+                rank_suspects(replace(fault(A, B, xids=numbers, named=None), affected_confirmed=False))
+                for numbers in (xids, (*xids, 178, 186))
+            )
+            assert (unknown.kind, unknown.suspects) == (known.kind, known.suspects)
 
 
 class TestCalibration:

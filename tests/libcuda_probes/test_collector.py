@@ -106,14 +106,14 @@ def test_finds_a_library_that_only_a_client_uses(
 ) -> None:
     """Such as the library of a container."""
     timed = start_collector(nodes_own=())
-    with cuda.started(Work()) as target:
+    with cuda.started(Work(blocks=9)) as target:
         timed.collector.watch({target.pid: 5.0}, ())
         assert timed.after(0).watched == (target.pid,)
         _, (truth,) = target.end()
 
     work = of(timed.after(1), truth.pid)
-    assert sms_of(5.0, SMS) == 6  # fewer than a kernel has blocks
-    assert (work.kernels, work.widths) == (truth.kernels, 6 * truth.kernels)
+    assert sms_of(5.0, SMS) == 8  # fewer than a kernel has blocks
+    assert (work.kernels, work.widths) == (truth.kernels, 8 * truth.kernels)
 
 
 def test_probes_stay_attached_at_a_low_launch_rate(

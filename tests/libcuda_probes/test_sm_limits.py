@@ -16,12 +16,12 @@ SMS = 132
 PID = 600
 
 
-def test_assigns_sms_in_pairs_and_at_least_one_pair(subtests: pytest.Subtests) -> None:
+def test_assigns_sms_in_pairs_and_at_least_8(subtests: pytest.Subtests) -> None:
     for percentage, sms in [
         (25, 32),
         (50, 66),
         (40, 52),
-        (0.1, 2),
+        (0.1, 8),
         (99.9, 130),
         (100, None),
         (150, None),

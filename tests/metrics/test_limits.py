@@ -18,6 +18,7 @@ from tests.builders import (
     flight,
     idle,
     limited,
+    limited_themselves,
     no_daemon,
     process,
     reduced,
@@ -83,21 +84,24 @@ def test_shows_how_many_more_clients_fit_by_each_known_bound() -> None:
 
 
 def test_shows_the_sum_of_limits() -> None:
-    assert value(limited(), THREADS, gpu=OTHER_GPU) == 1.0
-    assert value(limited(), MEMORY, gpu=OTHER_GPU) == (4 << 30) / GPU_BYTES
-    assert not samples(limited(), MEMORY, gpu=GPU)
+    assert value(limited_themselves(), THREADS, gpu=OTHER_GPU) == 1.0
+    assert value(limited_themselves(), MEMORY, gpu=OTHER_GPU) == (4 << 30) / GPU_BYTES
+    assert not samples(limited_themselves(), MEMORY, gpu=GPU)
+
+
+def test_the_sum_is_absent_if_a_process_may_have_set_a_smaller_limit_itself() -> None:
+    assert not {THREADS, MEMORY} & families(limited()).keys()
 
 
 def test_the_sum_is_absent_if_the_limits_of_a_client_are_unknown() -> None:
     """Its environment cannot be read, as in recordings of earlier versions."""
     present = reduced(process(600, environment=None), start=limited()).node
-    assert {each.labels["bound"] for each in samples(present, FIT, gpu=OTHER_GPU)} == {"slots"}
+    assert not samples(present, FIT, gpu=OTHER_GPU)
     assert not {THREADS, MEMORY} & families(present).keys()
 
 
 def test_limits_in_the_environment_of_a_client_count() -> None:
-    own = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"}
-    present = reduced(process(600, environment=own), start=limited()).node
+    present = limited_themselves("25", "1=1G")
     assert value(present, THREADS, gpu=OTHER_GPU) == 0.75
     assert value(present, MEMORY, gpu=OTHER_GPU) == (3 << 30) / GPU_BYTES
 

@@ -69,7 +69,7 @@ def test_shows_what_limits_reserve_beside_the_room() -> None:
     text = shown(attributed())
     assert "Room for Limits reserve" in text
     assert "1 more, by SM time" in text
-    assert "of memory, " in shown(status_input(limited()))
+    assert "at most 100 % of its threads, at most 3 % of its memory" in shown(status_input(limited()))
 
 
 def test_shows_sharing_in_sentences_and_for_each_process() -> None:

@@ -6,13 +6,14 @@ from functools import cache
 
 import pytest
 
+from exporter.model.incident import IncidentXid
 from exporter.model.settings import Mode
 from exporter.page.page import Page, sentence
 from exporter.page.tables import domains
 from exporter.report.node_status import MOST_PAST, StatusInput, status_document
 from exporter.report.status_text import counts_text
 from exporter.watchdog.context import Policy
-from tests.builders import AT, failure, idle, incident, look, mig, reduced
+from tests.builders import AT, failure, idle, incident, look, mig, reduced, with_incidents
 from tests.page.html_reader import section
 from tests.page.inputs import (
     INPUTS,
@@ -216,6 +217,13 @@ def test_reports_no_watchdog_or_no_expected_daemon() -> None:
 def test_each_collector_has_an_age() -> None:
     text = shown(status_input(idle(), after=7.0), "collectors")
     assert [f"{name} works 7.0 s ago" in text for name in ("control", "log", "nvml", "process")] == [True] * 4
+
+
+def test_a_fault_with_core_dumps_says_that_its_cause_may_have_got_success() -> None:
+    dumped = incident("513-3", xids=(IncidentXid(at=AT, number=13, core_dump=True),))
+    text = shown(status_input(with_incidents(dumped)), "faults")
+    assert "with GPU core dumps on server" in text
+    assert "Core dumps GPU core dumps were on: calls of the cause may have succeeded" in text
 
 
 def test_a_failing_collector_has_its_error_and_a_growing_age() -> None:

@@ -301,23 +301,61 @@ def test_the_catalogue_has_an_entry_for_79() -> None:
     assert all(each.mnemonic and each.meaning for each in XIDS.values())
 
 
-EXONERATE = (46, 48, 62, 63, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143, 144, 149, 150, 156, 158, 171, 172)
+EXONERATE = (
+    *(46, 48, 57, 58, 62, 63, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143, *range(144, 152), 156, 157, 158),
+    *(160, 161, 166, 167, 168, 169, 171, 172, 173, 175, 177, 179, 185),
+)
 """Errors of hardware, links and the driver."""
 DO_NOT_EXONERATE = (
     # Errors of programs: an illegal address, an exception, a channel reset after one, a peer's memory.
     *(11, 13, 25, 31, 39, 43, 45, 68, 69, 137),
+    # Exceptions of engines, which a program uses, and a channel that is reset to end its process.
+    *(40, 41, 60, 70, 75, 82, 83, 86, 96, 99, 105, 108, 126, 135, 139, 142, 174),
     # Ambiguous: a corrupted push buffer (bus or program), a context switch timeout (hardware or an endless kernel).
-    *(8, 32, 44, 66, 109),
+    *(8, 32, 37, 38, 44, 66, 67, 80, 109, 141, 159, 170),
     # Harmless.
-    *(78, 92, 121, 154, 155),
-    # Unknown.
-    *(0, 14, 174, 999, 99999, -1),
+    *(14, 54, 78, 92, 93, 106, 107, 121, 154, 155, 162, 163, 164, 165, 176),
+    # Unknown: unused numbers, those that no source lists, and future ones.
+    *(0, 1, 30, 90, 122, 178, 180, 181, 182, 183, 184, 186, 250, 999, 99999, -1),
 )
 
 
 def test_only_errors_of_the_system_exonerate() -> None:
     assert [number for number in EXONERATE if not exonerates(number)] == []
     assert [number for number in DO_NOT_EXONERATE if exonerates(number)] == []
+
+
+IN_CATALOGUE = (
+    *(8, 11, 13, 14, 25, 31, 32, 37, 38, 39, 40, 41, 43, 44, 45, 46, 48, 54, 60, 62, 63, 64, 66, 67, 68, 69, 70, 71),
+    *(72, *range(74, 81), *range(82, 87), 88, 89, *range(92, 111), 119, 120, 121, *range(126, 138), *range(139, 152)),
+    *range(154, 173),
+)
+"""Numbers that NVIDIA's catalogue has for data centre GPUs (A100 to GB200). It marks all others to 172 as unused."""
+
+OF_THE_DRIVER = (173, 174, 175, 176, 177, 179, 185)
+"""Later numbers, which only the driver's source and its release notes have."""
+
+
+def test_the_catalogue_has_all_numbers_that_the_sources_have() -> None:
+    older = {57, 58}
+    assert set(XIDS) == {*IN_CATALOGUE, *OF_THE_DRIVER, *older}
+
+
+def test_an_entry_has_the_immediate_action_of_the_catalogue() -> None:
+    """The later numbers have none there, so that no command follows from them."""
+    actions = {
+        "RESTART_APP": {8, 11, 13, 25, 31, 32, 39, 60, 68, 69, 77, 80, 82, 86, 94, 105, 126, 139},
+        "IGNORE": {14, 37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 157, 160, 161},
+        "RESET_GPU": {46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158},
+        "RESTART_BM": {79},
+        "RESTART_VM": {151},
+        "CHECK_UVM": {159},
+        "CHECK_MECHANICALS": {54},
+        "WORKFLOW_NVLINK5_ERR": {*range(144, 151)},
+        None: {*range(162, 173), *OF_THE_DRIVER},
+    }
+    for action, numbers in actions.items():
+        assert {XIDS[number].action for number in numbers} == {action}
 
 
 def test_only_system_classes_exonerate() -> None:

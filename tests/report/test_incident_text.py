@@ -241,6 +241,7 @@ def test_open_incident() -> None:
         "detected_at": AT + 0.125,
         "ended_at": None,
         "seconds": None,
+        "core_dumps": [],
         "affected": [{**ALICE, "in_flight": None}, {**BOB, "in_flight": None}],
         "affected_count": 2,
         "affected_confirmed": True,

@@ -63,15 +63,15 @@ WHOLE = """\
 sharing of GPU 0: 2 clients hold 3 % of its memory and used 48 % of its SMs in the last 60 s (estimated by \
 time in flight; another 2 % is unattributed)
   room for 1 more client like these, the smallest of: 1 by SM time, 45 by client slots, 54 by memory
-  limits: its clients together may use 100 % of its threads
+  limits: its clients together may use at most 100 % of its threads
   idle: 1 client holds 2564 MiB, and used under 1 % of its SMs in the last 60 s
   memory bandwidth: 91 % is used, so clients may slow each other down; it is unknown which client uses most of it
 PID  USER   COMMAND   MAY USE          USED    MEMORY  SINCE
-600  alice  train.py     50 %  48.0 ± 1.2 %  1540 MiB  2.0 s
-601  bob    vllm         50 %   0.4 ± 0.2 %  2564 MiB  2.0 s
+600  alice  train.py   ≤ 50 %  48.0 ± 1.2 %  1540 MiB  2.0 s
+601  bob    vllm       ≤ 50 %   0.4 ± 0.2 %  2564 MiB  2.0 s
 sharing of GPU 1: 2 clients hold 4 % of its memory; its SM time is unknown
   room for 29 more clients like these, the smallest of: 29 by memory, 45 by client slots, unknown by SM time
-  limits: its clients together may use 100 % of its threads and 3 % of its memory
+  limits: its clients together may use at most 100 % of its threads and at most 3 % of its memory
   over the memory limit: PID 602 (eval.py) holds 4612 MiB of the 2048 MiB allowed
 """
 
@@ -266,8 +266,10 @@ def test_object_with_all_keys() -> None:
         "methods": ["flight"],
         "clients_memory_bytes": 4104 << 20,
         "memory_total_bytes": 141 << 30,
-        "threads_committed_ratio": 1.0,
+        "sms": None,
+        "threads_committed_ratio": None,
         "memory_committed_ratio": None,
+        "reserved": ["at most 100 % of its threads"],
         "headroom": {"clients": 1, "resource": "sm", "by_resource": {"memory": 54, "sm": 1, "slots": 45}},
         "idle": [VLLM],
         "over_limit": [],
@@ -291,6 +293,7 @@ def test_object_with_all_keys() -> None:
         "server": 513,
         "connected_at": 1_000_000.0,
         "active_thread_ratio": 0.5,
+        "active_thread_certain": False,
     }
 
 
@@ -324,6 +327,7 @@ def test_unknown_values_are_null() -> None:
         "clients_sm_error_ratio",
         "unattributed_ratio",
         "departed_sm_ratio",
+        "sms",
         "threads_committed_ratio",
         "memory_committed_ratio",
         "sharing_gain_ratio",

@@ -7,7 +7,7 @@
  *   driver VERSION CUDA                     e.g. 580.159.04 13000
  *   device INDEX UUID BUS_ID MAJOR MINOR MEMORY_TOTAL MEMORY_USED ENERGY_MJ GPU% MEMORY% COMPUTE_MODE NAME...
  *   reading DEVICE NAME VALUE               what the call for it says; without this line, that it is not supported:
- *                                           power, persistence, mig, numa_node, sm_utilization, dram_bandwidth (GPM, percent), events
+ *                                           power, persistence, mig, numa_node, cores, sm_utilization, dram_bandwidth (GPM, percent), events
  *                                           (a mask)
  *   process DEVICE PID USED_BYTES IN_MPS_LIST SM%    (SM% -1: no utilisation samples)
  *   mig PARENT POSITION DEVICE GPU_INSTANCE COMPUTE_INSTANCE SMS    DEVICE, with an index from 100 on, is a MIG device of
@@ -564,6 +564,7 @@ int nvmlDeviceGetPersistenceMode(Device handle, unsigned *mode) { READING("persi
 
 int nvmlDeviceGetPowerUsage(Device handle, unsigned *milliwatts) { READING("power", unsigned, milliwatts); }
 
+int nvmlDeviceGetNumGpuCores(Device handle, unsigned *cores) { READING("cores", unsigned, cores); }
 int nvmlDeviceGetNumaNodeId(Device handle, unsigned *node) { READING("numa_node", unsigned, node); }
 
 /* What other programs ask that this GPU cannot tell. */

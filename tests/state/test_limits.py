@@ -393,3 +393,5 @@ def test_limit_is_unknown_if_a_client_requests_more_work_queues(subtests: pytest
             environment = {} if queues is None else {MAX_CONNECTIONS: queues}
             line = control_log("CUDA MPS Control binary version: 13000")
             assert limit(*line, gpu_reading(), clients(1000), process(1000, environment=environment)) == places
+    overwritten = process(1001, environment=None)
+    assert limit(*line, gpu_reading(), clients(1000, 1001), process(1000), overwritten) is None

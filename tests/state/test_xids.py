@@ -289,7 +289,7 @@ def test_time_of_the_last_xid_is_wall_clock_time() -> None:
 SOON, AFTER_CLAIM = look(at=AT + CLAIM_SECONDS), look(at=AT + CLAIM_SECONDS + 0.5)
 """The last time at which an incident can include an Xid of AT, and a later time."""
 
-SEEN = IncidentXid(at=AT, number=31, gpu=GPU, bus_id=ADDRESS, pid=600, name="train")
+SEEN = IncidentXid(at=AT, number=31, gpu=GPU, bus_id=ADDRESS, pid=600, name="train", kernel_seconds=27.859548)
 
 
 def recent(*seen: Observation, start: tuple[Observation, ...] = TWO_GPUS) -> tuple[IncidentXid, ...]:

@@ -64,7 +64,7 @@ def pids(some: object) -> list[int]:
 
 
 def test_shows_limits_of_the_server_and_use_of_the_client() -> None:
-    """The daemon's device 0 is the second GPU. The first has no limit."""
+    """The second GPU is device 1 of a client, and 0 of the daemon. The first has no limit."""
     train, vllm = of(split(limited(), {TRAIN: flight(0.2)})).clients
     assert (train.threads, train.memory_limit, train.memory) == (0.5, None, 1540 << 20)
     assert (train.share, vllm.share) == (flight(0.2), None)
@@ -89,9 +89,9 @@ def test_the_sum_of_limits_can_exceed_the_gpu() -> None:
     present = limited()
     daemon = present.daemons[DAEMON]
     (server,) = daemon.servers.values()
-    servers = {server.pid: replace(server, limits=Limits(active_thread_percentage=80.0, pinned_memory={0: GPU_BYTES}))}
+    servers = {server.pid: replace(server, limits=Limits(active_thread_percentage=80.0, pinned_memory={1: GPU_BYTES}))}
     found = of(replace(present, daemons={DAEMON: replace(daemon, servers=servers)}), OTHER_GPU)
-    assert (found.threads_committed, found.memory_committed) == (1.6, 2.0)
+    assert (found.threads_at_most, found.memory_at_most) == (1.6, 2.0)
 
 
 def test_finds_clients_that_hold_memory_and_are_idle() -> None:
@@ -134,7 +134,7 @@ def test_slowdowns_end_with_the_readings_and_a_minute_after_the_last_window() ->
 
 
 def test_a_memory_limit_of_a_pod_is_for_the_only_gpu_that_it_has() -> None:
-    """GKE sets `0=SIZE`, whatever the ordinal of the GPU is for the daemon, whose device 1 this is."""
+    """GKE sets `0=SIZE`, whatever the number of the GPU is for the daemon."""
     pod = f"0::/kubepods/burstable/pod{POD}/{'1f' * 32}\n"
     variables = {ACTIVE_THREAD_PERCENTAGE: "25", PINNED_MEMORY_LIMIT: "0=1024M"}
     reading = process(VLLM, cgroup=pod, environment=variables)
@@ -187,17 +187,17 @@ def test_a_client_may_use_the_smaller_of_its_servers_and_its_own_threading(subte
 def test_the_memory_limit_is_the_smaller_of_server_and_client(subtests: pytest.Subtests) -> None:
     for variables, known, limit in [
         ({}, True, 2 << 30),
-        ({PINNED_MEMORY_LIMIT: "0=1G"}, True, 1 << 30),
-        ({PINNED_MEMORY_LIMIT: " 0 = 1G, 1=512M,"}, True, 1 << 30),
+        ({PINNED_MEMORY_LIMIT: "1=1G"}, True, 1 << 30),
+        ({PINNED_MEMORY_LIMIT: " 0 = 1G, 1=512M,"}, True, 512 << 20),
         ({PINNED_MEMORY_LIMIT: f"{OTHER_GPU}=512M"}, True, 512 << 20),
-        ({PINNED_MEMORY_LIMIT: "0=20G"}, True, 2 << 30),
-        ({PINNED_MEMORY_LIMIT: "1=1G"}, True, 2 << 30),
-        ({PINNED_MEMORY_LIMIT: "0=a lot"}, False, None),
-        ({PINNED_MEMORY_LIMIT: "0=1G" + "," * 4000}, False, None),
-        ({PINNED_MEMORY_LIMIT: "0=1G", VISIBLE_DEVICES: "1,0"}, False, None),
-        ({PINNED_MEMORY_LIMIT: "0=1G,2=1G"}, False, None),
-        ({PINNED_MEMORY_LIMIT: "0=1G,GPU-1f8b2f04-0000-0000-0000-000000000000=1G"}, False, None),
-        ({VISIBLE_DEVICES: "1,0"}, True, 2 << 30),
+        ({PINNED_MEMORY_LIMIT: "1=20G"}, True, 2 << 30),
+        ({PINNED_MEMORY_LIMIT: "0=1G"}, True, 2 << 30),
+        ({PINNED_MEMORY_LIMIT: "1=a lot"}, False, None),
+        ({PINNED_MEMORY_LIMIT: "1=1G" + "," * 4000}, False, None),
+        ({PINNED_MEMORY_LIMIT: "0=1G", VISIBLE_DEVICES: "1,0"}, True, 1 << 30),
+        ({PINNED_MEMORY_LIMIT: "1=1G,2=1G"}, False, None),
+        ({PINNED_MEMORY_LIMIT: "1=1G,GPU-1f8b2f04-0000-0000-0000-000000000000=1G"}, False, None),
+        ({VISIBLE_DEVICES: "1,0"}, True, None),
         (None, False, None),
     ]:
         with subtests.test(variables=variables, known=known, limit=limit):

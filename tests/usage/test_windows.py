@@ -300,6 +300,23 @@ class TestSeveralGpus:
         estimates = node.attribution[GPU].windows[-1].estimates
         assert estimates[CLIENT].sm / estimates[NEXT].sm == pytest.approx(ratio, rel=0.25)
 
+    def test_a_client_that_has_changed_its_devices_is_not_taken_for_idle(self) -> None:
+        """It has hidden the first GPU inside its process: its device 0 is the second."""
+        node = after(present(CLIENT, NEXT), gpu_reading([CLIENT, NEXT], gpu=OTHER_GPU, index=1))
+        node = after(node, gpu_reading([], index=0, at=AT))
+        ((name, daemon),) = node.daemons.items()
+        runtime = replace(daemon.runtime, devices={0: GPU, 1: OTHER_GPU})
+        clients = {pid: replace(each, gpus=frozenset({OTHER_GPU})) for pid, each in daemon.clients.items()}
+        node = replace(node, daemons={name: replace(daemon, runtime=runtime, clients=clients)})
+        node = after(node, *(process(pid, ticks=TICKS, environment={}) for pid in (CLIENT, NEXT)))
+        for n in range(1, 4):
+            counts = [done(CLIENT, 900 * (n - 1)), done(NEXT, 300 * (n - 1))]
+            work, *uses = busy(AT + n, *counts, gpus=(OTHER_GPU,))
+            assert isinstance(work, WorkReading)
+            node = after(node, replace(work, on_devices=tuple(replace(each, device=0) for each in counts)), *uses)
+        estimates = node.attribution[OTHER_GPU].windows[-1].estimates
+        assert 2.5 < estimates[CLIENT].sm / estimates[NEXT].sm < 4.5
+
 
 def test_under_mig_without_gpm_nothing_is_invented() -> None:
     """Without GPM and process utilization there is no window."""

@@ -11,7 +11,7 @@ import pynvml
 
 from exporter.clock import Clock
 from exporter.collectors.nvml.driver import DRIVER_LOST, READY_FILE, Driver, DriverError, Values, nvml_problem, optional
-from exporter.collectors.nvml.gpu import Gpm, Gpu, MigInstances, ProcessUtilizations
+from exporter.collectors.nvml.gpu import Gpm, Gpu, MigInstances, ProcessUtilizations, sm_count
 from exporter.collectors.thread import Defects, Reading
 from exporter.model.launches import GpuUse
 from exporter.model.observation import GpuEvent, GpuReading
@@ -22,10 +22,6 @@ WAIT_SECONDS = 0.5  # how long a call waits for another thread to open the drive
 CLOSE_SECONDS = 1.0
 
 REGISTER_SECONDS = 10.0  # how often new GPUs are registered for Xid events
-
-_CORES_PER_SM = 128
-_CORES_PER_SM_BY_CAPABILITY = dict.fromkeys(((6, 0), (7, 0), (7, 2), (7, 5), (8, 0)), 64)
-"""All other GPUs since Pascal have 128 (CUDA programming guide, compute capabilities)."""
 
 
 class GpuUses:
@@ -50,12 +46,7 @@ class GpuUses:
         """Return the number of SMs of the largest GPU, and that of GPUs. Raises DriverError as `read` does."""
         with self._driver.joined(WAIT_SECONDS):
             self._find_gpus()
-            sms = []
-            for handle, _ in self._gpus.values():
-                cores = optional(pynvml.nvmlDeviceGetNumGpuCores, handle)
-                capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-                if cores is not None and capability is not None:
-                    sms.append(int(cores) // _CORES_PER_SM_BY_CAPABILITY.get(tuple(capability), _CORES_PER_SM))
+            sms = [number for handle, _ in self._gpus.values() if (number := sm_count(handle)) is not None]
             return max(sms, default=None), len(self._gpus)
 
     def _find_gpus(self) -> None:

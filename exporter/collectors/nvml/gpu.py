@@ -188,6 +188,7 @@ class Gpu:
             dram_bandwidth=utilization.dram,
             gpm_seconds=utilization.seconds,
             gpm_supported=self.gpm.supported,
+            sms=sm_count(handle),
             at=self._clock.now(),
             failed=values.problems,
             **self._constants,
@@ -202,6 +203,20 @@ _CONSTANTS: Mapping[str, Callable[[Any], str]] = {
     "compute_capability": lambda handle: "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
 }
 """The fields of a reading that do not change while a GPU is open."""
+
+
+_CORES_PER_SM = 128
+_CORES_PER_SM_BY_CAPABILITY = dict.fromkeys(((6, 0), (7, 0), (7, 2), (7, 5), (8, 0)), 64)
+"""All other GPUs since Pascal have 128 (CUDA programming guide, compute capabilities)."""
+
+
+def sm_count(handle: Any) -> int | None:
+    """Return how many SMs a GPU has; None if it is unknown."""
+    cores = optional(pynvml.nvmlDeviceGetNumGpuCores, handle)
+    capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    if cores is None or capability is None:
+        return None
+    return int(cores) // _CORES_PER_SM_BY_CAPABILITY.get(tuple(capability), _CORES_PER_SM) or None
 
 
 def _processes(name: str, handle: Any) -> tuple[GpuProcess, ...]:
@@ -310,4 +325,5 @@ class MigInstances:
             dram_bandwidth=utilization.dram,
             gpm_seconds=utilization.seconds,
             gpm_supported=gpm is not None and gpm.supported,
+            sms=instance.sms,
         )
