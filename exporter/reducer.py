@@ -114,8 +114,7 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
                 control_replies.reply_read(step, observation, devices.mps_pids(node))
                 step.daemon = log_files.await_command(step.daemon, observation)
 
-            node, events = _resolve_hangs(_for_daemon(node, observation.daemon, read_reply), observation.at)
-            return servers.with_exited_clients(node), events
+            return _resolve_hangs(_for_daemon(node, observation.daemon, read_reply), observation.at)
         case kinds.LogFile():
             if not observation.followed and observation.daemon not in node.daemons:
                 return node, ()
@@ -141,7 +140,7 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
             node, events = gpus.apply_reading(node, observation)
             node, connected = _hidden_pids_shown(node, observation)
             node, restored = _for_daemons(node, lambda step: servers.listed_after_exit(step, node, observation))
-            node = servers.with_exited_clients(node)
+            node = state_processes.with_exited_clients(node)
             return prune(xids.add_gpu_address(node, observation)), events + connected + restored
         case WorkReading():
             return last_minute.with_reading(node, observation), ()
@@ -152,7 +151,8 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
         case kinds.ProcessExit():
             return _process_exited(node, observation)
         case ConnectionHolders():
-            return _for_daemons(node, lambda step: servers.holders_read(step, node, observation))
+            node, events = _for_daemons(node, lambda step: servers.holders_read(step, node, observation))
+            return state_processes.with_exited_clients(node), events
         case kinds.AddressRanges():
             return fault_address.ranges_read(node, observation), ()
         case kinds.PodFound():
@@ -290,10 +290,8 @@ def _process_read(node: Node, reading: kinds.ProcessReading) -> Reduced:
     A process that began after an exited client was listed is not that client: it only has the same PID.
     """
     known = node.processes.get(reading.pid)
-    exited = (
-        daemon.clients[reading.pid].exited_at for daemon in node.daemons.values() if reading.pid in daemon.clients
-    )
-    if any(at is not None and reading.started > at for at in exited):
+    exited = state_processes.exited_client(node, reading.pid)
+    if exited is not None and reading.started > (exited.exited_at or 0.0):
         return node, ()
     events: tuple[Event, ...] = ()
     if known is not None and known.start_ticks != reading.start_ticks:
@@ -319,7 +317,6 @@ def _process_exited(node: Node, ended: kinds.ProcessExit) -> Reduced:
             lifecycle.end(step, ended.at, killed=killed)
         else:
             known_daemons.end_member(step, ended.at, ended.pid)
-            step.daemon = servers.holder_ended(step.daemon, ended)
 
     return _for_daemons(replace(node, processes=processes), end_member)
 

@@ -14,7 +14,7 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from exporter.clock import Clock
@@ -31,8 +31,8 @@ from exporter.collectors.pipe_dir import (
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.workload_processes import WorkloadProcesses
-from exporter.model.identity import ConnectionHolders, ProcessIdentity, identity_of
-from exporter.model.observation import ControlSocket, Observation, SessionHolder, Wanted
+from exporter.model.identity import ProcessIdentity, identity_of
+from exporter.model.observation import ControlSocket, Observation, ProcessReading, SessionHolder, Wanted
 from exporter.model.server import ExitedClient
 from exporter.parse.proc import real_user
 
@@ -78,35 +78,63 @@ def read_control_sockets(proc: Proc, daemon: ProcessIdentity | None) -> ControlS
     return ControlSockets(any(each.listening for each in sockets), tuple(others))
 
 
-def connection_holders(proc: Proc, clock: Clock, client: ExitedClient) -> ConnectionHolders | None:
-    """Return which processes hold the connection of a client whose process has exited; None if that is not certain.
+def connection_holders(
+    proc: Proc, clients: Iterable[ExitedClient]
+) -> Iterator[tuple[int, tuple[ProcessIdentity, ...] | None]]:
+    """Yield the PIDs of clients that have exited and whose connection exists, and what holds it; None if not certain.
 
-    They have a connection to the server or daemon that no other client has. Any process can receive
-    one (SCM_RIGHTS). So a holder is of the same user and cgroup and younger, as a child is. If the client was never
-    read, its user is that of the connection, and a holder still has its parent's libcuda.
+    Each connection of a holder was made by none of the running processes that the kernel names at the other end, so by
+    a client that has exited. Of several ones of a cgroup, all holders are those of each.
     """
-    process, ticks = client.process, None if client.process is None else client.process.start_ticks
-    if not (proc.is_unused(client.pid) if ticks is None else proc.presence(client.pid, ticks) is Presence.ENDED):
-        return None
-    holders: tuple[ProcessIdentity, ...] | None = None
-    with contextlib.suppress(OSError):
-        uids = (each.uid for end in client.ends for each in connections(proc, end) if each.pid == client.pid)
-        uid = next(uids, None) if process is None else process.uid
-        held: dict[ProcessIdentity, set[str]] = {}
-        ends, own = {end.pid for end in client.ends}, set[str]()
-        for pid in set(proc.pids()) - {*client.others, *ends} if uid is not None else ():
-            started = proc.start_ticks(pid)
-            if started is None or started < (ticks or 0) or real_user(proc.status(pid) or "") != uid:
-                continue
-            if proc.mappings(pid, b"/libcuda.so") if process is None else proc.text(pid, "cgroup") == process.cgroup:
-                holder = ProcessIdentity(pid=pid, start_ticks=started)
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    held[holder] = {each.socket for each in connections(proc, holder) if each.pid in ends}
-        for pid in client.others if any(held.values()) else ():
-            with contextlib.suppress(FileNotFoundError):
-                own.update(proc.sockets(pid, _MAX_DESCRIPTORS).values())
-        holders = tuple(holder for holder, sockets in held.items() if sockets and sockets.isdisjoint(own)) or None
-    return ConnectionHolders(at=clock.now(), pid=client.pid, start_ticks=ticks, holders=holders)
+    gone, peers = [each for each in clients if _has_exited(proc, each)], dict[ProcessIdentity, dict[int, int]]()
+    for end in {end for each in gone for end in each.ends}:
+        with contextlib.suppress(OSError):
+            peers[end] = {each.pid: each.uid for each in connections(proc, end)}
+    uids = {pid: uid for each in peers.values() for pid, uid in each.items()}
+    gone = [each for each in gone if each.pid in uids and peers.keys() >= set(each.ends)]
+    users, own, held = {uids[each.pid] for each in gone}, set[str](), dict[ProcessIdentity, list[Connection]]()
+    known = {*uids, *(end.pid for end in peers)}  # Children of a daemon, its servers, have connections to it.
+    for pid in proc.pids() if gone else ():
+        ticks = proc.start_ticks(pid)
+        if ticks is None or real_user(proc.status(pid) or "") not in users:
+            continue
+        if known.isdisjoint((pid, proc.parent_pid(pid))):
+            with contextlib.suppress(OSError):
+                holder = ProcessIdentity(pid=pid, start_ticks=ticks)
+                held[holder] = list(connections(proc, holder))
+    for pid in uids if held else ():
+        try:
+            own.update(proc.sockets(pid, _MAX_DESCRIPTORS).values())
+        except FileNotFoundError:
+            continue
+        except OSError:
+            held = {}
+    exited = [uid for pid, uid in uids.items() if proc.start_ticks(pid) is None]
+    for client in gone:
+        ends, uid = {end.pid for end in client.ends}, uids[client.pid]
+        certain = client.process is not None or exited.count(uid) == 1
+        found = tuple(
+            holder
+            for holder, sockets in held.items()
+            if certain and any(each.pid in ends and each.socket not in own for each in sockets)
+            if _may_descend(proc, holder, client.process, uid)
+        )
+        yield client.pid, found or None
+
+
+def _has_exited(proc: Proc, client: ExitedClient) -> bool:
+    if client.process is None:
+        return proc.is_unused(client.pid)
+    return proc.presence(client.pid, client.process.start_ticks) is Presence.ENDED
+
+
+def _may_descend(proc: Proc, holder: ProcessIdentity, exited: ProcessReading | None, uid: int) -> bool:
+    """Return whether a process may be a child of an exited one. Any other one can receive a connection (SCM_RIGHTS)."""
+    if real_user(proc.status(holder.pid) or "") != uid:
+        return False
+    if exited is None:
+        return bool(proc.mappings(holder.pid, b"/libcuda.so"))
+    return holder.start_ticks >= exited.start_ticks and proc.text(holder.pid, "cgroup") == exited.cgroup
 
 
 def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSockets | None) -> SessionHolder:

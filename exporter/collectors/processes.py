@@ -100,8 +100,6 @@ RECHECK_SECONDS = 5.0
 EXEC_SECONDS = 2.0
 """A process that is younger may be read before or during execve(2), so it is read again after this time."""
 
-MOST_SEARCHES = 4  # In one collection. A search for the holders of one connection reads all processes.
-
 MAX_PIDFDS = 512  # How many processes have a pidfd by default. The identities of the others are compared.
 
 
@@ -172,8 +170,8 @@ class Processes:
         self._states_due = 0.0
         self._states: dict[int, ProcessState] = {}
         self._exited: tuple[ExitedClient, ...] = ()
-        self._holders: dict[int, tuple[float, ConnectionHolders | None]] = {}
-        """When the holders of a client's connection are searched again, and those that were found last."""
+        self._search_due = 0.0  # A search for the holders of connections reads all processes.
+        self._holders: dict[int, tuple[ProcessIdentity, ...] | None] = {}
 
     def watch(
         self,
@@ -184,8 +182,8 @@ class Processes:
     ) -> None:
         """Set the processes to identify and whose exit to report, and those with a wanted state.
 
-        `started` has the start times of those that another collector has identified in this PID namespace. The holders
-        of the connections of `exited` clients are reported too.
+        `started` has the start times of those that another collector has identified in this PID namespace. What holds
+        the connections of `exited` clients is reported too.
         """
         self._wanted, self._wanted_states, self._started, self._exited = pids, states, started or {}, exited
 
@@ -253,12 +251,12 @@ class Processes:
 
     def _new_holders(self, now: float) -> Iterator[ConnectionHolders]:
         """Yield which processes hold the connections of exited clients, if they are new or have changed."""
-        self._holders = {each.pid: self._holders.get(each.pid, (now, None)) for each in self._exited}
-        for client in islice((each for each in self._exited if self._holders[each.pid][0] <= now), MOST_SEARCHES):
-            last, found = self._holders[client.pid][1], connection_holders(self._proc, self._clock, client)
-            self._holders[client.pid] = (now + RECHECK_SECONDS, found)
-            if found is not None and (last is None or found != replace(last, at=found.at)):
-                yield found
+        if self._exited and now >= self._search_due:
+            found = dict(connection_holders(self._proc, self._exited))
+            self._search_due = now + RECHECK_SECONDS if found else now
+            new, self._holders = found.items() - self._holders.items(), found
+            at = self._clock.now()
+            yield from (ConnectionHolders(at=at, pid=pid, holders=holders) for pid, holders in new)
 
     def _new_processes(self, wanted: frozenset[int], now: float) -> Iterator[ProcessReading | ProcessExit]:
         """Identify the wanted processes that are not known.

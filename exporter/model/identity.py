@@ -31,11 +31,10 @@ def identity_of(process: _Process | None) -> ProcessIdentity | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionHolders:
-    """The processes that hold the connection of a client that has exited, with its start time; None if unknown."""
+    """The processes that hold the connection of a client that has exited; None if they are not certain."""
 
     at: float
     pid: int
-    start_ticks: int | None
     holders: tuple[ProcessIdentity, ...] | None
 
 

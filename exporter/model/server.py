@@ -53,20 +53,17 @@ class Client:
     listed_at: float | None = None  # When the last query was sent that listed the client.
     namespace: str | None = None  # Its namespace of the server, with protocol 3.
     exited_at: float | None = None
-    """When it was first known to be connected although its process has exited: a process that it forked holds its
-    connection (measured, R580)."""
-    holders: tuple[ProcessIdentity, ...] | None = None
-    """Those processes, as far as they have not ended either; None if they are not known."""
+    """When it was first known to be connected although its process has exited: another one holds its connection."""
+    holders: tuple[ProcessIdentity, ...] | None = None  # Those that were found last to hold it; None if not known.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitedClient:
-    """A client whose process has exited, or was never read. The `others` have connections to the same `ends`."""
+    """A client whose process has exited, or was never read, and the server and daemon at the other ends."""
 
     pid: int
     process: ProcessReading | None
     ends: tuple[ProcessIdentity, ...]
-    others: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,21 +32,23 @@ from exporter.report.remedy import (
     address_of,
     clients_beside,
     command_to_end_server,
+    command_to_kill,
     commands_to_restart,
     commands_to_resume,
     commands_to_signal,
     commands_to_start,
     control_command,
+    count_ended,
     gpu_text,
     is_living,
     known,
     last_log_lines,
+    pids_to_end,
     quarantine_cause,
     recovery_steps,
-    step_to_kill,
     step_to_rerun,
 )
-from exporter.report.text import counted, duration_text, failed_starts_text, mebibytes, pid_text
+from exporter.report.text import counted, duration_text, failed_starts_text, held_text, mebibytes, pid_text
 from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
 from exporter.state import servers
 from exporter.state.devices import serves_gpu
@@ -104,7 +106,9 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
     daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
     remedy = DaemonProblem.SERVER_FAULT.definition.remedy
     details = [incident.details_of(pid) for pid in blockers[:MOST_GROUPED]]
-    steps = [step_to_kill(node, details, address, remedy)] if blockers else []
+    kills = known(*(command_to_kill(each, address) for each in details))
+    ended = count_ended(node, {pid for each in details for pid in pids_to_end(each, address)})
+    steps = [ManualStep(text=remedy, commands=kills, ends=ended)] if blockers else []
     if incident.stuck:
         server = None if daemon is None else daemon.servers.get(incident.server)
         left = None if daemon is None or server is None else len(clients_of(daemon, server))
@@ -132,10 +136,10 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
 def _affected(incident: Incident, node: Node) -> tuple[str, ...]:
     """Return the affected clients, first those that block recovery."""
     blockers = incident.blockers if incident.open else ()
-    holders = {pid: holders_of(node, pid) for pid in blockers}
-    first = [f"{client_text(incident.details_of(pid), holders[pid])}, which blocks recovery" for pid in blockers]
-    others = [pid for pid in incident.affected if pid not in blockers]
-    return (*first, *(client_text(incident.details_of(pid)) for pid in others))
+    held = {pid: held_text(holders_of(node, pid)) for pid in blockers}
+    names = {pid: client_text(incident.details_of(pid)) for pid in (*blockers, *incident.affected)}
+    blocking = {pid: (names[pid], held[pid], "which blocks recovery") for pid in blockers}
+    return tuple((names | {pid: ", ".join(filter(None, each)) for pid, each in blocking.items()}).values())
 
 
 def _of_clients(node: Node, pids: Iterable[int]) -> dict[str, Any]:

@@ -80,10 +80,9 @@ def command_text(process: ProcessStatus) -> str:
     return " ".join(filter(None, (display_name(process.command), held and f"({held})")))
 
 
-def client_text(client: "ClientDetails | ProcessStatus", held_by: tuple[int, ...] | None = None) -> str:
+def client_text(client: "ClientDetails | ProcessStatus") -> str:
     """Return a client: `PID 600 (train.py of alice, job 42)`."""
-    held_by = client.held_by if isinstance(client, ProcessStatus) else held_by
-    return process_text(client.pid, client.command, client.user, workload_text(client.workload, client.pod), held_by)
+    return process_text(client.pid, client.command, client.user, workload_text(client.workload, client.pod))
 
 
 def affected_text(client: AffectedClient, *, memory: bool = False) -> str:

@@ -89,8 +89,8 @@ class Address:
 
     If the directory is in a container, `process` is a PID in its mount namespace. `own_pids` is whether the
     daemon uses this machine's PIDs. With protocol 3, servers have names. `living` has the id (PID and start time) of
-    each process that is watched now, and `servers` the daemon's servers. No command names another process. `holders`
-    has the processes that hold the connections of clients that have exited, by the ids of these.
+    each process that is watched now, `holders` what holds the connection of each client that has exited, by its id, and
+    `servers` the daemon's servers. No command names another process.
     """
 
     pipe_directory: str
@@ -132,7 +132,7 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
 
 
 def pids_to_end(client: ClientDetails, address: Address | None) -> tuple[int, ...]:
-    """Return the running processes of which the end disconnects a client: itself, or what holds its connection.
+    """Return the running processes whose end disconnects a client: its own, or those that hold its connection.
 
     An incident outlives its processes, and the exporter: another process can have the PID now.
     """
@@ -143,36 +143,28 @@ def pids_to_end(client: ClientDetails, address: Address | None) -> tuple[int, ..
 
 
 def command_to_kill(client: ClientDetails, address: Address | None) -> str | None:
-    """Return what ends a client: SIGKILL. None if its process is not known to run.
+    """Return what ends a client: SIGKILL. None if no process of it is known to run.
 
     It does not use MPS: after `terminate_client` for a client that a fault affected, the control daemon does not answer
     until that client has ended by other means (measured, R580).
     """
-    pids = pids_to_end(client, address)
-    return f"kill -KILL {' '.join(map(str, pids))}" if pids else None
-
-
-def step_to_kill(node: Node, clients: Collection[ClientDetails], address: Address | None, text: str) -> ManualStep:
-    """Return how to end clients, with this text, and how many end with them."""
-    commands = known(*(command_to_kill(each, address) for each in clients))
-    ended = count_ended(node, {pid for each in clients for pid in pids_to_end(each, address)})
-    held = any(holders_of(node, each.pid) is not None for each in clients)
-    hint = " If one has exited, end the process that holds its connection." if held else ""
-    return ManualStep(text=f"{text}{hint}", commands=commands, ends=ended)
+    return _signal("KILL", pids_to_end(client, address))
 
 
 def command_to_end(node: Node, pid: int) -> str | None:
     """Return what asks a client to exit; None if its process is not known to run."""
     holders = holders_of(node, pid)
-    pids = ((pid,) if pid > 1 and pid in node.processes else ()) if holders is None else holders
-    return f"kill -TERM {' '.join(map(str, pids))}" if pids else None
+    return _signal("TERM", (pid,) if holders is None and pid > 1 and pid in node.processes else holders or ())
+
+
+def _signal(name: str, pids: tuple[int, ...]) -> str | None:
+    return f"kill -{name} {' '.join(map(str, pids))}" if pids else None
 
 
 def count_ended(node: Node, pids: Collection[int]) -> int:
     """Return how many clients end with these processes, and because nothing else holds their connections."""
-    clients = (client for daemon in node.daemons.values() for client in daemon.clients.values())
-    needed = ({each.pid for each in client.holders} if client.holders else {client.pid} for client in clients)
-    return sum(each <= set(pids) for each in needed)
+    clients = {pid for daemon in node.daemons.values() for pid in daemon.clients}
+    return sum(set(holders_of(node, pid) or (pid,)).issubset(pids) for pid in clients)
 
 
 _RERUN = {

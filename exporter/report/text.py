@@ -351,14 +351,10 @@ def listed(names: Sequence[str], most: int | None = None) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-MOST_HOLDERS = 3  # Of more, the others are counted.
-
-
 def held_text(held_by: tuple[int, ...] | None) -> str:
-    """Return which processes hold the connection of a client that has exited; empty if it has not exited."""
-    if held_by is None:
-        return ""
-    return f"exited, held by {listed([f'PID {pid}' for pid in held_by] or ['an unknown process'], MOST_HOLDERS)}"
+    """Return what holds the connection of a client that has exited: `exited, held by PID 7`."""
+    names = [f"PID {pid}" for pid in held_by or ()] or ["an unknown process"]
+    return "" if held_by is None else f"exited, held by {listed(names, 3)}"
 
 
 def process_text(

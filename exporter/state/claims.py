@@ -236,15 +236,10 @@ def _client_connect(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
 
 
 def _client_disconnect(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
-    """Decide by the lists of NVML and of the daemon. The exit of the process removes the client elsewhere.
-
-    If the process has exited before, the exit of what held its connection confirms it.
-    """
+    """Decide by the lists of NVML and of the daemon. The exit of the process removes the client elsewhere."""
     client = daemon.clients.get(claim.pid)
     if client is None:
         return Verdict.SETTLED
-    if client.holders == ():
-        return Verdict.CONFIRMED
     last_shown = shown_at(node, claim.pid)
     if last_shown is not None:
         return Verdict.REFUTED if last_shown > claim.at + REFUTED_SECONDS else Verdict.OPEN
@@ -258,7 +253,7 @@ def _client_disconnect(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
         return Verdict.REFUTED
     if any(claim.pid in gpu.mps_left for gpu in node.gpus.values()):
         return Verdict.CONFIRMED
-    runs = claim.pid in node.processes and client.exited_at is None and node.at - claim.at < YOUNG_SECONDS
+    runs = claim.pid in node.processes and node.at - claim.at < YOUNG_SECONDS
     return Verdict.OPEN if client.listed_at is not None or runs else Verdict.CONFIRMED
 
 

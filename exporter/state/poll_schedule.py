@@ -254,14 +254,12 @@ def processes_wanted(node: Node) -> frozenset[int]:
 def exited_clients(node: Node) -> tuple[ExitedClient, ...]:
     """Return the clients whose connection another process may hold: their process has exited, or cannot be read."""
     found = list[ExitedClient]()
-    clients = (daemon.clients for daemon in node.daemons.values())
-    all_pids = frozenset(chain(*clients, *(gpu.mps_since for gpu in node.gpus.values())))
     for daemon in node.daemons.values():
         for pid, client in daemon.clients.items():
             process, ends = node.processes.get(pid), (node.processes.get(client.server), daemon.runtime.process)
             if pid > 0 and (client.exited_at is not None or process is None):
                 known = tuple(identity for end in ends if (identity := identity_of(end)) is not None)
-                found.append(ExitedClient(pid=pid, process=process, ends=known, others=all_pids - {pid}))
+                found.append(ExitedClient(pid=pid, process=process, ends=known))
     return tuple(found)
 
 

@@ -107,10 +107,22 @@ def shown_at(node: Node, pid: int) -> float | None:
     return max(times, default=None)
 
 
+def exited_client(node: Node, pid: int) -> Client | None:
+    """Return a client that is connected although its process has exited."""
+    clients = (daemon.clients[pid] for daemon in node.daemons.values() if pid in daemon.clients)
+    return next((client for client in clients if client.exited_at is not None), None)
+
+
+def with_exited_clients(node: Node) -> Node:
+    """Return the node with the last readings of the processes of clients that are connected although they exited."""
+    readings = {pid: death.process for pid, death in node.deaths.items() if pid not in node.processes}
+    exited = {pid: replace(each, ended=True) for pid, each in readings.items() if each and exited_client(node, pid)}
+    return replace(node, processes={**node.processes, **exited}) if exited else node
+
+
 def holders_of(node: Node, pid: int) -> tuple[int, ...] | None:
     """Return the running processes that hold the connection of a client that has exited; None if it has not exited."""
-    client = next((each.clients[pid] for each in node.daemons.values() if pid in each.clients), None)
-    if client is None or client.exited_at is None:
+    if (client := exited_client(node, pid)) is None:
         return None
     return tuple(each.pid for each in client.holders or () if identity_of(node.processes.get(each.pid)) == each)
 

@@ -4,15 +4,14 @@ from math import ceil
 
 from exporter.model.daemon import Claim, ClaimKind, Daemon, FailedStarts, with_connections, with_log, with_totals
 from exporter.model.event import EventName, Step
-from exporter.model.identity import ConnectionHolders, ProcessIdentity
+from exporter.model.identity import ConnectionHolders
 from exporter.model.node import Node
-from exporter.model.observation import GpuReading, GpuUuid, ProcessExit
+from exporter.model.observation import GpuReading, GpuUuid
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import Client, DisconnectReason, RefusalReason, Server, ServerState
 from exporter.model.settings import DEFAULT_PROTOCOL
 from exporter.model.values import increment, replace, with_latest, without
 from exporter.state.devices import serves_gpu
-from exporter.state.processes import shown_at
 
 FRESH_SECONDS = 0.5
 """A list may be older than a log line that was read before it. A change this recent overrides the list."""
@@ -132,53 +131,27 @@ def apply_list(step: Step, at: float, asked_at: float, server: int, pids: tuple[
 
 
 def listed_after_exit(step: Step, node: Node, reading: GpuReading) -> None:
-    """Connect clients again that NVML still lists some time after their process exited, unless the log reports an end.
+    """Mark clients that NVML still lists some time after their process exited, unless the log reports their end.
 
-    MPS and NVML list a client until every process that has its connection has ended (measured, R580).
+    MPS and NVML list a client until every process that has its connection has ended (measured, R580). So it is
+    connected again.
     """
     for pid in (each.pid for each in reading.mps_processes or () if each.pid not in node.processes):
-        daemon, death = step.daemon, node.deaths.get(pid)
-        client = daemon.connections.recently_disconnected.get(pid)
-        if client is None or death is None or pid in daemon.clients or pid in daemon.connections.disconnects:
+        client, death = last_known(step.daemon, pid), node.deaths.get(pid)
+        if client is None or death is None or reading.at - death.at < CONFIRMING_SECONDS:
             continue
-        if client.server in daemon.servers and reading.at - death.at >= CONFIRMING_SECONDS:
+        if client.server in step.daemon.servers and pid not in step.daemon.connections.disconnects:
             connect(step, reading.at, client.server, pid)
             if pid in step.daemon.clients:
-                step.daemon = _with_client(step.daemon, client)
-
-
-def with_exited_clients(node: Node) -> Node:
-    """Return the node with the processes of the clients that are connected although they have exited.
-
-    The list of a server that does not recover has clients that are not in NVML's, and that nothing holds (R580).
-    """
-    for name, daemon in node.daemons.items():
-        for pid in daemon.clients.keys() & node.deaths.keys() - node.processes.keys():
-            process = node.deaths[pid].process
-            if process is not None and (shown_at(node, pid) or 0.0) > node.deaths[pid].at:
-                daemon = _with_client(daemon, replace(daemon.clients[pid], exited_at=node.at))
-                processes = {**node.processes, pid: replace(process, ended=True)}
-                node = replace(node, daemons={**node.daemons, name: daemon}, processes=processes)
-    return node
+                step.daemon = _with_client(step.daemon, replace(client, exited_at=reading.at))
 
 
 def holders_read(step: Step, node: Node, seen: ConnectionHolders) -> None:
-    """Apply which processes hold the connection of an exited client."""
+    """Apply which processes hold the connection of a client that has exited."""
     client, process = step.daemon.clients.get(seen.pid), node.processes.get(seen.pid)
-    same = seen.start_ticks == (None if process is None or not process.ended else process.start_ticks)
-    if client is not None and same and (seen.holders is not None or shown_at(node, seen.pid) is not None):
-        exited_at = seen.at if client.exited_at is None else client.exited_at
-        step.daemon = _with_client(step.daemon, replace(client, exited_at=exited_at, holders=seen.holders))
-
-
-def holder_ended(daemon: Daemon, ended: ProcessExit) -> Daemon:
-    """Return the daemon after the end of a process that may hold the connection of an exited client."""
-    holder = ProcessIdentity(pid=ended.pid, start_ticks=ended.start_ticks)
-    for client in daemon.clients.values():
-        if holder in (client.holders or ()):
-            others = tuple(each for each in client.holders or () if each != holder)
-            daemon = _with_client(daemon, replace(client, holders=others))
-    return daemon
+    if client is not None and (process is None or process.ended):
+        client = replace(client, exited_at=client.exited_at or seen.at, holders=seen.holders)
+        step.daemon = _with_client(step.daemon, client)
 
 
 def refuse(step: Step, at: float, server: int, pid: int | None, reason: RefusalReason) -> None:

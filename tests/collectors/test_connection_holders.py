@@ -35,11 +35,11 @@ def identity(pid: int) -> ProcessIdentity:
     return ProcessIdentity(pid=pid, start_ticks=PROC.start_ticks(pid) or 0)
 
 
-def exited(mps: MpsStandIn, client: ForkingClient, connected: frozenset[int] = frozenset()) -> ExitedClient:
+def exited(mps: MpsStandIn, client: ForkingClient) -> ExitedClient:
     """Let a client exit, and return it as the exporter knows it."""
     process, ends = PROC.facts(client.pid), (identity(mps.server_pid or 0), identity(mps.pid))
     client.exit()
-    return ExitedClient(pid=client.pid, process=process, ends=ends, others=connected)
+    return ExitedClient(pid=client.pid, process=process, ends=ends)
 
 
 def changed(client: ExitedClient, **facts: Any) -> ExitedClient:
@@ -49,17 +49,14 @@ def changed(client: ExitedClient, **facts: Any) -> ExitedClient:
 
 
 def holders(client: ExitedClient) -> tuple[int, ...] | None:
-    found = connection_holders(PROC, CLOCK, client)
-    assert found is not None
-    assert (found.pid, found.start_ticks) == (client.pid, client.process and client.process.start_ticks)
-    return None if found.holders is None else tuple(sorted(each.pid for each in found.holders))
+    found = dict(connection_holders(PROC, (client,))).get(client.pid)
+    return None if found is None else tuple(sorted(each.pid for each in found))
 
 
 def test_finds_the_child_with_its_parents_connection(mps: MpsStandIn, client: ForkingClient, start: Starter) -> None:
     start()
-    found = connection_holders(PROC, CLOCK, exited(mps, client))
-    assert found is not None
-    assert found.holders == (identity(client.children[0]),)
+    gone = exited(mps, client)
+    assert list(connection_holders(PROC, (gone,))) == [(gone.pid, (identity(client.children[0]),))]
 
 
 @pytest.mark.parametrize("options", [(), ("exec",)])
@@ -73,19 +70,12 @@ def test_a_client_that_runs_has_no_holder(mps: MpsStandIn, client: ForkingClient
     gone = exited(mps, client)
     with ForkingClient(mps) as other:
         running = replace(gone, pid=other.pid, process=PROC.facts(other.pid))
-        assert connection_holders(PROC, CLOCK, running) is None
-        assert connection_holders(PROC, CLOCK, replace(running, process=None)) is None
+        assert list(connection_holders(PROC, (running, replace(running, process=None)))) == []
 
 
 def test_a_child_of_a_running_client_holds_no_connection_of_another_one(mps: MpsStandIn, client: ForkingClient) -> None:
-    with ForkingClient(mps) as running:
-        gone = exited(mps, client, connected=frozenset({running.pid}))
-        assert holders(gone) == tuple(client.children)
-
-
-def test_a_process_with_a_connection_of_its_own_is_not_named(mps: MpsStandIn, client: ForkingClient) -> None:
-    gone = exited(mps, client)
-    assert holders(replace(gone, others=frozenset(client.children))) is None
+    with ForkingClient(mps):
+        assert holders(exited(mps, client)) == tuple(client.children)
 
 
 def test_a_process_that_cannot_be_a_child_is_not_named(
@@ -93,7 +83,6 @@ def test_a_process_that_cannot_be_a_child_is_not_named(
 ) -> None:
     """Any process can receive a connection from another one (SCM_RIGHTS), and needs not know it."""
     gone, (child,) = exited(mps, client), client.children
-    assert holders(changed(gone, uid=os.getuid() + 1)) is None
     assert holders(changed(gone, cgroup="0::/another.scope\n")) is None
     younger = changed(gone, start_ticks=(PROC.start_ticks(child) or 0) + 1)
     assert holders(younger) is None
@@ -123,13 +112,27 @@ def test_a_connection_to_another_daemon_does_not_count(mps: MpsStandIn, client: 
 
 
 def test_finds_the_child_of_a_client_that_was_never_read(mps: MpsStandIn, client: ForkingClient) -> None:
-    """The connection shows the user, and the child still has its parent's libcuda."""
+    """The connection shows the user, and the child still has its parent's libcuda. Of two, either may have a child."""
     gone = replace(exited(mps, client), process=None)
     assert holders(gone) == tuple(client.children)
-    with ForkingClient(mps, 1, "exec") as other:
-        pid = other.pid
+    with ForkingClient(mps) as other:
         exited(mps, other)
-        assert holders(replace(gone, pid=pid, others=frozenset(client.children))) is None
+        assert holders(gone) is None
+
+
+def test_of_a_client_that_was_never_read_another_program_is_no_holder(mps: MpsStandIn) -> None:
+    mps.start()
+    with ForkingClient(mps, 1, "exec") as client:
+        assert holders(replace(exited(mps, client), process=None)) is None
+
+
+def test_several_exited_clients_of_one_cgroup_may_each_have_all_younger_holders(
+    mps: MpsStandIn, client: ForkingClient
+) -> None:
+    with ForkingClient(mps) as other:
+        gone = exited(mps, client), exited(mps, other)
+        found = {pid: {each.pid for each in named or ()} for pid, named in connection_holders(PROC, gone)}
+        assert found == {client.pid: {*client.children, *other.children}, other.pid: set(other.children)}
 
 
 def test_reports_holders_again_only_if_they_change(mps: MpsStandIn) -> None:
