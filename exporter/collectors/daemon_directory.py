@@ -14,7 +14,7 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from exporter.clock import Clock
@@ -33,7 +33,7 @@ from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlSocket, Observation, ProcessReading, SessionHolder, Wanted
-from exporter.model.server import ExitedClient
+from exporter.model.server import ExitedClients
 from exporter.parse.proc import real_user
 
 # -- Sockets of a daemon -----------------------------------------------------------------------------------------------
@@ -79,53 +79,44 @@ def read_control_sockets(proc: Proc, daemon: ProcessIdentity | None) -> ControlS
 
 
 def connection_holders(
-    proc: Proc, clients: Iterable[ExitedClient]
-) -> Iterator[tuple[int, tuple[ProcessIdentity, ...] | None]]:
-    """Yield the PIDs of clients that have exited and whose connection exists, and what holds it; None if not certain.
+    proc: Proc, ends: Collection[ProcessIdentity], clients: ExitedClients
+) -> Mapping[int, tuple[ProcessIdentity, ...] | None]:
+    """Return what holds the connection of each client that has exited, if one of the `ends` has it. Raises OSError.
 
     Each connection of a holder was made by none of the running processes that the kernel names at the other end, so by
-    a client that has exited. Of several ones of a cgroup, all holders are those of each.
+    a client that has exited. Of several clients in one cgroup, each has all holders. None: no holder is certain.
     """
-    gone, peers = [each for each in clients if _has_exited(proc, each)], dict[ProcessIdentity, dict[int, int]]()
-    for end in {end for each in gone for end in each.ends}:
-        with contextlib.suppress(OSError):
-            peers[end] = {each.pid: each.uid for each in connections(proc, end)}
-    uids = {pid: uid for each in peers.values() for pid, uid in each.items()}
-    gone = [each for each in gone if each.pid in uids and peers.keys() >= set(each.ends)]
-    users, own, held = {uids[each.pid] for each in gone}, set[str](), dict[ProcessIdentity, list[Connection]]()
-    known = {*uids, *(end.pid for end in peers)}  # Children of a daemon, its servers, have connections to it.
-    for pid in proc.pids() if gone else ():
+    exited = {pid for pid, process in clients.items() if _has_exited(proc, pid, process)}
+    uids = {each.pid: each.uid for end in ends if exited for each in connections(proc, end)}
+    users = {uids[pid] for pid in exited & uids.keys()}
+    pids, held, own = {end.pid for end in ends}, dict[ProcessIdentity, set[str]](), set[str]()
+    for pid in proc.pids() if users else ():
         ticks = proc.start_ticks(pid)
         if ticks is None or real_user(proc.status(pid) or "") not in users:
             continue
-        if known.isdisjoint((pid, proc.parent_pid(pid))):
+        # The servers, which are children of the daemon, have connections to it too.
+        if {*uids, *pids}.isdisjoint((pid, proc.parent_pid(pid))):
+            holder = ProcessIdentity(pid=pid, start_ticks=ticks)
             with contextlib.suppress(OSError):
-                holder = ProcessIdentity(pid=pid, start_ticks=ticks)
-                held[holder] = list(connections(proc, holder))
+                held[holder] = {each.socket for each in connections(proc, holder) if each.pid in pids}
     for pid in uids if held else ():
-        try:
+        with contextlib.suppress(FileNotFoundError):
             own.update(proc.sockets(pid, _MAX_DESCRIPTORS).values())
-        except FileNotFoundError:
-            continue
-        except OSError:
-            held = {}
-    exited = [uid for pid, uid in uids.items() if proc.start_ticks(pid) is None]
-    for client in gone:
-        ends, uid = {end.pid for end in client.ends}, uids[client.pid]
-        certain = client.process is not None or exited.count(uid) == 1
-        found = tuple(
+    gone = [uid for pid, uid in uids.items() if proc.start_ticks(pid) is None]
+    return {
+        pid: tuple(
             holder
             for holder, sockets in held.items()
-            if certain and any(each.pid in ends and each.socket not in own for each in sockets)
-            if _may_descend(proc, holder, client.process, uid)
+            if sockets - own and _may_descend(proc, holder, clients[pid], uids[pid])
+            if clients[pid] is not None or gone.count(uids[pid]) == 1
         )
-        yield client.pid, found or None
+        or None
+        for pid in exited & uids.keys()
+    }
 
 
-def _has_exited(proc: Proc, client: ExitedClient) -> bool:
-    if client.process is None:
-        return proc.is_unused(client.pid)
-    return proc.presence(client.pid, client.process.start_ticks) is Presence.ENDED
+def _has_exited(proc: Proc, pid: int, process: ProcessReading | None) -> bool:
+    return proc.is_unused(pid) if process is None else proc.presence(pid, process.start_ticks) is Presence.ENDED
 
 
 def _may_descend(proc: Proc, holder: ProcessIdentity, exited: ProcessReading | None, uid: int) -> bool:

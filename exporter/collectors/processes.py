@@ -21,7 +21,7 @@ from exporter.model import observation as kinds
 from exporter.model.identity import ConnectionHolders, ProcessIdentity
 from exporter.model.observation import AddressWant, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
-from exporter.model.server import ExitedClient
+from exporter.model.server import ExitedClients
 from exporter.model.settings import CLIENT_LIMITS
 from exporter.parse.cgroup import parse_pod_directory
 from exporter.parse.mps_variables import CORE_DUMPS
@@ -169,7 +169,7 @@ class Processes:
         self._read_states: frozenset[int] = frozenset()
         self._states_due = 0.0
         self._states: dict[int, ProcessState] = {}
-        self._exited: tuple[ExitedClient, ...] = ()
+        self._exited: Mapping[tuple[ProcessIdentity, ...], ExitedClients] = {}
         self._search_due = 0.0  # A search for the holders of connections reads all processes.
         self._holders: dict[int, tuple[ProcessIdentity, ...] | None] = {}
 
@@ -178,14 +178,14 @@ class Processes:
         pids: frozenset[int],
         states: frozenset[int] = frozenset(),
         started: Mapping[int, int] | None = None,
-        exited: tuple[ExitedClient, ...] = (),
+        exited: Mapping[tuple[ProcessIdentity, ...], ExitedClients] | None = None,
     ) -> None:
         """Set the processes to identify and whose exit to report, and those with a wanted state.
 
         `started` has the start times of those that another collector has identified in this PID namespace. What holds
-        the connections of `exited` clients is reported too.
+        the connections of `exited` clients is reported too. These are by their daemon and its servers.
         """
-        self._wanted, self._wanted_states, self._started, self._exited = pids, states, started or {}, exited
+        self._wanted, self._wanted_states, self._started, self._exited = pids, states, started or {}, exited or {}
 
     def collect(self) -> Reading:
         """Return what is new since the last collection. Wait up to `wait` seconds for an exit."""
@@ -251,9 +251,13 @@ class Processes:
 
     def _new_holders(self, now: float) -> Iterator[ConnectionHolders]:
         """Yield which processes hold the connections of exited clients, if they are new or have changed."""
-        if self._exited and now >= self._search_due:
-            found = dict(connection_holders(self._proc, self._exited))
-            self._search_due = now + RECHECK_SECONDS if found else now
+        if now >= self._search_due:
+            found = dict[int, tuple[ProcessIdentity, ...] | None]()
+            for ends, clients in self._exited.items():
+                with contextlib.suppress(OSError):
+                    if of_daemon := connection_holders(self._proc, ends, clients):
+                        found.update(of_daemon)
+                        self._search_due = max(self._search_due, now) + RECHECK_SECONDS
             new, self._holders = found.items() - self._holders.items(), found
             at = self._clock.now()
             yield from (ConnectionHolders(at=at, pid=pid, holders=holders) for pid, holders in new)

@@ -57,13 +57,8 @@ class Client:
     holders: tuple[ProcessIdentity, ...] | None = None  # Those that were found last to hold it; None if not known.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExitedClient:
-    """A client whose process has exited, or was never read, and the server and daemon at the other ends."""
-
-    pid: int
-    process: ProcessReading | None
-    ends: tuple[ProcessIdentity, ...]
+ExitedClients = Mapping[int, ProcessReading | None]
+"""Clients whose process has exited, or cannot be read, by their PIDs, with the last reading of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

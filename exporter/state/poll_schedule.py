@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState
-from exporter.model.identity import identity_of
+from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.node import CollectorName, Gpu, Node
 from exporter.model.observation import DaemonName, Wanted
-from exporter.model.server import ExitedClient, Server, ServerState
+from exporter.model.server import ExitedClients, Server, ServerState
 from exporter.model.settings import PollIntervals
 from exporter.parse import protocol3
 from exporter.parse.control_reply import (
@@ -251,16 +251,17 @@ def processes_wanted(node: Node) -> frozenset[int]:
     )
 
 
-def exited_clients(node: Node) -> tuple[ExitedClient, ...]:
-    """Return the clients whose connection another process may hold: their process has exited, or cannot be read."""
-    found = list[ExitedClient]()
+def exited_clients(node: Node) -> Mapping[tuple[ProcessIdentity, ...], ExitedClients]:
+    """Return the clients whose connection another process may hold, by their daemon and its servers.
+
+    Their process has exited, or cannot be read.
+    """
+    found = dict[tuple[ProcessIdentity, ...], ExitedClients]()
     for daemon in node.daemons.values():
-        for pid, client in daemon.clients.items():
-            process, ends = node.processes.get(pid), (node.processes.get(client.server), daemon.runtime.process)
-            if pid > 0 and (client.exited_at is not None or process is None):
-                known = tuple(identity for end in ends if (identity := identity_of(end)) is not None)
-                found.append(ExitedClient(pid=pid, process=process, ends=known))
-    return tuple(found)
+        ends = map(identity_of, (daemon.runtime.process, *map(node.processes.get, daemon.servers)))
+        exited = (pid for pid, each in daemon.clients.items() if each.exited_at or pid not in node.processes)
+        found[tuple(filter(None, ends))] = {pid: node.processes.get(pid) for pid in exited if pid > 0}
+    return found
 
 
 def states_wanted(node: Node) -> frozenset[int]:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from exporter.collectors.daemon_directory import connection_holders
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import RECHECK_SECONDS, Processes
 from exporter.model.identity import ConnectionHolders, ProcessIdentity
-from exporter.model.server import ExitedClient
+from exporter.model.observation import ProcessReading
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import eventually
@@ -22,6 +22,15 @@ from tests.standin.mps import MpsStandIn
 
 CLOCK = SystemClock()
 PROC = Proc(Path("/proc"), CLOCK)
+
+
+@dataclass(frozen=True)
+class ExitedClient:
+    """A client whose process has exited, and the daemon and server at the other ends of its connections."""
+
+    pid: int
+    process: ProcessReading | None
+    ends: tuple[ProcessIdentity, ...]
 
 
 @pytest.fixture
@@ -49,14 +58,15 @@ def changed(client: ExitedClient, **facts: Any) -> ExitedClient:
 
 
 def holders(client: ExitedClient) -> tuple[int, ...] | None:
-    found = dict(connection_holders(PROC, (client,))).get(client.pid)
+    found = connection_holders(PROC, client.ends, {client.pid: client.process}).get(client.pid)
     return None if found is None else tuple(sorted(each.pid for each in found))
 
 
 def test_finds_the_child_with_its_parents_connection(mps: MpsStandIn, client: ForkingClient, start: Starter) -> None:
     start()
     gone = exited(mps, client)
-    assert list(connection_holders(PROC, (gone,))) == [(gone.pid, (identity(client.children[0]),))]
+    found = connection_holders(PROC, gone.ends, {gone.pid: gone.process})
+    assert found == {gone.pid: (identity(client.children[0]),)}
 
 
 @pytest.mark.parametrize("options", [(), ("exec",)])
@@ -70,7 +80,8 @@ def test_a_client_that_runs_has_no_holder(mps: MpsStandIn, client: ForkingClient
     gone = exited(mps, client)
     with ForkingClient(mps) as other:
         running = replace(gone, pid=other.pid, process=PROC.facts(other.pid))
-        assert list(connection_holders(PROC, (running, replace(running, process=None)))) == []
+        for process in (running.process, None):
+            assert connection_holders(PROC, gone.ends, {other.pid: process}) == {}
 
 
 def test_a_child_of_a_running_client_holds_no_connection_of_another_one(mps: MpsStandIn, client: ForkingClient) -> None:
@@ -92,7 +103,7 @@ def test_a_process_that_cannot_be_a_child_is_not_named(
     assert holders(gone) is None
 
 
-def test_sockets_that_cannot_be_read_make_the_holder_unknown(
+def test_sockets_that_cannot_be_read_name_no_holder(
     mps: MpsStandIn, client: ForkingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = exited(mps, client)
@@ -101,7 +112,8 @@ def test_sockets_that_cannot_be_read_make_the_holder_unknown(
         raise PermissionError
 
     monkeypatch.setattr(Proc, "sockets", refuse)
-    assert holders(gone) is None
+    with pytest.raises(PermissionError):
+        holders(gone)
 
 
 def test_a_connection_to_another_daemon_does_not_count(mps: MpsStandIn, client: ForkingClient, tmp_path: Path) -> None:
@@ -131,8 +143,9 @@ def test_several_exited_clients_of_one_cgroup_may_each_have_all_younger_holders(
 ) -> None:
     with ForkingClient(mps) as other:
         gone = exited(mps, client), exited(mps, other)
-        found = {pid: {each.pid for each in named or ()} for pid, named in connection_holders(PROC, gone)}
-        assert found == {client.pid: {*client.children, *other.children}, other.pid: set(other.children)}
+        found = connection_holders(PROC, gone[0].ends, {each.pid: each.process for each in gone})
+        pids = {pid: {each.pid for each in named or ()} for pid, named in found.items()}
+        assert pids == {client.pid: {*client.children, *other.children}, other.pid: set(other.children)}
 
 
 def test_reports_holders_again_only_if_they_change(mps: MpsStandIn) -> None:
@@ -145,7 +158,8 @@ def test_reports_holders_again_only_if_they_change(mps: MpsStandIn) -> None:
         return [each for each in collector.collect().observations if isinstance(each, ConnectionHolders)]
 
     with ForkingClient(mps, 2) as client:
-        collector.watch(frozenset(), exited=(exited(mps, client),))
+        gone = exited(mps, client)
+        collector.watch(frozenset(), exited={gone.ends: {gone.pid: gone.process}})
         (first,) = collect()
         assert {each.pid for each in first.holders or ()} == set(client.children)
         assert collect() == []

@@ -119,12 +119,14 @@ class TestHolder:
     """The process that holds the connection."""
 
     def test_is_searched_for_exited_clients_only(self) -> None:
-        assert exited_clients(present(*RUNNING)) == ()
-        (wanted,) = exited_clients(present(*LISTED))
-        assert (wanted.pid, wanted.process) == (CLIENT, replace(process(), ended=True))
-        assert [each.pid for each in wanted.ends] == [SERVER, CONTROL]
-        (unread,) = exited_clients(present(*at_work(CLIENT), daemon_process(), server_process()))
-        assert (unread.pid, unread.process) == (CLIENT, None)
+        ends = (
+            ProcessIdentity(pid=CONTROL, start_ticks=CONTROL * 100),
+            ProcessIdentity(pid=SERVER, start_ticks=SERVER * 100),
+        )
+        assert exited_clients(present(*RUNNING)) == {ends: {}}
+        assert exited_clients(present(*LISTED)) == {ends: {CLIENT: replace(process(), ended=True)}}
+        unread = present(*at_work(CLIENT), daemon_process(), server_process())
+        assert exited_clients(unread) == {ends: {CLIENT: None}}
 
     def test_is_watched_and_shown(self) -> None:
         found = present(*HELD)
