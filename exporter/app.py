@@ -78,15 +78,6 @@ NVIDIA_DEVICE = Path("/dev/nvidiactl")
 Collect = Callable[[], Reading]
 
 
-def _watch_processes(processes: Processes, node: Node) -> None:
-    processes.watch(
-        poll_schedule.processes_wanted(node),
-        poll_schedule.states_wanted(node),
-        poll_schedule.start_ticks(node),
-        poll_schedule.exited_clients(node),
-    )
-
-
 class Assembly:
     """The collectors that a configuration requires, and the runner of the watchdog's actions."""
 
@@ -274,7 +265,7 @@ class Assembly:
 
     def _request(self, node: Node, pool: CollectorPool) -> None:
         wanted = poll_schedule.readings_wanted(node)
-        _watch_processes(self.processes, node)
+        self.processes.watch(*poll_schedule.watched(node))
         pool.want(wanted)
         self.pods.watch(unnamed_pods(node))
         if self.pod_labels is not None:
@@ -404,7 +395,7 @@ class OneShot:
         self.collect_each(
             CollectorName.PIPE_DIRECTORY, {name: directory.collect for name, directory in self.directories.items()}
         )
-        _watch_processes(processes, self.node)
+        processes.watch(*poll_schedule.watched(self.node))
         self.collect(CollectorName.PROCESS, processes.collect)
 
     def query_all(self, clients: Sequence[ControlClient], processes: Processes) -> None:

@@ -33,7 +33,6 @@ from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlSocket, Observation, ProcessReading, SessionHolder, Wanted
-from exporter.model.server import ExitedClients
 from exporter.parse.proc import real_user
 
 # -- Sockets of a daemon -----------------------------------------------------------------------------------------------
@@ -79,7 +78,7 @@ def read_control_sockets(proc: Proc, daemon: ProcessIdentity | None) -> ControlS
 
 
 def connection_holders(
-    proc: Proc, ends: Collection[ProcessIdentity], clients: ExitedClients
+    proc: Proc, ends: Collection[ProcessIdentity], clients: Mapping[int, ProcessReading | None]
 ) -> Mapping[int, tuple[ProcessIdentity, ...] | None]:
     """Return what holds the connection of each client that has exited, if one of the `ends` has it. Raises OSError.
 

@@ -169,7 +169,7 @@ class Processes:
         self._read_states: frozenset[int] = frozenset()
         self._states_due = 0.0
         self._states: dict[int, ProcessState] = {}
-        self._exited: Mapping[tuple[ProcessIdentity, ...], ExitedClients] = {}
+        self._exited: ExitedClients = {}
         self._search_due = 0.0  # A search for the holders of connections reads all processes.
         self._holders: dict[int, tuple[ProcessIdentity, ...] | None] = {}
 
@@ -178,12 +178,12 @@ class Processes:
         pids: frozenset[int],
         states: frozenset[int] = frozenset(),
         started: Mapping[int, int] | None = None,
-        exited: Mapping[tuple[ProcessIdentity, ...], ExitedClients] | None = None,
+        exited: ExitedClients | None = None,
     ) -> None:
         """Set the processes to identify and whose exit to report, and those with a wanted state.
 
         `started` has the start times of those that another collector has identified in this PID namespace. What holds
-        the connections of `exited` clients is reported too. These are by their daemon and its servers.
+        the connections of `exited` clients is reported too.
         """
         self._wanted, self._wanted_states, self._started, self._exited = pids, states, started or {}, exited or {}
 

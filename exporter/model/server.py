@@ -57,8 +57,8 @@ class Client:
     holders: tuple[ProcessIdentity, ...] | None = None  # Those that were found last to hold it; None if not known.
 
 
-ExitedClients = Mapping[int, ProcessReading | None]
-"""Clients whose process has exited, or cannot be read, by their PIDs, with the last reading of the process."""
+ExitedClients = Mapping[tuple[ProcessIdentity, ...], Mapping[int, ProcessReading | None]]
+"""Last readings of the processes of clients which have exited, or cannot be read, by their daemon and its servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ from exporter.state import limits
 from exporter.state.devices import serves_gpu, usable_gpus
 from exporter.state.gpus import used_bytes
 from exporter.state.known_daemons import named_pids
-from exporter.state.processes import holders_of, workload_of
+from exporter.state.processes import workload_of
 from exporter.usage.capacity import gpu_sharing
 from exporter.usage.contention import starved
 from exporter.usage.sampling import memory_by_workload
@@ -86,7 +86,7 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
                 ManualStep(
                     text="End clients that are idle, or start new work later.",
                     commands=known(*kills.values()),
-                    ends=count_ended(node, {each for pid in kills for each in holders_of(node, pid) or (pid,)}) or None,
+                    ends=count_ended(node, kills) or None,
                 ),
             ),
         )

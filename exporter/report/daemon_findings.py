@@ -43,7 +43,6 @@ from exporter.report.remedy import (
     is_living,
     known,
     last_log_lines,
-    pids_to_end,
     quarantine_cause,
     recovery_steps,
     step_to_rerun,
@@ -105,10 +104,9 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
     blockers = tuple(incident.blockers)
     daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
     remedy = DaemonProblem.SERVER_FAULT.definition.remedy
-    details = [incident.details_of(pid) for pid in blockers[:MOST_GROUPED]]
-    kills = known(*(command_to_kill(each, address) for each in details))
-    ended = count_ended(node, {pid for each in details for pid in pids_to_end(each, address)})
-    steps = [ManualStep(text=remedy, commands=kills, ends=ended)] if blockers else []
+    kills = {pid: command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_GROUPED]}
+    step = ManualStep(text=remedy, commands=known(*kills.values()), ends=count_ended(node, kills))
+    steps = [step] if blockers else []
     if incident.stuck:
         server = None if daemon is None else daemon.servers.get(incident.server)
         left = None if daemon is None or server is None else len(clients_of(daemon, server))

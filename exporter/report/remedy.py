@@ -1,7 +1,7 @@
 """Commands that fix a problem, for the daemon they name."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from shlex import join, quote
@@ -26,6 +26,7 @@ from exporter.state.processes import (
     cgroup_of,
     client_id,
     holders_of,
+    pids_to_end,
     pod_of,
     pod_of_daemon,
     pod_uid_of_daemon,
@@ -131,40 +132,33 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
     return replace(address, program=PROGRAM, process=pid, own_pids=not daemon.runtime.in_foreign_namespace)
 
 
-def pids_to_end(client: ClientDetails, address: Address | None) -> tuple[int, ...]:
-    """Return the running processes whose end disconnects a client: its own, or those that hold its connection.
+def command_to_kill(client: ClientDetails, address: Address | None) -> str | None:
+    """Return what ends a client, or what holds its connection: SIGKILL. None if no process is known to run.
 
     An incident outlives its processes, and the exporter: another process can have the PID now.
-    """
-    if address is None or client.pid <= 1:
-        return ()
-    own = (client.pid,) if address.living.get(client.pid) == client.client else ()
-    return address.holders.get(client.client, own)
-
-
-def command_to_kill(client: ClientDetails, address: Address | None) -> str | None:
-    """Return what ends a client: SIGKILL. None if no process of it is known to run.
-
     It does not use MPS: after `terminate_client` for a client that a fault affected, the control daemon does not answer
     until that client has ended by other means (measured, R580).
     """
-    return _signal("KILL", pids_to_end(client, address))
+    if address is None or client.pid <= 1:
+        return None
+    own = (client.pid,) if address.living.get(client.pid) == client.client else ()
+    return _signal("KILL", address.holders.get(client.client, own))
 
 
 def command_to_end(node: Node, pid: int) -> str | None:
     """Return what asks a client to exit; None if its process is not known to run."""
-    holders = holders_of(node, pid)
-    return _signal("TERM", (pid,) if holders is None and pid > 1 and pid in node.processes else holders or ())
+    return _signal("TERM", pids_to_end(node, pid))
 
 
 def _signal(name: str, pids: tuple[int, ...]) -> str | None:
     return f"kill -{name} {' '.join(map(str, pids))}" if pids else None
 
 
-def count_ended(node: Node, pids: Collection[int]) -> int:
-    """Return how many clients end with these processes, and because nothing else holds their connections."""
-    clients = {pid for daemon in node.daemons.values() for pid in daemon.clients}
-    return sum(set(holders_of(node, pid) or (pid,)).issubset(pids) for pid in clients)
+def count_ended(node: Node, kills: Mapping[int, str | None]) -> int:
+    """Return how many clients end with the commands for some of them: also those with no other holder."""
+    ended = {each for pid, command in kills.items() if command for each in pids_to_end(node, pid)}
+    needed = (pids_to_end(node, pid) for daemon in node.daemons.values() for pid in daemon.clients)
+    return sum(bool(pids) and ended.issuperset(pids) for pids in needed)
 
 
 _RERUN = {
@@ -405,8 +399,8 @@ def commands_to_signal(node: Node, diagnosis: Diagnosis | None) -> tuple[str, ..
 
 
 def known(*commands: str | None) -> tuple[str, ...]:
-    """Return the commands that can be written."""
-    return tuple(command for command in commands if command is not None)
+    """Return the commands that can be written, each once."""
+    return tuple(dict.fromkeys(command for command in commands if command is not None))
 
 
 def _in_container(daemon: Daemon) -> bool:

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.node import CollectorName, Gpu, Node
-from exporter.model.observation import DaemonName, Wanted
+from exporter.model.observation import DaemonName, ProcessReading, Wanted
 from exporter.model.server import ExitedClients, Server, ServerState
 from exporter.model.settings import PollIntervals
 from exporter.parse import protocol3
@@ -251,17 +251,19 @@ def processes_wanted(node: Node) -> frozenset[int]:
     )
 
 
-def exited_clients(node: Node) -> Mapping[tuple[ProcessIdentity, ...], ExitedClients]:
-    """Return the clients whose connection another process may hold, by their daemon and its servers.
-
-    Their process has exited, or cannot be read.
-    """
-    found = dict[tuple[ProcessIdentity, ...], ExitedClients]()
+def exited_clients(node: Node) -> ExitedClients:
+    """Return the clients whose connection another process may hold."""
+    found = dict[tuple[ProcessIdentity, ...], Mapping[int, ProcessReading | None]]()
     for daemon in node.daemons.values():
         ends = map(identity_of, (daemon.runtime.process, *map(node.processes.get, daemon.servers)))
         exited = (pid for pid, each in daemon.clients.items() if each.exited_at or pid not in node.processes)
         found[tuple(filter(None, ends))] = {pid: node.processes.get(pid) for pid in exited if pid > 0}
     return found
+
+
+def watched(node: Node) -> tuple[frozenset[int], frozenset[int], Mapping[int, int], ExitedClients]:
+    """Return what `Processes` watches."""
+    return processes_wanted(node), states_wanted(node), start_ticks(node), exited_clients(node)
 
 
 def states_wanted(node: Node) -> frozenset[int]:

@@ -114,10 +114,11 @@ def exited_client(node: Node, pid: int) -> Client | None:
 
 
 def with_exited_clients(node: Node) -> Node:
-    """Return the node with the last readings of the processes of clients that are connected although they exited."""
+    """Return the node with the last reading of each process that has exited while its client is connected."""
     readings = {pid: death.process for pid, death in node.deaths.items() if pid not in node.processes}
     exited = {pid: replace(each, ended=True) for pid, each in readings.items() if each and exited_client(node, pid)}
-    return replace(node, processes={**node.processes, **exited}) if exited else node
+    others = {pid: each for pid, each in node.processes.items() if not each.ended or exited_client(node, pid)}
+    return updated(node, processes=others | exited)
 
 
 def holders_of(node: Node, pid: int) -> tuple[int, ...] | None:
@@ -125,6 +126,13 @@ def holders_of(node: Node, pid: int) -> tuple[int, ...] | None:
     if (client := exited_client(node, pid)) is None:
         return None
     return tuple(each.pid for each in client.holders or () if identity_of(node.processes.get(each.pid)) == each)
+
+
+def pids_to_end(node: Node, pid: int) -> tuple[int, ...]:
+    """Return the running processes whose end disconnects a client: its own, or what holds its connection."""
+    holders, process = holders_of(node, pid), node.processes.get(pid)
+    own = () if process is None or process.ended or pid <= 1 else (pid,)
+    return own if holders is None else holders
 
 
 # -- workloads -----------------------------------------------------------------------------------------------------

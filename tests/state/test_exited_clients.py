@@ -7,7 +7,7 @@ from exporter.model.event import EventName
 from exporter.model.identity import ConnectionHolders, ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.report.remedy import address_of, count_ended
+from exporter.report.remedy import address_of, command_to_end, count_ended
 from exporter.state.poll_schedule import exited_clients, processes_wanted
 from exporter.state.processes import workload_of
 from tests.builders import (
@@ -150,6 +150,13 @@ class TestHolder:
         later = replace(process(at=AT + 9), started=AT + 8)
         assert CLIENT not in reduced(later, start=found).node.processes
 
+    def test_is_no_dead_process_if_the_daemon_lists_the_client_again(self) -> None:
+        gone = (*HELD, exited(HOLDER, at=AT + 5), clients(OTHER, at=AT + 6), clients(OTHER, at=AT + 8))
+        found = present(*gone, gpu_reading((OTHER,), at=AT + 9), clients(CLIENT, OTHER, at=AT + 10))
+        assert CLIENT in found.daemons[DAEMON].clients
+        assert CLIENT not in found.processes
+        assert command_to_end(found, CLIENT) is None
+
     def test_its_exit_and_the_log_disconnect_the_client(self) -> None:
         ended = f"Client {{PID: {CLIENT}, Context ID: 1}} exiting. Number of active client contexts is 1."
         found = present(*HELD, exited(HOLDER, at=AT + 5))
@@ -200,9 +207,10 @@ class TestFault:
         both = (*HELD, exited(OTHER, at=AT + 5), gpu_reading((CLIENT, OTHER), at=AT + 7))
         second = process(HOLDER + 1, at=AT + 8)
         found = present(*both, held(HOLDER, HOLDER + 1, at=AT + 8, pid=OTHER), second)
-        assert count_ended(found, {HOLDER}) == 1
-        assert count_ended(present(*both, held(HOLDER, at=AT + 8, pid=OTHER)), {HOLDER}) == 2
-        assert count_ended(present(*HELD), {OTHER, HOLDER}) == 2
+        assert count_ended(found, {CLIENT: KILL}) == 1
+        assert count_ended(present(*both, held(HOLDER, at=AT + 8, pid=OTHER)), {CLIENT: KILL}) == 2
+        assert count_ended(present(*HELD), {CLIENT: KILL, OTHER: "kill"}) == 2
+        assert count_ended(present(*HELD), {CLIENT: None}) == 0
 
 
 def test_a_recorded_client_is_connected_until_its_child_ends() -> None:
