@@ -89,14 +89,11 @@ def connection_holders(
     uids = {each.pid: each.uid for end in ends if exited for each in connections(proc, end)}
     users = {uids[pid] for pid in exited & uids.keys()}
     pids, held, own = {end.pid for end in ends}, dict[ProcessIdentity, set[str]](), set[str]()
+    known = {*uids, *pids}  # The servers, which are children of the daemon, have connections to it too.
     for pid in proc.pids() if users else ():
-        ticks = proc.start_ticks(pid)
-        if ticks is None or real_user(proc.status(pid) or "") not in users:
-            continue
-        # The servers, which are children of the daemon, have connections to it too.
-        if {*uids, *pids}.isdisjoint((pid, proc.parent_pid(pid))):
-            holder = ProcessIdentity(pid=pid, start_ticks=ticks)
+        if real_user(proc.status(pid) or "") in users and known.isdisjoint((pid, proc.parent_pid(pid))):
             with contextlib.suppress(OSError):
+                holder = ProcessIdentity(pid=pid, start_ticks=proc.start_ticks(pid) or 0)
                 held[holder] = {each.socket for each in connections(proc, holder) if each.pid in pids}
     for pid in uids if held else ():
         with contextlib.suppress(FileNotFoundError):
