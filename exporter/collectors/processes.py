@@ -97,6 +97,9 @@ _NORMAL = frozenset("RSI")
 RECHECK_SECONDS = 5.0
 """How often identities are compared if there is no pidfd, and processes that were not found are searched again."""
 
+HOLDERS_SECONDS = 10.0
+"""Between two searches for the holders of connections: one takes up to 0.8 s of CPU time beside 384 clients."""
+
 EXEC_SECONDS = 2.0
 """A process that is younger may be read before or during execve(2), so it is read again after this time."""
 
@@ -170,7 +173,7 @@ class Processes:
         self._states_due = 0.0
         self._states: dict[int, ProcessState] = {}
         self._exited: ExitedClients = {}
-        self._search_due = 0.0  # A search for the holders of connections reads all processes.
+        self._search_due = 0.0
         self._holders: dict[int, tuple[ProcessIdentity, ...] | None] = {}
 
     def watch(
@@ -257,7 +260,7 @@ class Processes:
                 with contextlib.suppress(OSError):
                     if of_daemon := connection_holders(self._proc, ends, clients):
                         found.update(of_daemon)
-                        self._search_due = max(self._search_due, now) + RECHECK_SECONDS
+                        self._search_due = max(self._search_due, now) + HOLDERS_SECONDS
             new, self._holders = found.items() - self._holders.items(), found
             at = self._clock.now()
             yield from (ConnectionHolders(at=at, pid=pid, holders=holders) for pid, holders in new)

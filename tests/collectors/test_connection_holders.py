@@ -11,7 +11,7 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.collectors.daemon_directory import connection_holders
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import RECHECK_SECONDS, Processes
+from exporter.collectors.processes import HOLDERS_SECONDS, Processes
 from exporter.model.identity import ConnectionHolders, ProcessIdentity
 from exporter.model.observation import ProcessReading
 from tests.clocks import HandClock
@@ -154,7 +154,7 @@ def test_reports_holders_again_only_if_they_change(mps: MpsStandIn) -> None:
     collector = Processes(proc=Path("/proc"), clock=clock, wait=0.0)
 
     def collect() -> list[ConnectionHolders]:
-        clock.time += RECHECK_SECONDS
+        clock.time += HOLDERS_SECONDS
         return [each for each in collector.collect().observations if isinstance(each, ConnectionHolders)]
 
     with ForkingClient(mps, 2) as client:
