@@ -336,7 +336,6 @@ class ProcessReading:
     """A process in /proc. PID and `start_ticks` (clock ticks since boot) together identify it.
 
     `environment` has `CLIENT_LIMITS` and `CORE_DUMPS` at its start. It and `parent` are None if they were not read.
-
     `job_source` is what names its job if its cgroup does not suffice: the title of root's slurmstepd, the arguments of
     root's condor_starter with zero bytes between them, the working directory of root's sge_shepherd, or the UID of
     Flux's broker. It is empty if it is unknown, and None without a job, or if the Slurm in its pod is not trusted.
@@ -358,7 +357,7 @@ class ProcessReading:
     environment: Mapping[str, str] | None = None
     parent: ProcessIdentity | None = None
     unit_users: tuple[int, ...] | None = None
-    ended: bool = False  # Whether it has exited. The reducer stores that of a client which is still connected.
+    ended: bool = False  # Whether it has exited: the reducer stores the last one of an exited client.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -492,6 +491,6 @@ class SourceReading:
 
 OfDaemon = ControlReply | LogLine | LogGap | LogUnrecognized | LogFile | DaemonFound | DaemonProcess
 OfGpu = GpuReading | GpuUse | WorkReading | GpuEvent | KernelRecord
-OfProcess = ProcessReading | ProcessState | ProcessExit | AddressRanges | PodFound
-OfWatchdog = ControlSocket | SessionHolder | UnitState | ActionDone | Resumed | Paused
-Observation = OfDaemon | OfGpu | OfProcess | OfWatchdog | SourceReading | ConnectionHolders | PodResourcesReading
+OfProcess = ProcessReading | ProcessState | ProcessExit | AddressRanges | PodFound | PodResourcesReading
+OfWatchdog = ControlSocket | SessionHolder | ConnectionHolders | UnitState | ActionDone | Resumed | Paused
+Observation = OfDaemon | OfGpu | OfProcess | OfWatchdog | SourceReading

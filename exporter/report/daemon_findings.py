@@ -103,10 +103,9 @@ def faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
 def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> Finding:
     blockers = tuple(incident.blockers)
     daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
-    remedy = DaemonProblem.SERVER_FAULT.definition.remedy
+    text = DaemonProblem.SERVER_FAULT.definition.remedy
     kills = {pid: command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_GROUPED]}
-    step = ManualStep(text=remedy, commands=known(*kills.values()), ends=count_ended(node, kills))
-    steps = [step] if blockers else []
+    steps = [ManualStep(text=text, commands=known(*kills.values()), ends=count_ended(node, kills))] if blockers else []
     if incident.stuck:
         server = None if daemon is None else daemon.servers.get(incident.server)
         left = None if daemon is None or server is None else len(clients_of(daemon, server))
@@ -134,10 +133,10 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
 def _affected(incident: Incident, node: Node) -> tuple[str, ...]:
     """Return the affected clients, first those that block recovery."""
     blockers = incident.blockers if incident.open else ()
-    held = {pid: held_text(holders_of(node, pid)) for pid in blockers}
-    names = {pid: client_text(incident.details_of(pid)) for pid in (*blockers, *incident.affected)}
-    blocking = {pid: (names[pid], held[pid], "which blocks recovery") for pid in blockers}
-    return tuple((names | {pid: ", ".join(filter(None, each)) for pid, each in blocking.items()}).values())
+    texts = {pid: [client_text(incident.details_of(pid))] for pid in (*blockers, *incident.affected)}
+    for pid in blockers:
+        texts[pid] += [held_text(holders_of(node, pid)), "which blocks recovery"]
+    return tuple(", ".join(filter(None, each)) for each in texts.values())
 
 
 def _of_clients(node: Node, pids: Iterable[int]) -> dict[str, Any]:
