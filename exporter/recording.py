@@ -27,7 +27,7 @@ from exporter.config.settings import Config
 from exporter.errors import FULL, RecordingError
 from exporter.model import observation as kinds
 from exporter.model.daemon import Daemon, DaemonRuntime, Declaration
-from exporter.model.identity import PodResourcesReading
+from exporter.model.identity import ConnectionHolders, PodResourcesReading
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
@@ -168,6 +168,7 @@ _KINDS: Mapping[str, type[Observation]] = {
     "kernel": kinds.KernelRecord,
     "process": kinds.ProcessReading,
     "process_exit": kinds.ProcessExit,
+    "connection_holders": ConnectionHolders,
     "address_ranges": kinds.AddressRanges,
     "pod_found": kinds.PodFound,
     "pod_resources": PodResourcesReading,

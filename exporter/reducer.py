@@ -15,7 +15,7 @@ from exporter.model.daemon import (
     with_runtime,
 )
 from exporter.model.event import Event, EventName, Step
-from exporter.model.identity import PodResourcesReading
+from exporter.model.identity import ConnectionHolders, PodResourcesReading
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import CollectorName, CollectorState, Node
 from exporter.model.reason import ReasonCode, joined
@@ -139,7 +139,9 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
         case kinds.GpuReading():
             node, events = gpus.apply_reading(node, observation)
             node, connected = _hidden_pids_shown(node, observation)
-            return prune(xids.add_gpu_address(node, observation)), events + connected
+            node, restored = _for_daemons(node, lambda step: servers.listed_after_exit(step, node, observation))
+            node = state_processes.with_exited_clients(node)
+            return prune(xids.add_gpu_address(node, observation)), events + connected + restored
         case WorkReading():
             return last_minute.with_reading(node, observation), ()
         case GpuUse():
@@ -148,6 +150,9 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
             return _process_read(node, observation)
         case kinds.ProcessExit():
             return _process_exited(node, observation)
+        case ConnectionHolders():
+            node, events = _for_daemons(node, lambda step: servers.holders_read(step, node, observation))
+            return state_processes.with_exited_clients(node), events
         case kinds.AddressRanges():
             return fault_address.ranges_read(node, observation), ()
         case kinds.PodFound():
@@ -280,8 +285,14 @@ def _hidden_pids_shown(node: Node, reading: kinds.GpuReading) -> Reduced:
 
 
 def _process_read(node: Node, reading: kinds.ProcessReading) -> Reduced:
-    """Reduce a reading of a process. If the start time of the PID differs, the process before has ended."""
+    """Reduce a reading of a process. If the start time of the PID differs, the process before has ended.
+
+    A process that began after an exited client was listed is not that client: it only has the same PID.
+    """
     known = node.processes.get(reading.pid)
+    exited = state_processes.exited_client(node, reading.pid)
+    if exited is not None and reading.started > (exited.exited_at or 0.0):
+        return node, ()
     events: tuple[Event, ...] = ()
     if known is not None and known.start_ticks != reading.start_ticks:
         ended = kinds.ProcessExit(at=reading.at, pid=reading.pid, start_ticks=known.start_ticks)

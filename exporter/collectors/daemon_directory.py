@@ -5,7 +5,7 @@ Each daemon has a thread for this, because a directory can hang (NFS, FUSE), and
 A daemon waits for the first bytes of each connection that it has accepted, and serves no other one until then
 (measured, R580). So a process that connects and sends nothing holds the daemon. The daemon's sockets are copied for a
 moment (pidfd_getfd(2)) and asked for the process at the other end (SO_PEERCRED). This works across network namespaces,
-opens no path, and takes the right that ptrace(2) needs.
+opens no path, and takes the right that ptrace(2) needs. The same shows which process holds a client's connection.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from exporter.clock import Clock
@@ -32,7 +32,8 @@ from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.model.identity import ProcessIdentity, identity_of
-from exporter.model.observation import ControlSocket, Observation, SessionHolder, Wanted
+from exporter.model.observation import ControlSocket, Observation, ProcessReading, SessionHolder, Wanted
+from exporter.parse.proc import real_user
 
 # -- Sockets of a daemon -----------------------------------------------------------------------------------------------
 
@@ -53,32 +54,74 @@ class ControlSockets(NamedTuple):
     peers: tuple[tuple[int, int], ...]
 
 
+class Connection(NamedTuple):
+    """A listening or connected unix socket of a process, and the PID and UID of the process at the other end."""
+
+    socket: str  # As in /proc/PID/fd.
+    name: str
+    listening: bool
+    pid: int
+    uid: int
+
+
 def read_control_sockets(proc: Proc, daemon: ProcessIdentity | None) -> ControlSockets | None:
     """Return the sockets of a daemon; None if they cannot be read, or if the daemon is unknown."""
     if daemon is None:
         return None
-    listening, peers = False, []
     try:
-        for connection in _sockets(proc, daemon):
-            with connection:
-                name = connection.getsockname() if connection.family == socket.AF_UNIX else ""
-                if not isinstance(name, str) or name.rpartition("/")[2] not in _NAMES:
-                    continue
-                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    listening = True
-                    continue
-                poll = select.poll()
-                poll.register(connection, select.POLLRDHUP)
-                if poll.poll(0):
-                    # The other end has closed the connection, or sends no more.
-                    continue
-                data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-                pid, uid, _ = CREDENTIALS.unpack(data)
-                if not proc.descends_from_us(pid) and proc.parent_pid(pid) != daemon.pid:
-                    peers.append((pid, uid))
+        sockets = [each for each in connections(proc, daemon) if each.name.rpartition("/")[2] in _NAMES]
     except OSError:
         return None
-    return ControlSockets(listening, tuple(peers))
+    peers = ((each.pid, each.uid) for each in sockets if not each.listening)
+    others = (peer for peer in peers if not proc.descends_from_us(peer[0]) and proc.parent_pid(peer[0]) != daemon.pid)
+    return ControlSockets(any(each.listening for each in sockets), tuple(others))
+
+
+def connection_holders(
+    proc: Proc, ends: Collection[ProcessIdentity], clients: Mapping[int, ProcessReading | None]
+) -> Mapping[int, tuple[ProcessIdentity, ...] | None]:
+    """Return what holds the connection of each client that has exited, if one of the `ends` has it. Raises OSError.
+
+    Each connection of a holder was made by none of the running processes that the kernel names at the other end, so by
+    a client that has exited. Of several clients in one cgroup, each has all holders. None: no holder is certain.
+    """
+    exited = {pid for pid, process in clients.items() if _has_exited(proc, pid, process)}
+    uids = {each.pid: each.uid for end in ends if exited for each in connections(proc, end)}
+    users = {uids[pid] for pid in exited & uids.keys()}
+    pids, held, own = {end.pid for end in ends}, dict[ProcessIdentity, set[str]](), set[str]()
+    known = {*uids, *pids}  # The servers, which are children of the daemon, have connections to it too.
+    for pid in proc.pids() if users else ():
+        if real_user(proc.status(pid) or "") in users and known.isdisjoint((pid, proc.parent_pid(pid))):
+            with contextlib.suppress(OSError):
+                holder = ProcessIdentity(pid=pid, start_ticks=proc.start_ticks(pid) or 0)
+                held[holder] = {each.socket for each in connections(proc, holder) if each.pid in pids}
+    for pid in uids if held else ():
+        with contextlib.suppress(FileNotFoundError):
+            own.update(proc.sockets(pid, _MAX_DESCRIPTORS).values())
+    gone = [uid for pid, uid in uids.items() if proc.start_ticks(pid) is None]
+    return {
+        pid: tuple(
+            holder
+            for holder, sockets in held.items()
+            if sockets - own and _may_descend(proc, holder, clients[pid], uids[pid])
+            if clients[pid] is not None or gone.count(uids[pid]) == 1
+        )
+        or None
+        for pid in exited & uids.keys()
+    }
+
+
+def _has_exited(proc: Proc, pid: int, process: ProcessReading | None) -> bool:
+    return proc.is_unused(pid) if process is None else proc.presence(pid, process.start_ticks) is Presence.ENDED
+
+
+def _may_descend(proc: Proc, holder: ProcessIdentity, exited: ProcessReading | None, uid: int) -> bool:
+    """Return whether a process may be a child of an exited one. Any other one can receive a connection (SCM_RIGHTS)."""
+    if real_user(proc.status(holder.pid) or "") != uid:
+        return False
+    if exited is None:
+        return bool(proc.mappings(holder.pid, b"/libcuda.so"))
+    return holder.start_ticks >= exited.start_ticks and proc.text(holder.pid, "cgroup") == exited.cgroup
 
 
 def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSockets | None) -> SessionHolder:
@@ -100,22 +143,32 @@ def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSocket
     )
 
 
-def _sockets(proc: Proc, daemon: ProcessIdentity) -> Iterator[socket.socket]:
-    """Yield copies of the sockets of a process. Raises OSError."""
+def connections(proc: Proc, process: ProcessIdentity) -> Iterator[Connection]:
+    """Yield the unix sockets of a process, except those whose other end sends no more. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
-    pidfd = os.pidfd_open(daemon.pid)
+    pidfd = os.pidfd_open(process.pid)
     try:
-        if proc.presence(daemon.pid, daemon.start_ticks) is not Presence.RUNNING:
-            raise ProcessLookupError(f"process {daemon.pid} cannot be read")
-        for number in proc.sockets(daemon.pid, _MAX_DESCRIPTORS):
+        if proc.presence(process.pid, process.start_ticks) is not Presence.RUNNING:
+            raise ProcessLookupError(f"process {process.pid} cannot be read")
+        for number, link in proc.sockets(process.pid, _MAX_DESCRIPTORS).items():
             copy = libc.syscall(
                 ctypes.c_long(_PIDFD_GETFD), ctypes.c_int(pidfd), ctypes.c_int(number), ctypes.c_uint(0)
             )
-            if copy >= 0:
-                yield socket.socket(fileno=copy)
-            elif ctypes.get_errno() != errno.EBADF:
+            if copy < 0 and ctypes.get_errno() != errno.EBADF:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            if copy >= 0:
+                with socket.socket(fileno=copy) as connection:
+                    if connection.family != socket.AF_UNIX:
+                        continue
+                    name = os.fsdecode(connection.getsockname())
+                    listening = bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+                    poll = select.poll()
+                    poll.register(connection, select.POLLRDHUP)
+                    if listening or not poll.poll(0):
+                        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+                        pid, uid, _ = CREDENTIALS.unpack(data)
+                        yield Connection(link, name, listening, pid, uid)
     finally:
         os.close(pidfd)
 

@@ -392,7 +392,7 @@ def _affected_processes(node: Node, incident: Incident, fault_ns: int) -> Iterab
     for pid in (*incident.affected, *incident.clues.unlisted):
         death, process = node.deaths.get(pid), node.processes.get(pid)
         if process is not None and began_ns(process.start_ticks) < fault_ns:
-            yield process, True
+            yield process, not process.ended
         elif death is not None and death.process is not None and began_ns(death.process.start_ticks) < fault_ns:
             yield death.process, False
 

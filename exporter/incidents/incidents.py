@@ -198,9 +198,14 @@ def _update_blocking(node: Node, incident: Incident) -> Incident:
     if not clients and not were_clients_queried(daemon, incident):
         return incident  # After a restart of the exporter, the clients are not known at first.
     connected = clients.difference(daemon.connections.disconnects)
-    disconnected = tuple(pid for pid in incident.affected if pid in incident.disconnected or pid not in connected)
-    over = {pid: replace(delay, until=node.at) for pid, delay in incident.blockers.items() if pid in disconnected}
-    blocking = {**incident.blocking, **over}
+    # It becomes known a moment later that another process holds the connection of a client that has exited.
+    held = {pid for pid in connected if daemon.clients[pid].exited_at and processes.shown_at(node, pid)}
+    gone = set(incident.disconnected) - held
+    disconnected = tuple(pid for pid in incident.affected if pid in gone or pid not in connected)
+    blocking = {
+        pid: replace(delay, until=(delay.until or node.at) if pid in disconnected else None)
+        for pid, delay in incident.blocking.items()
+    }
     if node.at - incident.detected_at >= BLOCKING_SECONDS:
         remaining = (pid for pid in incident.affected if pid not in disconnected and pid not in blocking)
         blocking.update((pid, RecoveryDelay(since=incident.detected_at)) for pid in remaining)

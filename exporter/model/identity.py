@@ -29,6 +29,15 @@ def identity_of(process: _Process | None) -> ProcessIdentity | None:
     return ProcessIdentity(pid=process.pid, start_ticks=process.start_ticks)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionHolders:
+    """The processes that hold the connection of a client that has exited; None if they are not certain."""
+
+    at: float
+    pid: int
+    holders: tuple[ProcessIdentity, ...] | None
+
+
 class WorkloadRole(StrEnum):
     """What a process is for the job or pod of a daemon."""
 

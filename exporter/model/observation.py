@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exporter.model.action import ActionKind, ActionReason
-from exporter.model.identity import PodResourcesReading, ProcessIdentity, WorkloadProcess
+from exporter.model.identity import ConnectionHolders, PodResourcesReading, ProcessIdentity, WorkloadProcess
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.reason import Reason
 
@@ -336,7 +336,6 @@ class ProcessReading:
     """A process in /proc. PID and `start_ticks` (clock ticks since boot) together identify it.
 
     `environment` has `CLIENT_LIMITS` and `CORE_DUMPS` at its start. It and `parent` are None if they were not read.
-
     `job_source` is what names its job if its cgroup does not suffice: the title of root's slurmstepd, the arguments of
     root's condor_starter with zero bytes between them, the working directory of root's sge_shepherd, or the UID of
     Flux's broker. It is empty if it is unknown, and None without a job, or if the Slurm in its pod is not trusted.
@@ -358,6 +357,7 @@ class ProcessReading:
     environment: Mapping[str, str] | None = None
     parent: ProcessIdentity | None = None
     unit_users: tuple[int, ...] | None = None
+    ended: bool = False  # Whether it has exited: the reducer stores the last one of an exited client.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -492,5 +492,5 @@ class SourceReading:
 OfDaemon = ControlReply | LogLine | LogGap | LogUnrecognized | LogFile | DaemonFound | DaemonProcess
 OfGpu = GpuReading | GpuUse | WorkReading | GpuEvent | KernelRecord
 OfProcess = ProcessReading | ProcessState | ProcessExit | AddressRanges | PodFound | PodResourcesReading
-OfWatchdog = ControlSocket | SessionHolder | UnitState | ActionDone | Resumed | Paused
+OfWatchdog = ControlSocket | SessionHolder | ConnectionHolders | UnitState | ActionDone | Resumed | Paused
 Observation = OfDaemon | OfGpu | OfProcess | OfWatchdog | SourceReading

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from exporter.model.observation import GpuUuid
+from exporter.model.identity import ProcessIdentity
+from exporter.model.observation import GpuUuid, ProcessReading
 from exporter.model.settings import Limits
 
 
@@ -51,6 +52,13 @@ class Client:
     out_of_memory: bool = False  # Whether the kernel killed it for lack of memory.
     listed_at: float | None = None  # When the last query was sent that listed the client.
     namespace: str | None = None  # Its namespace of the server, with protocol 3.
+    exited_at: float | None = None
+    """When it was first known to be connected although its process has exited: another one holds its connection."""
+    holders: tuple[ProcessIdentity, ...] | None = None  # Those that were found last to hold it; None if not known.
+
+
+ExitedClients = Mapping[tuple[ProcessIdentity, ...], Mapping[int, ProcessReading | None]]
+"""Last readings of the processes of clients which have exited, or cannot be read, by their daemon and its servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from exporter.report.document import (
 )
 from exporter.report.gpu_status import BOUNDS
 from exporter.report.incident_document import ProcessStatus
+from exporter.report.incident_text import command_text
 from exporter.report.problem import Severity
 from exporter.report.status_text import gpu_numbers, gpus_text, workload_of
 from exporter.report.text import (
@@ -207,7 +208,7 @@ def without_mps(document: StatusDocument) -> Table:
 
 def _names(process: ProcessStatus) -> Row:
     return {
-        "Process": display_name(process.command or process.user or "unknown"),
+        "Process": command_text(process) or display_name(process.user or "unknown"),
         "PID": str(process.pid) if process.pid > 0 else "?",
         "User": display_name(process.user),
         "Workload": workload_of(process),

@@ -29,6 +29,7 @@ from exporter.report.remedy import (
     commands_to_restart,
     commands_to_stop,
     control_command,
+    count_ended,
     known,
     step_to_rerun,
 )
@@ -85,7 +86,7 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
                 ManualStep(
                     text="End clients that are idle, or start new work later.",
                     commands=known(*kills.values()),
-                    ends=len(kills) or None,
+                    ends=count_ended(node, kills) or None,
                 ),
             ),
         )

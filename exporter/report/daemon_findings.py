@@ -38,6 +38,7 @@ from exporter.report.remedy import (
     commands_to_signal,
     commands_to_start,
     control_command,
+    count_ended,
     gpu_text,
     is_living,
     known,
@@ -46,12 +47,12 @@ from exporter.report.remedy import (
     recovery_steps,
     step_to_rerun,
 )
-from exporter.report.text import counted, duration_text, failed_starts_text, mebibytes, pid_text
+from exporter.report.text import counted, duration_text, failed_starts_text, held_text, mebibytes, pid_text
 from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
 from exporter.state import servers
 from exporter.state.devices import serves_gpu
 from exporter.state.lifecycle import STARTING_SECONDS
-from exporter.state.processes import is_suspended, state_of_daemon
+from exporter.state.processes import holders_of, is_suspended, state_of_daemon
 from exporter.view import View, clients_of
 from exporter.watchdog.context import Policy
 
@@ -102,9 +103,9 @@ def faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
 def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> Finding:
     blockers = tuple(incident.blockers)
     daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
-    kills = known(*(command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_GROUPED]))
-    remedy = DaemonProblem.SERVER_FAULT.definition.remedy
-    steps = [ManualStep(text=remedy, commands=kills, ends=len(kills))] if blockers else []
+    text = DaemonProblem.SERVER_FAULT.definition.remedy
+    kills = {pid: command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_GROUPED]}
+    steps = [ManualStep(text=text, commands=known(*kills.values()), ends=count_ended(node, kills))] if blockers else []
     if incident.stuck:
         server = None if daemon is None else daemon.servers.get(incident.server)
         left = None if daemon is None or server is None else len(clients_of(daemon, server))
@@ -122,19 +123,20 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
         client=blockers[0] if blockers else None,
         values={"suspect": verdict(incident), "recovery": recovery},
         affected=counted(len(incident.affected), "client"),
-        affected_names=_affected(incident),
+        affected_names=_affected(incident, node),
         outlook=" ".join(filter(None, (recovers, "" if daemon is None else outlook(node, daemon, policy)))),
         situation=None if blockers else Situation.CLIENTS_ENDING,
         steps=tuple(steps),
     )
 
 
-def _affected(incident: Incident) -> tuple[str, ...]:
+def _affected(incident: Incident, node: Node) -> tuple[str, ...]:
     """Return the affected clients, first those that block recovery."""
     blockers = incident.blockers if incident.open else ()
-    first = [f"{client_text(incident.details_of(pid))}, which blocks recovery" for pid in blockers]
-    others = [pid for pid in incident.affected if pid not in blockers]
-    return (*first, *(client_text(incident.details_of(pid)) for pid in others))
+    texts = {pid: [client_text(incident.details_of(pid))] for pid in (*blockers, *incident.affected)}
+    for pid in blockers:
+        texts[pid] += [held_text(holders_of(node, pid)), "which blocks recovery"]
+    return tuple(", ".join(filter(None, each)) for each in texts.values())
 
 
 def _of_clients(node: Node, pids: Iterable[int]) -> dict[str, Any]:
@@ -162,7 +164,7 @@ def recovered(node: Node, at: float) -> Iterable[Finding]:
                 server=incident.server,
                 values={"affected": counted(len(incident.affected), "client"), "suspect": verdict(incident)},
                 affected=counted(len(incident.affected), "client"),
-                affected_names=_affected(incident),
+                affected_names=_affected(incident, node),
             )
 
 

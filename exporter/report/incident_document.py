@@ -27,13 +27,17 @@ class ReasonStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStatus:
-    """A process and its names, which its user chose. `pid` is 0 or negative if it is unknown here. None: not known."""
+    """A process and its names, which its user chose. `pid` is 0 or negative if it is unknown here. None: not known.
+
+    `held_by` are the processes that hold the connection of a client that has exited; None if it has not exited.
+    """
 
     pid: int
     user: str | None
     command: str | None
     workload: Workload | None
     pod: str | None
+    held_by: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

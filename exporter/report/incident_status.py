@@ -185,6 +185,7 @@ def _blocking(incident: Incident, pid: int, at: float, address: Address | None) 
         until=delay.until,
         seconds=round(max(0.0, end - delay.since), 3),
         kill_command=() if command is None else (command,),
+        held_by=None if address is None or delay.until is not None else address.holders.get(client.client),
     )
 
 

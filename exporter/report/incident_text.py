@@ -28,6 +28,7 @@ from exporter.report.text import (
     drop_columns,
     duration_text,
     error,
+    held_text,
     line_of,
     local_time,
     mebibytes,
@@ -71,6 +72,12 @@ _COLUMNS = (
 _DROPPABLE = ("GPU", "AFFECTED", "KIND", "AGO", "DAEMON")
 """Columns that a narrow terminal does not show, the least important first."""
 _LONGEST_SUSPECT = 48
+
+
+def command_text(process: ProcessStatus) -> str:
+    """Return the command of a process. If it has exited and is still connected: `train.py (exited, held by PID 7)`."""
+    held = held_text(process.held_by)
+    return " ".join(filter(None, (display_name(process.command), held and f"({held})")))
 
 
 def client_text(client: "ClientDetails | ProcessStatus") -> str:

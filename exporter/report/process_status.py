@@ -15,7 +15,7 @@ from exporter.report.document import ClientStatus
 from exporter.report.incident_document import ReasonStatus
 from exporter.report.reasons import reason_text
 from exporter.report.text import pid_text, process_text, workload_text
-from exporter.state.processes import cgroup_of, client_id, pod_of, pod_of_daemon, workload_of
+from exporter.state.processes import cgroup_of, client_id, holders_of, pod_of, pod_of_daemon, workload_of
 from exporter.view import gpu_name
 
 Part = TypeVar("Part")
@@ -66,6 +66,7 @@ def names_of(node: Node, pid: int, uid: int | None = None, exited: ProcessReadin
         "command": None if process is None else printed(process.command),
         "workload": workload_of(process),
         "pod": None if pod is None else printed(pod.name),
+        "held_by": None if exited else holders_of(node, pid),
     }
 
 
@@ -92,7 +93,8 @@ def described(
     if start_ticks is not None and (process is None or process.start_ticks != start_ticks):
         return pid_text(pid)
     names = names_of(node, pid, uid, exited)
-    return process_text(pid, names["command"], names["user"], workload_text(names["workload"], names["pod"]))
+    workload = workload_text(names["workload"], names["pod"])
+    return process_text(pid, names["command"], names["user"], workload, names["held_by"])
 
 
 def client_status(

@@ -22,7 +22,17 @@ from exporter.parse.units import is_service_name
 from exporter.report.document import ManualStep
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
-from exporter.state.processes import cgroup_of, pod_of, pod_of_daemon, pod_uid_of_daemon, process_id, workload_of
+from exporter.state.processes import (
+    cgroup_of,
+    client_id,
+    holders_of,
+    pids_to_end,
+    pod_of,
+    pod_of_daemon,
+    pod_uid_of_daemon,
+    process_id,
+    workload_of,
+)
 from exporter.view import gpu_name
 from exporter.watchdog.context import Policy
 from exporter.watchdog.restart import start_environment
@@ -80,7 +90,8 @@ class Address:
 
     If the directory is in a container, `process` is a PID in its mount namespace. `own_pids` is whether the
     daemon uses this machine's PIDs. With protocol 3, servers have names. `living` has the id (PID and start time) of
-    each process that is watched now, and `servers` the daemon's servers. No command names another process.
+    each process that is watched now, `holders` what holds the connection of each client that has exited, by its id, and
+    `servers` the daemon's servers. No command names another process.
     """
 
     pipe_directory: str
@@ -91,6 +102,7 @@ class Address:
     server_names: Mapping[int, str] = field(default_factory=dict)
     servers: frozenset[int] = frozenset()
     living: Mapping[int, str] = field(default_factory=dict)
+    holders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def address_of(node: Node, name: str, policy: Policy | None = None) -> Address | None:
@@ -105,7 +117,12 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
         protocol=daemon.runtime.protocol,
         server_names={pid: server.name for pid, server in daemon.servers.items() if server.name is not None},
         servers=frozenset(daemon.servers),
-        living={pid: process_id(process) for pid, process in node.processes.items()},
+        living={pid: process_id(process) for pid, process in node.processes.items() if not process.ended},
+        holders={
+            client_id(client, node.processes.get(pid)): holders
+            for pid, client in daemon.clients.items()
+            if (holders := holders_of(node, pid)) is not None
+        },
     )
     if not _in_container(daemon):
         return address
@@ -116,19 +133,32 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
 
 
 def command_to_kill(client: ClientDetails, address: Address | None) -> str | None:
-    """Return what ends a client: SIGKILL. None if its process is not known to run.
+    """Return what ends a client, or what holds its connection: SIGKILL. None if no process is known to run.
 
     An incident outlives its processes, and the exporter: another process can have the PID now.
     It does not use MPS: after `terminate_client` for a client that a fault affected, the control daemon does not answer
     until that client has ended by other means (measured, R580).
     """
-    runs = address is not None and client.pid > 1 and address.living.get(client.pid) == client.client
-    return f"kill -KILL {client.pid}" if runs else None
+    if address is None or client.pid <= 1:
+        return None
+    own = (client.pid,) if address.living.get(client.pid) == client.client else ()
+    return _signal("KILL", address.holders.get(client.client, own))
 
 
 def command_to_end(node: Node, pid: int) -> str | None:
     """Return what asks a client to exit; None if its process is not known to run."""
-    return f"kill -TERM {pid}" if pid > 1 and pid in node.processes else None
+    return _signal("TERM", pids_to_end(node, pid))
+
+
+def _signal(name: str, pids: tuple[int, ...]) -> str | None:
+    return f"kill -{name} {' '.join(map(str, pids))}" if pids else None
+
+
+def count_ended(node: Node, kills: Mapping[int, str | None]) -> int:
+    """Return how many clients end with the commands for some of them: also those with no other holder."""
+    ended = {each for pid, command in kills.items() if command for each in pids_to_end(node, pid)}
+    needed = (pids_to_end(node, pid) for daemon in node.daemons.values() for pid in daemon.clients)
+    return sum(bool(pids) and ended.issuperset(pids) for pids in needed)
 
 
 _RERUN = {
@@ -242,7 +272,7 @@ def is_living(node: Node, process: ProcessIdentity | None) -> bool:
     holders = (daemon.commands.session_holder for daemon in node.daemons.values())
     daemons = (daemon.runtime.process for daemon in node.daemons.values())
     seen = (node.processes.get(process.pid), node.states.get(process.pid), *holders, *daemons)
-    return any(identity_of(each) == process for each in seen)
+    return any(identity_of(each) == process and not getattr(each, "ended", False) for each in seen)
 
 
 def command_to_end_server(server: int, address: Address | None) -> str | None:
@@ -369,8 +399,8 @@ def commands_to_signal(node: Node, diagnosis: Diagnosis | None) -> tuple[str, ..
 
 
 def known(*commands: str | None) -> tuple[str, ...]:
-    """Return the commands that can be written."""
-    return tuple(command for command in commands if command is not None)
+    """Return the commands that can be written, each once."""
+    return tuple(dict.fromkeys(command for command in commands if command is not None))
 
 
 def _in_container(daemon: Daemon) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from exporter.parse.printable import printable
 from exporter.report.document import DaemonStatus, FindingStatus, GpuProcess, GpuStatus, ManualStep, StatusDocument
 from exporter.report.incident_document import IncidentStatus, ProcessStatus
-from exporter.report.incident_text import brief, details
+from exporter.report.incident_text import brief, command_text, details
 from exporter.report.problem import Severity
 from exporter.report.text import (
     SEVERITY_STYLES,
@@ -306,7 +306,7 @@ def _daemon_rows(document: StatusDocument, daemon: DaemonStatus, numbers: Mappin
 
 
 def _names(process: ProcessStatus) -> tuple[str, str, str]:
-    user, command = display_name(process.user) or "-", display_name(process.command) or "-"
+    user, command = display_name(process.user) or "-", command_text(process) or "-"
     return user, command, truncate(workload_of(process), _LONGEST_WORKLOAD) or "-"
 
 

@@ -351,8 +351,16 @@ def listed(names: Sequence[str], most: int | None = None) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def process_text(pid: int, command: str | None, user: str | None, workload: str = "") -> str:
+def held_text(held_by: tuple[int, ...] | None) -> str:
+    """Return what holds the connection of a client that has exited: `exited, held by PID 7`."""
+    names = [f"PID {pid}" for pid in held_by or ()] or ["an unknown process"]
+    return "" if held_by is None else f"exited, held by {listed(names, 3)}"
+
+
+def process_text(
+    pid: int, command: str | None, user: str | None, workload: str = "", held_by: tuple[int, ...] | None = None
+) -> str:
     """Return a process: `PID 600 (train.py of alice, job 42)`."""
     name = " of ".join(filter(None, (display_name(command), display_name(user))))
-    text = ", ".join(filter(None, (name, workload)))
+    text = ", ".join(filter(None, (name, workload, held_text(held_by))))
     return f"{pid_text(pid)} ({text})" if text else pid_text(pid)

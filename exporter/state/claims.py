@@ -12,6 +12,7 @@ from exporter.model.values import increment, replace, without
 from exporter.parse.control_reply import list_servers
 from exporter.parse.log_line import LogEntry
 from exporter.state import devices, processes, servers, xids
+from exporter.state.processes import shown_at
 from exporter.state.servers import FRESH_SECONDS, last_known
 
 REFUTED_SECONDS = 2.0
@@ -399,12 +400,6 @@ def recovery_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     clients = (daemon.clients.get(pid) for pid in affected)
     any_left = any(each is not None and each.server == claim.pid and each.connected_at <= claim.at for each in clients)
     return Verdict.CONFIRMED if affected and not any_left else Verdict.OPEN
-
-
-def shown_at(node: Node, pid: int) -> float | None:
-    """Return when NVML was last read, if its lists contain the process as an MPS client."""
-    times = (gpu.reading.at for gpu in node.gpus.values() if pid in gpu.mps_since and gpu.reading.problem is None)
-    return max(times, default=None)
 
 
 _OPEN_AT_END = (ClaimKind.DAEMON_EXIT, ClaimKind.SERVER_START, ClaimKind.CLIENT_CONNECT, ClaimKind.FAULT)

@@ -402,7 +402,7 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
     if own is not None and own.out_of_memory:
         return all(each and each.out_of_memory and abs(each.at - own.at) <= BESIDE_SECONDS for each in deaths.values())
 
-    running = {(pid, each.start_ticks) for pid, each in node.processes.items()}
+    running = {(pid, each.start_ticks) for pid, each in node.processes.items() if not each.ended}
     known = [each for each, death in deaths.items() if death is not None or (each.pid, each.start_ticks) in running]
     sandboxes = [deaths[each] for each in known if each.role is WorkloadRole.SANDBOX]
     tasks = [deaths[each] for each in known if each.role is not WorkloadRole.SANDBOX]

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState
-from exporter.model.identity import identity_of
+from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.node import CollectorName, Gpu, Node
-from exporter.model.observation import DaemonName, Wanted
-from exporter.model.server import Server, ServerState
+from exporter.model.observation import DaemonName, ProcessReading, Wanted
+from exporter.model.server import ExitedClients, Server, ServerState
 from exporter.model.settings import PollIntervals
 from exporter.parse import protocol3
 from exporter.parse.control_reply import (
@@ -21,6 +21,7 @@ from exporter.parse.control_reply import (
 )
 from exporter.state import devices, known_daemons, lifecycle, limits, processes
 from exporter.state.control_replies import last_answer_at
+from exporter.state.servers import CONFIRMING_SECONDS
 
 MOST_PROCESSES = 4096  # Processes that are monitored in all.
 MOST_STATES = 1024  # Processes for which the scheduler state is collected.
@@ -220,10 +221,11 @@ def start_ticks(node: Node) -> Mapping[int, int]:
 def processes_wanted(node: Node) -> frozenset[int]:
     """Return the PIDs of at most `MOST_PROCESSES` processes that are monitored.
 
-    The order is: daemons, servers, bypassing processes, clients, queued clients, recently disconnected clients. The
-    exit status of the latter shows who was killed. Clients of daemons with few clients come first, so that a daemon
-    that lists thousands of processes displaces no others. Then come processes that show the end of a daemon's job or
-    pod, PIDs that may belong to other users than the one that a daemon may serve, and other processes that use a GPU.
+    The order is: daemons, servers, bypassing processes, clients, holders of connections of exited clients, queued
+    clients, recently disconnected clients. The exit status of the latter shows who was killed. Clients of daemons with
+    few clients come first, so that a daemon that lists thousands of processes displaces no others. Then come processes
+    that show the end of a daemon's job or pod, PIDs that may belong to other users than the one that a daemon may
+    serve, and other processes that use a GPU.
     """
     daemons = sorted(node.daemons.values(), key=lambda daemon: len(daemon.clients) + len(daemon.connections.queued))
     return _first(
@@ -232,6 +234,7 @@ def processes_wanted(node: Node) -> frozenset[int]:
         *(daemon.servers for daemon in daemons),
         *(gpu.bypassing_processes for gpu in node.gpus.values()),
         *(daemon.clients for daemon in daemons),
+        *((each.pid for client in daemon.clients.values() for each in client.holders or ()) for daemon in daemons),
         *(daemon.connections.queued for daemon in daemons),
         *(
             (pid for pid, at in daemon.connections.disconnected_at.items() if node.at - at <= EXIT_SECONDS)
@@ -246,6 +249,21 @@ def processes_wanted(node: Node) -> frozenset[int]:
         # Among them are servers and clients of daemons that are not known.
         *((each.pid for each in gpu.reading.compute_processes or ()) for gpu in node.gpus.values()),
     )
+
+
+def exited_clients(node: Node) -> ExitedClients:
+    """Return the clients whose connection another process may hold."""
+    found = dict[tuple[ProcessIdentity, ...], Mapping[int, ProcessReading | None]]()
+    for daemon in node.daemons.values():
+        ends = map(identity_of, (daemon.runtime.process, *map(node.processes.get, daemon.servers)))
+        exited = (pid for pid, each in daemon.clients.items() if each.exited_at or pid not in node.processes)
+        found[tuple(filter(None, ends))] = {pid: node.processes.get(pid) for pid in exited if pid > 0}
+    return found
+
+
+def watched(node: Node) -> tuple[frozenset[int], frozenset[int], Mapping[int, int], ExitedClients]:
+    """Return what `Processes` watches."""
+    return processes_wanted(node), states_wanted(node), start_ticks(node), exited_clients(node)
 
 
 def states_wanted(node: Node) -> frozenset[int]:
@@ -349,6 +367,9 @@ def gpu_stale_since(node: Node, gpu: Gpu) -> Iterable[float]:
         if not gpu.bypassing_known and connections.listed_at is not None:
             changes.append(connections.listed_at)
         yield from (at for at in changes if at > read_at)
+        # A client that is listed for some time after its end is connected (`servers.listed_after_exit`).
+        listed = (at for pid, at in connections.disconnected_at.items() if pid in gpu.mps_since)
+        yield from (at for at in listed if at + CONFIRMING_SECONDS > read_at)
 
 
 def claimed_since(daemon: Daemon, *kinds: ClaimKind) -> Iterable[float]:

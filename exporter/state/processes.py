@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from exporter.model.daemon import Daemon, DaemonState, with_commands
 from exporter.model.event import Event, EventName
-from exporter.model.identity import Confidence, Workload, WorkloadCounts, WorkloadIdentity, WorkloadKind
+from exporter.model.identity import Confidence, Workload, WorkloadCounts, WorkloadIdentity, WorkloadKind, identity_of
 from exporter.model.incident import ClientDetails, Death, Suspect
 from exporter.model.node import Node
 from exporter.model.observation import (
@@ -99,6 +99,40 @@ def death_of(node: Node, pid: int | None, start_ticks: int | None) -> Death | No
 def is_from_outside(death: Death) -> bool:
     """Return whether another process ended it. A lack of memory is the process's own, and a code can mean anything."""
     return not death.out_of_memory and death.wait_status is not None and death.wait_status & 0x7F in _FROM_OUTSIDE
+
+
+def shown_at(node: Node, pid: int) -> float | None:
+    """Return when NVML was last read, if its lists contain the process as an MPS client."""
+    times = (gpu.reading.at for gpu in node.gpus.values() if pid in gpu.mps_since and gpu.reading.problem is None)
+    return max(times, default=None)
+
+
+def exited_client(node: Node, pid: int) -> Client | None:
+    """Return a client that is connected although its process has exited."""
+    clients = (daemon.clients[pid] for daemon in node.daemons.values() if pid in daemon.clients)
+    return next((client for client in clients if client.exited_at is not None), None)
+
+
+def with_exited_clients(node: Node) -> Node:
+    """Return the node with the last reading of each process that has exited while its client is connected."""
+    readings = {pid: death.process for pid, death in node.deaths.items() if pid not in node.processes}
+    exited = {pid: replace(each, ended=True) for pid, each in readings.items() if each and exited_client(node, pid)}
+    others = {pid: each for pid, each in node.processes.items() if not each.ended or exited_client(node, pid)}
+    return updated(node, processes=others | exited)
+
+
+def holders_of(node: Node, pid: int) -> tuple[int, ...] | None:
+    """Return the running processes that hold the connection of a client that has exited; None if it has not exited."""
+    if (client := exited_client(node, pid)) is None:
+        return None
+    return tuple(each.pid for each in client.holders or () if identity_of(node.processes.get(each.pid)) == each)
+
+
+def pids_to_end(node: Node, pid: int) -> tuple[int, ...]:
+    """Return the running processes whose end disconnects a client: its own, or what holds its connection."""
+    holders, process = holders_of(node, pid), node.processes.get(pid)
+    own = () if process is None or process.ended or pid <= 1 else (pid,)
+    return own if holders is None else holders
 
 
 # -- workloads -----------------------------------------------------------------------------------------------------

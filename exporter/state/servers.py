@@ -4,6 +4,7 @@ from math import ceil
 
 from exporter.model.daemon import Claim, ClaimKind, Daemon, FailedStarts, with_connections, with_log, with_totals
 from exporter.model.event import EventName, Step
+from exporter.model.identity import ConnectionHolders
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
 from exporter.model.reason import Reason, ReasonCode
@@ -127,6 +128,30 @@ def apply_list(step: Step, at: float, asked_at: float, server: int, pids: tuple[
             disconnect(step, at, pid, DisconnectReason.EXIT)
         else:
             step.daemon = _with_client(step.daemon, replace(step.daemon.clients[pid], missing_since=since or at))
+
+
+def listed_after_exit(step: Step, node: Node, reading: GpuReading) -> None:
+    """Mark clients that NVML still lists some time after their process exited, unless the log reports their end.
+
+    MPS and NVML list a client until every process that has its connection has ended (measured, R580). So it is
+    connected again.
+    """
+    for pid in (each.pid for each in reading.mps_processes or () if each.pid not in node.processes):
+        client, death = last_known(step.daemon, pid), node.deaths.get(pid)
+        if client is None or death is None or reading.at - death.at < CONFIRMING_SECONDS:
+            continue
+        if client.server in step.daemon.servers and pid not in step.daemon.connections.disconnects:
+            connect(step, reading.at, client.server, pid)
+            if pid in step.daemon.clients:
+                step.daemon = _with_client(step.daemon, replace(client, exited_at=reading.at))
+
+
+def holders_read(step: Step, node: Node, seen: ConnectionHolders) -> None:
+    """Apply which processes hold the connection of a client that has exited."""
+    client, process = step.daemon.clients.get(seen.pid), node.processes.get(seen.pid)
+    if client is not None and (process is None or process.ended):
+        client = replace(client, exited_at=client.exited_at or seen.at, holders=seen.holders)
+        step.daemon = _with_client(step.daemon, client)
 
 
 def refuse(step: Step, at: float, server: int, pid: int | None, reason: RefusalReason) -> None:

@@ -217,7 +217,7 @@ def _affected_process(context: Context, incident: Incident, pid: int) -> Process
     """
     process, client = context.node.processes.get(pid), context.daemon.clients.get(pid)
     details = incident.client_details.get(pid)
-    if process is None or client is None or details is None or client.server != incident.server:
+    if process is None or process.ended or client is None or details is None or client.server != incident.server:
         return None
     same = process.uid is not None and details.client == client_id(client, process)
     listed = client.listed_at is not None and client.listed_at >= incident.detected_at

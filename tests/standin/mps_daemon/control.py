@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -181,12 +182,18 @@ class ControlDaemon:
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
-    def arrive(self, arrival: Arrival) -> None:
-        """Handle a new client: connect it to the server, or start a server first."""
+    def arrive(self, arrival: Arrival, connection: socket.socket | None = None) -> None:
+        """Handle a new client: connect it to the server, or start a server first.
+
+        It ends with its process, or if it has a connection, with the last process that has this one.
+        """
         if self.settings.several_users:
             # All clients appear as those of root (NVIDIA's MPS guide).
             arrival = replace(arrival, uid=0)
-        self._processes.watch(arrival.pid, lambda: self.depart(arrival.pid))
+        if connection is None:
+            self._processes.watch(arrival.pid, lambda: self.depart(arrival.pid))
+        else:
+            self._loop.watch(connection.fileno(), partial(self._connection_closed, arrival.pid, connection))
         for text in ("Accepting connection...", "User did not send valid credentials", "Accepting connection..."):
             self.write(text)
         server = self.server
@@ -224,6 +231,11 @@ class ControlDaemon:
         self._forget(pid)
         if self.server is not None and pid in self.server.clients:
             how(self.server, self.server.clients[pid])
+
+    def _connection_closed(self, pid: int, connection: socket.socket) -> None:
+        self._loop.unwatch(connection.fileno())
+        connection.close()
+        self.depart(pid)
 
     def _forget(self, pid: int) -> None:
         self._processes.unwatch(pid)

@@ -3,6 +3,8 @@
     connect PID UID DEVICES ARGV0
                                  a process becomes a client (DEVICES: the daemon's ordinals, separated by commas);
                                  `ps` shows ARGV0, or that of the process if it is empty
+    attach DEVICES               the process at the other end becomes a client of user 0; it disconnects when every
+                                 process that has this connection has ended, as with the real daemon
     disconnect PID               it exits
     kill PID                     it dies during a kernel, which is a fault for clients that share a GPU with it
     fault PID memory|trap        a fatal fault; for a memory fault, the log names the client
@@ -52,11 +54,20 @@ class SideChannel:
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
+        request = connection.recv(sockets.LARGEST_MESSAGE).decode()
+        if request.startswith("attach "):
+            self._attach(connection, request.removeprefix("attach "))
+            return
         with connection:
             try:
-                connection.send(self._execute(connection.recv(sockets.LARGEST_MESSAGE).decode()).encode())
+                connection.send(self._execute(request).encode())
             except OSError:
                 return
+
+    def _attach(self, connection: socket.socket, devices: str) -> None:
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, sockets.PEER.size)
+        arrival = Arrival(sockets.PEER.unpack(data)[0], 0, tuple(map(int, devices.split(","))), "")
+        self._loop.later(0, lambda: self._daemon.arrive(arrival, connection))
 
     def _execute(self, request: str) -> str:
         try:

@@ -3,6 +3,7 @@
 import os
 import select
 import socket
+import struct
 
 CREDENTIALS = b"CREDENTIALS"
 """First message of a program that sends commands. The real one was not measured."""
@@ -12,6 +13,7 @@ DEAF = b"DEAF"
 REPLY = b"="
 LARGEST_MESSAGE = 1 << 20
 LONGEST_PATH = 107
+PEER = struct.Struct("=iII")  # `struct ucred` (unix(7))
 
 
 Directory = str | os.PathLike[str]
