@@ -55,9 +55,8 @@ class ControlSockets(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """A listening or connected unix socket of a process, and the PID and UID of the process at the other end."""
+    """A unix socket of a process, and the PID and UID of what began to listen at it, or made the other end."""
 
-    socket: str  # As in /proc/PID/fd.
     name: str
     listening: bool
     pid: int
@@ -80,35 +79,27 @@ def read_control_sockets(proc: Proc, daemon: ProcessIdentity | None) -> ControlS
 def connection_holders(
     proc: Proc, ends: Collection[ProcessIdentity], clients: Mapping[int, ProcessReading | None]
 ) -> Mapping[int, tuple[ProcessIdentity, ...] | None]:
-    """Return what holds the connection of each client that has exited, if one of the `ends` has it. Raises OSError.
+    """Return what holds the connection of each client that has exited. None: no process that could be read.
 
-    Each connection of a holder was made by none of the running processes that the kernel names at the other end, so by
-    a client that has exited. Of several clients in one cgroup, each has all holders. None: no holder is certain.
+    A client gets its connection to the server from the daemon, and listens at a socket for the file descriptor of UVM
+    (measured, R580). A process that it has forked has both: a connection of one of the `ends`, and a socket at which
+    the client began to listen, by SO_PEERCRED.
     """
-    exited = {pid for pid, process in clients.items() if _has_exited(proc, pid, process)}
-    uids = {each.pid: each.uid for end in ends if exited for each in connections(proc, end)}
-    users = {uids[pid] for pid in exited & uids.keys()}
-    pids, held, own = {end.pid for end in ends}, dict[ProcessIdentity, set[str]](), set[str]()
-    known = {*uids, *pids}  # The servers, which are children of the daemon, have connections to it too.
-    for pid in proc.pids() if users else ():
-        if real_user(proc.status(pid) or "") in users and known.isdisjoint((pid, proc.parent_pid(pid))):
-            with contextlib.suppress(OSError):
-                holder = ProcessIdentity(pid=pid, start_ticks=proc.start_ticks(pid) or 0)
-                held[holder] = {each.socket for each in connections(proc, holder) if each.pid in pids}
-    for pid in uids if held else ():
-        with contextlib.suppress(FileNotFoundError):
-            own.update(proc.sockets(pid, _MAX_DESCRIPTORS).values())
-    gone = [uid for pid, uid in uids.items() if proc.start_ticks(pid) is None]
-    return {
-        pid: tuple(
-            holder
-            for holder, sockets in held.items()
-            if sockets - own and _may_descend(proc, holder, clients[pid], uids[pid])
-            if clients[pid] is not None or gone.count(uids[pid]) == 1
-        )
-        or None
-        for pid in exited & uids.keys()
-    }
+    exited = {pid: process for pid, process in clients.items() if _has_exited(proc, pid, process)}
+    users = {None if process is None else process.uid for process in exited.values()}
+    pids, holders = {end.pid for end in ends}, {pid: list[ProcessIdentity]() for pid in exited}
+    for pid in proc.pids() if exited else ():
+        if pid in pids or not users & {None, real_user(proc.status(pid) or "")}:
+            continue
+        holder = ProcessIdentity(pid=pid, start_ticks=proc.start_ticks(pid) or 0)
+        with contextlib.suppress(OSError):
+            sockets = list(connections(proc, holder))
+            listeners = {each.pid: each.uid for each in sockets if each.listening}
+            if any(each.pid in pids for each in sockets if not each.listening):
+                for client in listeners.keys() & exited.keys():
+                    if _may_descend(proc, holder, exited[client], listeners[client]):
+                        holders[client].append(holder)
+    return {pid: tuple(found) or None for pid, found in holders.items()}
 
 
 def _has_exited(proc: Proc, pid: int, process: ProcessReading | None) -> bool:
@@ -116,7 +107,7 @@ def _has_exited(proc: Proc, pid: int, process: ProcessReading | None) -> bool:
 
 
 def _may_descend(proc: Proc, holder: ProcessIdentity, exited: ProcessReading | None, uid: int) -> bool:
-    """Return whether a process may be a child of an exited one. Any other one can receive a connection (SCM_RIGHTS)."""
+    """Return whether a process may be a child of an exited one. Any other one can receive sockets (SCM_RIGHTS)."""
     if real_user(proc.status(holder.pid) or "") != uid:
         return False
     if exited is None:
@@ -151,7 +142,7 @@ def connections(proc: Proc, process: ProcessIdentity) -> Iterator[Connection]:
     try:
         if proc.presence(process.pid, process.start_ticks) is not Presence.RUNNING:
             raise ProcessLookupError(f"process {process.pid} cannot be read")
-        for number, link in proc.sockets(process.pid, _MAX_DESCRIPTORS).items():
+        for number in proc.sockets(process.pid, _MAX_DESCRIPTORS):
             copy = libc.syscall(
                 ctypes.c_long(_PIDFD_GETFD), ctypes.c_int(pidfd), ctypes.c_int(number), ctypes.c_uint(0)
             )
@@ -168,7 +159,7 @@ def connections(proc: Proc, process: ProcessIdentity) -> Iterator[Connection]:
                     if listening or not poll.poll(0):
                         data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
                         pid, uid, _ = CREDENTIALS.unpack(data)
-                        yield Connection(link, name, listening, pid, uid)
+                        yield Connection(name, listening, pid, uid)
     finally:
         os.close(pidfd)
 

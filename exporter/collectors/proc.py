@@ -262,13 +262,12 @@ class Proc:
         except OSError:
             return
 
-    def sockets(self, pid: int, most: int) -> Mapping[int, str]:
-        """Return a process's sockets (`socket:[INODE]`) by descriptor. Raises OSError if too many. Needs ptrace."""
+    def sockets(self, pid: int, most: int) -> list[int]:
+        """Return the descriptors of a process's sockets. Raises OSError, also if there are too many. Needs ptrace."""
         names = os.listdir(self._root / str(pid) / "fd")  # noqa: PTH208 (as in `pids`)
         if len(names) > most:
             raise OSError(EIO, f"process {pid} has more than {most} open files")
-        links = {int(name): self._link(pid, f"fd/{name}") or "" for name in names}
-        return {number: link for number, link in links.items() if link.startswith("socket:")}
+        return [int(name) for name in names if (self._link(pid, f"fd/{name}") or "").startswith("socket:")]
 
     def status(self, pid: int) -> str | None:
         """Return /proc/PID/status, which any user may read."""

@@ -1,13 +1,15 @@
 """A client that forks, as for the workers of a data loader. A child has its parent's connection after that has exited.
 
 As a program: `python -m tests.standin.forking PIPE_DIRECTORY CHILDREN [exec]`. It prints the PIDs of its children, and
-exits at the end of its input. With `exec`, the children execute another program.
+exits at the end of its input. With `exec`, the children execute another program. With `without-connection` or
+`without-listener`, they close one of the sockets.
 """
 
 import contextlib
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -69,16 +71,26 @@ def main(pipe_directory: str, children: int, *options: str) -> None:
         library.write_bytes(bytes(mmap.PAGESIZE))
         with library.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    connection = sockets.connect(pipe_directory, NAME)
-    connection.send(b"attach 0")
+    with sockets.connect(pipe_directory, NAME) as request:
+        request.send(b"attach 0")
+        _, (connection,), *_ = socket.recv_fds(request, sockets.LARGEST_MESSAGE, 1)
+    # libcuda listens so for the file descriptor of UVM (measured, R580).
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"\0cuda-uvmfd-{os.stat('/proc/self/ns/pid').st_ino}-{os.getpid()}")
+    listener.listen()
     for _ in range(children):
         child = os.fork()
         if child == 0:
             # Otherwise it would hold the pipes of the test.
             for number in (0, 1):
                 os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            if "without-connection" in options:
+                os.close(connection)
+            if "without-listener" in options:
+                listener.close()
             if "exec" in options:
-                os.set_inheritable(connection.fileno(), True)
+                for number in (connection, listener.fileno()):
+                    os.set_inheritable(number, True)
                 os.execlp("sleep", "sleep", "3600")
             signal.pause()
         sys.stdout.write(f"{child}\n")

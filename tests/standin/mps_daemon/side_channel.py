@@ -67,7 +67,11 @@ class SideChannel:
     def _attach(self, connection: socket.socket, devices: str) -> None:
         data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, sockets.PEER.size)
         arrival = Arrival(sockets.PEER.unpack(data)[0], 0, tuple(map(int, devices.split(","))), "")
-        self._loop.later(0, lambda: self._daemon.arrive(arrival, connection))
+        # The daemon makes both ends of a client's connection (measured, R580).
+        own, of_client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with connection, of_client:
+            socket.send_fds(connection, [b"ok"], [of_client.fileno()])
+        self._loop.later(0, lambda: self._daemon.arrive(arrival, own))
 
     def _execute(self, request: str) -> str:
         try:
