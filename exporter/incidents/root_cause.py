@@ -19,7 +19,7 @@ from exporter.model.incident import (
 )
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
-from exporter.parse.kernel_log import ILLEGAL_ADDRESS, XIDS, exonerates
+from exporter.parse.kernel_log import EXCEPTION, ILLEGAL_ADDRESS, XIDS, exonerates
 
 Z = 1.959964  # The normal distribution's 97.5 % quantile.
 
@@ -84,16 +84,10 @@ MAX_IF_UNREAD = 0.75
 """At most this while the address ranges of another candidate are unknown: if the cause's are, an innocent was named
 in 14 of 223 trials. A client can make its own unreadable, and many exit right after their fault."""
 
-MAX_IF_WEAK = 0.45
-"""At most this by an address that any client may have used (`AddressClue.is_weak`), or that the client's lack of work
-in flight contradicts. From 0.5 on, a client is reported as the likely cause."""
-
-MAX_WITH_CORE_DUMPS = 0.45
-"""At most this if a client had GPU core dumps on, unless all other candidates are known to have been idle. The cause
-may have got success and exited, which leaves only innocents, and no address."""
-
-MAX_IF_LOG_UNRELIABLE = 0.45
-"""At most this while the log may be forged: from 0.5 on, a client is reported as the likely cause."""
+MAX_IF_DOUBTED = 0.45
+"""At most this while the log may be forged, by an address that any client may have used (`AddressClue.is_weak`) or that
+the client's lack of work in flight contradicts, or if the cause may have got success and exited (GPU core dumps). From
+0.5 on, a client is reported as the likely cause."""
 
 HIGHEST_ADDRESS = 1 << 47
 """The upper end of a process' addresses. The kernel of a client that has exited cannot fetch its instructions. A wild
@@ -119,9 +113,7 @@ def rank_suspects(incident: Incident) -> Incident:
         return replace(incident, kind=FaultKind.HARDWARE, suspects=())
     ranked = rankings(incident)
     if incident.clues.log_unreliable:
-        limited = {pid: each for pid, each in ranked.items() if each.confidence > MAX_IF_LOG_UNRELIABLE}
-        for pid, each in limited.items():
-            ranked = {**ranked, pid: Ranking(MAX_IF_LOG_UNRELIABLE, (*each.indications, LOG_UNRELIABLE))}
+        ranked = _doubted(ranked, LOG_UNRELIABLE)
     order = sorted(ranked, key=lambda pid: (-ranked[pid].confidence, -len(ranked[pid].indications), pid))
     suspects = tuple(
         Suspect(
@@ -136,16 +128,20 @@ def rank_suspects(incident: Incident) -> Incident:
     return replace(incident, kind=_kind(incident))
 
 
+def _doubted(ranked: Mapping[int, Ranking], *reasons: Reason) -> Mapping[int, Ranking]:
+    """Return the ranking with no client as the likely cause, for these reasons."""
+    doubted = {pid: each for pid, each in ranked.items() if each.confidence > MAX_IF_DOUBTED}
+    return {**ranked, **{pid: Ranking(MAX_IF_DOUBTED, (*each[1], *reasons)) for pid, each in doubted.items()}}
+
+
 def _kind(incident: Incident) -> FaultKind:
-    if incident.core_dumps:
-        return FaultKind.MEMORY
-    exits, suspect = _mid_kernel_exits(incident), incident.suspect
+    exits, suspect, dumps = _mid_kernel_exits(incident), incident.suspect, incident.core_dumps
     numbers = {xid.number for xid in incident.xids} & XIDS.keys()
-    if exits and (_is_fetch_failure(incident) or (suspect is not None and suspect.client.pid in exits)):
+    if exits and not dumps and (_is_fetch_failure(incident) or (suspect is not None and suspect.client.pid in exits)):
         return FaultKind.CLIENT_KILLED
-    if incident.clues.named is not None or ILLEGAL_ADDRESS in numbers:
+    if incident.clues.named is not None or ILLEGAL_ADDRESS in numbers or any(xid.core_dump for xid in incident.xids):
         return FaultKind.MEMORY
-    return FaultKind.EXECUTION if incident.affected_confirmed or numbers else FaultKind.UNKNOWN
+    return FaultKind.EXECUTION if not dumps and (incident.affected_confirmed or numbers) else FaultKind.UNKNOWN
 
 
 def _is_fetch_failure(incident: Incident) -> bool:
@@ -184,13 +180,16 @@ def rankings(incident: Incident) -> Mapping[int, Ranking]:
 
 
 def _rank_with_core_dumps(incident: Incident) -> Mapping[int, Ranking]:
-    """Return the ranking by work in flight alone: exits, addresses and the processes in Xids are of no use."""
+    """Return the ranking by work in flight alone: exits, addresses and the processes in Xids are of no use.
+
+    The work is that at the Xid 13 of the access. Without it, the fault may be later, and its cause have exited long ago.
+    """
+    if not any(xid.core_dump and xid.number == EXCEPTION for xid in incident.xids):
+        incident = replace(incident, clues=replace(incident.clues, in_flight_work=()))
     ranked = _rank_affected(incident, AMONG_AFFECTED.confidence, ())
     idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
-    others = len(ranked.keys() - idle)
-    if incident.affected_confirmed and idle and others == 1:
-        return ranked
-    return {pid: Ranking(min(each.confidence, MAX_WITH_CORE_DUMPS), each.indications) for pid, each in ranked.items()}
+    others_idle = incident.affected_confirmed and idle and len(ranked.keys() - idle) == 1
+    return ranked if others_idle else _doubted(ranked)
 
 
 def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mapping[int, Ranking]:
@@ -207,7 +206,7 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     together = sum(shares[pid] for pid in group)
     calibration = ADDRESS_INSIDE if best.place is Place.INSIDE else ADDRESS_NEAR
     unread = len({*clue.unread} - {best.pid})
-    highest = MAX_IF_WEAK if clue.is_weak else MAX_IF_UNREAD if unread else calibration.confidence
+    highest = MAX_IF_DOUBTED if clue.is_weak else MAX_IF_UNREAD if unread else calibration.confidence
     total, weight = min(together, highest), sum(ranked[pid].confidence for pid in group)
     idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
     indications = tuple(_address_indications(clue, best, calibration, len(group), unread))
@@ -215,7 +214,7 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     for pid in group:
         own = ranked[pid].confidence
         confidence = total * own / weight
-        confidence = min(confidence, MAX_IF_WEAK) if pid in idle else max(confidence, own)
+        confidence = min(confidence, MAX_IF_DOUBTED) if pid in idle else max(confidence, own)
         found[pid] = Ranking(confidence, (*indications, *ranked[pid].indications))
     remaining = max(0.0, AMONG_AFFECTED.confidence - sum(each.confidence for each in found.values()))
     others = {pid: ranking for pid, ranking in ranked.items() if pid not in found}

@@ -163,7 +163,7 @@ _ACCESS = re.compile(
 )
 _CORE_DUMP = re.compile(
     r"Graphics SM Warp Exception on \([^)]{0,60}\): MMU Fault"
-    rf"|Graphics Exception: ESR 0x{_HEX}{{1,8}}=0x{_HEX}{{1,4}}0017 .*"
+    rf"|Graphics Exception: ESR 0x{_HEX}{{1,8}}=0x(?:{_HEX}{{0,4}}00)?17 .*"
     rf"|.*MMU Fault: ENGINE [A-Z0-9_]{{1,32}} (?:GPC[0-9]{{1,3}} )?UNRECOGNIZED_CLIENT faulted @ 0x{_HEX}{{1,8}}_"
     rf"{_HEX}{{8}}\.(?: Fault is of type UNRECOGNIZED_FAULT.*)?"
 )
@@ -173,6 +173,7 @@ _OOM_KILL = re.compile(
 )
 _RECORD = re.compile(r"([0-9]{1,10}),[0-9]{1,20},[0-9]{1,20},[^;\n]{0,200};([^\n]*)")
 
+EXCEPTION = 13  # A kernel failed.
 ILLEGAL_ADDRESS = 31  # A memory access failed. Its text has the address.
 RECOVERY_XID = 154  # its text names the recovery action
 LOST_GPU_XID = 79  # the GPU has fallen off the bus

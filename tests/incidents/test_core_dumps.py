@@ -256,6 +256,8 @@ class TestPartsOfTheSignature:
             ("Graphics SM Warp Exception on (GPC 3, TPC 7, SM 0): MMU Fault", True),
             ("Graphics SM Warp Exception on (GPC 3, TPC 7, SM 0): Misaligned Address", False),
             ("Graphics Exception: ESR 0x53c730=0x8000017 0x53c734=0x0 0x53c728=0x1f81fb60 0x53c72c=0x1174", True),
+            ("Graphics Exception: ESR 0x53c730=0x17 0x53c734=0x0 0x53c728=0x1f81fb60 0x53c72c=0x1174", True),
+            ("Graphics Exception: ESR 0x53c730=0x117 0x53c734=0x0 0x53c728=0x1f81fb60 0x53c72c=0x1174", False),
             ("Graphics Exception: ESR 0x519730=0x503000f 0x519734=0x0 0x519728=0x1f81fb60 0x51972c=0x1174", False),
             (f"{NOT_SEEN} 0x1827fc_0003f801. Fault is of type UNRECOGNIZED_FAULT UNRECOGNIZED_ACCESS_TYPE", True),
             (f"{NOT_SEEN} 0x1827fc_0003f801.", True),
@@ -291,6 +293,11 @@ class TestIdleNeighbours:
     def test_busy_innocent_beside_idle_ones_is_not_named(self, change: Change) -> None:
         """The cause has exited, or is not listed."""
         assert_no_innocent_is_named(incident_of(neighbours_idle(*NEIGHBOURS[1:]), change))
+
+    def test_without_the_first_sign_work_in_flight_is_no_evidence(self) -> None:
+        """The server handles the fault seconds after the access. The cause has exited long before."""
+        late = kernel_records(SERVER_XID, LATE)
+        assert_no_innocent_is_named(incident_of(without_clients(CULPRIT), neighbours_idle(*NEIGHBOURS[1:]), late))
 
     def test_unconfirmed_clients_exonerate_nobody(self) -> None:
         """Without the log, the cause may be unknown."""
@@ -331,6 +338,29 @@ class TestOtherEvidence:
         assert max(rank((600,), Clues(in_flight_work=(busy,))).values()) < 0.5
         assert max(rank((600, 601), Clues(in_flight_work=(busy,))).values()) < 0.5
         assert max(rank((600,), Clues(in_flight_work=(busy,), unlisted=(601,))).values()) < 0.5
+
+
+class TestWithoutTheKernelLog:
+    """NVML has the numbers of Xids only. Without them, the environment of a client is all that shows the core dumps."""
+
+    @pytest.mark.parametrize("nvml", [(), (31,), (43,)])
+    @pytest.mark.parametrize("enabled", [CULPRIT, IN_XID])
+    def test_an_environment_is_enough(self, enabled: int, nvml: Collection[int]) -> None:
+        lost = without(lambda line: line["source"] == "nvml_event" and line["xid"] not in nvml)
+        for removed in REMOVED:
+            found = incident_of(without_clients(*removed), kernel_records(), lost, dumps_on(enabled))
+            assert found.core_dumps
+            assert found.kind is (FaultKind.MEMORY if 31 in nvml else FaultKind.UNKNOWN)
+            assert max(confidences(found).values()) < 0.5
+            assert not incident_status(found, AT).leading
+
+    def test_ordinary_xids_of_the_kernel_log_show_no_core_dumps(self) -> None:
+        """The driver words its Xid 31 in another way, and another client's channel is reset."""
+        on = {600: ClientDetails(pid=600, client="600", core_dumps=True)}
+        xids = tuple(IncidentXid(at=AT, number=number, gpu=GPU) for number in (31, 43))
+        assert open_incident(at=AT, xids=xids).core_dumps
+        read = tuple(replace(each, kernel_seconds=1.0) for each in xids)
+        assert not open_incident(at=AT, xids=read, client_details=on).core_dumps
 
 
 class TestOrdinaryFaults:
