@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from exporter.incidents.root_cause import rank_suspects
+from exporter.model.event import EventName
 from exporter.model.incident import (
     ClientDetails,
     Clues,
@@ -361,6 +362,29 @@ class TestWithoutTheKernelLog:
         assert open_incident(at=AT, xids=xids).core_dumps
         read = tuple(replace(each, kernel_seconds=1.0) for each in xids)
         assert not open_incident(at=AT, xids=read, client_details=on).core_dumps
+
+
+class TestTrials:
+    """Trials of a node in which the call of the cause succeeded, and the fault came late or never."""
+
+    def test_access_without_a_fault_of_the_server_is_no_incident(self) -> None:
+        """The clients went on without an error until they were asked to leave."""
+        recorded = Recorded(FOLDER / "no_fault.jsonl.gz")
+        assert not recorded.replayed.node.incidents
+        xids = [each for each in recorded.replayed.events if each.event is EventName.GPU_XID]
+        assert [(each.xid, each.pid) for each in xids] == [(13, None), (13, None), (31, None)]
+
+    @pytest.mark.parametrize(
+        ("name", "xids"), [("all_leave_before_fault", {13, 31, 43}), ("culprit_leaves_before_fault", {13, 31})]
+    )
+    def test_clients_that_left_before_the_fault_are_suspects_too(self, name: str, xids: Collection[int]) -> None:
+        recorded = Recorded(FOLDER / f"{name}.jsonl.gz")
+        (incident,) = recorded.replayed.node.incidents.values()
+        assert incident.core_dumps
+        assert {xid.number for xid in incident.xids} == xids
+        assert set(incident.affected) == set(recorded.truth["victims"])
+        assert confidences(incident) == dict.fromkeys(map(int, recorded.truth["exit_codes"]), 0.24)
+        assert not incident_status(incident, AT).leading
 
 
 class TestOrdinaryFaults:
