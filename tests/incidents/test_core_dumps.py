@@ -255,6 +255,8 @@ class TestPartsOfTheSignature:
         ("text", "found"),
         [
             ("Graphics SM Warp Exception on (GPC 3, TPC 7, SM 0): MMU Fault", True),
+            # Other drivers may name a process here too, and a name may have a comma.
+            ("b, Graphics SM Warp Exception on (GPC 3, TPC 7, SM 0): MMU Fault", True),
             ("Graphics SM Warp Exception on (GPC 3, TPC 7, SM 0): Misaligned Address", False),
             ("Graphics Exception: ESR 0x53c730=0x8000017 0x53c734=0x0 0x53c728=0x1f81fb60 0x53c72c=0x1174", True),
             ("Graphics Exception: ESR 0x53c730=0x17 0x53c734=0x0 0x53c728=0x1f81fb60 0x53c72c=0x1174", True),
@@ -262,6 +264,7 @@ class TestPartsOfTheSignature:
             ("Graphics Exception: ESR 0x519730=0x503000f 0x519734=0x0 0x519728=0x1f81fb60 0x51972c=0x1174", False),
             (f"{NOT_SEEN} 0x1827fc_0003f801. Fault is of type UNRECOGNIZED_FAULT UNRECOGNIZED_ACCESS_TYPE", True),
             (f"{NOT_SEEN} 0x1827fc_0003f801.", True),
+            (f"{NOT_SEEN.replace('GPC3', 'HUB')} 0x1827fc0003f801. Fault is of type UNRECOGNIZED_FAULT", True),
             (f"{NOT_SEEN} 0x7f00_00001000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE", False),
             ("MMU Fault: ENGINE GRAPHICS GPC3 GPCCLIENT_T1_14 faulted @ 0x7f00_00001000. Fault is of type X", False),
             ("channel 0x0000000a", False),
