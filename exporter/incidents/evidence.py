@@ -369,15 +369,9 @@ class _Counts(NamedTuple):
 
 def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InFlightWork, ...]:
     """Return what is known of each affected client. What was known before stays if nothing newer is known."""
-    readings, dumps = node.launch_history.readings, incident.core_dumps
+    dumps, counts = incident.core_dumps, _counts(node.launch_history.readings, incident)
     known = {work.pid: work for work in incident.clues.in_flight_work if work.pid in incident.affected and not dumps}
-    if not readings:
-        return tuple(known.values())
-    fault_ns = readings[-1].boot_ns - round((readings[-1].at - incident.started_at) * SECOND_NS)
-    counts = _counts(readings, fault_ns, core_dumps=dumps)
-    if counts is None:
-        return tuple(known.values())
-    for process, alive in _affected_processes(node, incident, fault_ns):
+    for process, alive in () if counts is None else _affected_processes(node, incident, counts.fault_ns):
         client = last_known(daemon, process.pid)
         one_context = len(devices.usable_gpus(node)) == 1 and (client is None or len(client.contexts) <= 1)
         work = _work_of(counts, process, one_context=one_context, alive=alive)
@@ -396,8 +390,11 @@ def _affected_processes(node: Node, incident: Incident, fault_ns: int) -> Iterab
             yield death.process, False
 
 
-def _counts(readings: Sequence[WorkReading], fault_ns: int, *, core_dumps: bool) -> _Counts | None:
+def _counts(readings: Sequence[WorkReading], incident: Incident) -> _Counts | None:
     """Return the counts around a fault, if the probes were attached all the time, and long enough before it."""
+    if not readings:
+        return None
+    fault_ns = readings[-1].boot_ns - round((readings[-1].at - incident.started_at) * SECOND_NS)
     number = sum(reading.boot_ns < fault_ns for reading in readings)
     after = readings[number : number + 1]
     enough = [index for index in range(number) if readings[index].boot_ns <= fault_ns - MIN_PROBED_NS]
@@ -405,10 +402,10 @@ def _counts(readings: Sequence[WorkReading], fault_ns: int, *, core_dumps: bool)
     pairs = pairwise((*before, *after))
     if not before or any(new.seconds * SECOND_NS < MIN_COVERAGE * (new.boot_ns - old.boot_ns) for old, new in pairs):
         return None
-    healthy = before[:1] if core_dumps else before
+    healthy = before[:1] if incident.core_dumps else before
     return _Counts(
         fault_ns=fault_ns,
-        core_dumps=core_dumps,
+        core_dumps=incident.core_dumps,
         probed=frozenset(before[0].watched).intersection(*(reading.watched for reading in before[:-1])),
         probed_before=frozenset(before[-1].watched),
         before={work.pid: work for work in before[-1].processes},
@@ -440,34 +437,30 @@ def _work_of(counts: _Counts, process: ProcessReading, *, one_context: bool, ali
     complete = last.initialized_ns > 0 or (one_context and synced is not None and synced.synced_ns > 0)
     if not complete and (pid not in counts.probed or (alive and pid not in counts.probed_before)):
         return None
-    if after is not None or last.failed_ns:
-        result = _work_by_reading_after(counts, last)
-        return result if complete or result is None or result.in_flight else None
-    # A client that has exited may have launched since this reading, but it cannot have synchronised.
-    return _result(last, fault_ns, in_flight=True) if last.open_ns and counts.before_is_recent else None
-
-
-def _work_by_reading_after(counts: _Counts, after: ProcessWork) -> InFlightWork | None:
-    """Return the result by the first reading after the fault; None if it is unknown.
-
-    The fault may precede even the last reading before its detection, which then is `after`. `healthy` is from before
-    the fault in any case. With core dumps, work completes after the fault: only a client that launched nothing is idle.
-    """
-    fault_ns, healthy = counts.fault_ns, counts.healthy.get(after.pid)
-    if after.open_ns:
-        in_flight = after.open_since_ns <= fault_ns
-        return None if counts.core_dumps and not in_flight else _result(after, fault_ns, in_flight=in_flight)
-    if after.launched_ns > fault_ns:
+    in_flight = _was_in_flight(counts, last, read_after=after is not None)
+    if in_flight is None or not (in_flight or complete):
         return None
-    if (after.failed_ns or counts.core_dumps) and after.launched_ns:
-        # After a failed synchronisation, the client may have closed its context with the open spans.
-        idle = healthy is not None and not healthy.open_ns
-        if healthy is None or not idle or (after.kernels, after.graphs) != (healthy.kernels, healthy.graphs):
-            return None
-    return _result(after, fault_ns, in_flight=False)
+    launched = 0 < last.launched_ns <= fault_ns
+    seconds = (fault_ns - last.launched_ns) / SECOND_NS if launched else None
+    return InFlightWork(pid=pid, in_flight=in_flight, seconds_since_launch=seconds)
 
 
-def _result(work: ProcessWork, fault_ns: int, *, in_flight: bool) -> InFlightWork:
-    launched = 0 < work.launched_ns <= fault_ns
-    seconds = (fault_ns - work.launched_ns) / SECOND_NS if launched else None
-    return InFlightWork(pid=work.pid, in_flight=in_flight, seconds_since_launch=seconds)
+def _was_in_flight(counts: _Counts, last: ProcessWork, *, read_after: bool) -> bool | None:
+    """Return whether a client had work in flight by its last counts; None if they do not show it.
+
+    The fault may precede even the last reading before its detection. `healthy` is from before the fault in any case.
+    With core dumps, work completes after the fault: only a client that launched nothing is idle.
+    """
+    fault_ns, healthy = counts.fault_ns, counts.healthy.get(last.pid)
+    if not read_after and not last.failed_ns:
+        # A client that has exited may have launched since this reading, but it cannot have synchronised.
+        return True if last.open_ns and counts.before_is_recent else None
+    if last.open_ns:
+        return last.open_since_ns <= fault_ns or (None if counts.core_dumps else False)
+    if last.launched_ns > fault_ns:
+        return None
+    # After a failed synchronisation, the client may have closed its context with the open spans.
+    completed = not last.launched_ns or not (last.failed_ns or counts.core_dumps)
+    now = (last.kernels, last.graphs, 0)
+    was_idle = healthy is not None and now == (healthy.kernels, healthy.graphs, healthy.open_ns)
+    return False if completed or was_idle else None

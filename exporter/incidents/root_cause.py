@@ -182,7 +182,7 @@ def rankings(incident: Incident) -> Mapping[int, Ranking]:
 def _rank_with_core_dumps(incident: Incident) -> Mapping[int, Ranking]:
     """Return the ranking by work in flight alone: exits, addresses and the processes in Xids are of no use.
 
-    The work is that at the Xid 13 of the access. Without it, the fault may be later, and its cause have exited long ago.
+    The work is that at the Xid 13 of the access. Without it, the access may be older, and its cause have exited.
     """
     if not any(xid.core_dump and xid.number == EXCEPTION for xid in incident.xids):
         incident = replace(incident, clues=replace(incident.clues, in_flight_work=()))
