@@ -1,6 +1,6 @@
 """Evidence of an incident: affected clients, GPUs and Xids, and the clues to its cause."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count, pairwise
 from typing import NamedTuple
 
@@ -162,20 +162,26 @@ def _sorted(node: Node, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
 
 def _remove_other_users(node: Node, daemon: Daemon, incident: Incident) -> Incident:
     """Remove processes of other users. An ordinary user's daemon may name any PID, but serves only its own user."""
-    found = incident.clues
-    named = {*incident.affected, *found.in_reset, *found.unlisted, *(each.pid for each in found.early_disconnects)}
-    named |= set() if found.named is None else {found.named}
+    clues, address = incident.clues, incident.clues.address
+    named = {*incident.affected, *clues.in_reset, *clues.unlisted, *(each.pid for each in clues.early_disconnects)}
+    named |= set() if clues.named is None else {clues.named}
     others = known_daemons.of_other_users(daemon, named, node.processes)
     if not others:
         return incident
-    return _limit_to_affected(
-        replace(
-            incident,
-            clues=without_processes(incident.clues, others),
-            affected=tuple(pid for pid in incident.affected if pid not in others),
-            client_details={pid: each for pid, each in incident.client_details.items() if pid not in others},
-        )
+    if address is not None:
+        address = replace(address, matches=tuple(match for match in address.matches if match.pid not in others))
+    clues = replace(
+        clues,
+        named=None if clues.named in others else clues.named,
+        in_reset=tuple(pid for pid in clues.in_reset if pid not in others),
+        early_disconnects=tuple(client for client in clues.early_disconnects if client.pid not in others),
+        in_flight_work=tuple(work for work in clues.in_flight_work if work.pid not in others),
+        unlisted=tuple(pid for pid in clues.unlisted if pid not in others),
+        address=address,
     )
+    affected = tuple(pid for pid in incident.affected if pid not in others)
+    client_details = {pid: each for pid, each in incident.client_details.items() if pid not in others}
+    return _limit_to_affected(replace(incident, clues=clues, affected=affected, client_details=client_details))
 
 
 def _client_details(before: Node, node: Node, daemon: Daemon, incident: Incident) -> Mapping[int, ClientDetails]:
@@ -291,22 +297,6 @@ def _unlisted(node: Node, daemon: Daemon, incident: Incident) -> tuple[int, ...]
     known = devices.gpus_of_clients(node, daemon, pids) if gpus else {}
     found = (*incident.clues.unlisted, *(pid for pid in pids if pid not in known or known[pid] & gpus))
     return tuple(pid for pid in dict.fromkeys(found) if pid not in incident.affected)[:MOST_CLIENTS]
-
-
-def without_processes(clues: Clues, pids: Collection[int]) -> Clues:
-    """Return the clues without those about these processes."""
-    address = clues.address
-    if address is not None:
-        address = replace(address, matches=tuple(match for match in address.matches if match.pid not in pids))
-    return replace(
-        clues,
-        named=None if clues.named in pids else clues.named,
-        in_reset=tuple(pid for pid in clues.in_reset if pid not in pids),
-        early_disconnects=tuple(client for client in clues.early_disconnects if client.pid not in pids),
-        in_flight_work=tuple(work for work in clues.in_flight_work if work.pid not in pids),
-        unlisted=tuple(pid for pid in clues.unlisted if pid not in pids),
-        address=address,
-    )
 
 
 def _existed(node: Node, daemon: Daemon, pid: int) -> bool:

@@ -64,7 +64,9 @@ AMONG_AFFECTED = Calibration(135, 135)
 """The client that caused a memory fault was among the affected ones, which share this. It is below 1 because the log
 may lack some of them, or the client may have disconnected unnoticed."""
 
-ONLY_AFFECTED = 0.75  # The only affected client: another client may have caused the fault and disconnected unnoticed.
+ONLY_POSSIBLE = 0.75
+"""At most this for the only affected client, or the only one that may have had work in flight: another client may have
+caused the fault and disconnected unnoticed."""
 
 IDLE_FACTOR = 0.1
 """What a client without work in flight retains of its share. Inferred, not measured: probes may miss some calls."""
@@ -72,9 +74,6 @@ IDLE_FACTOR = 0.1
 ONLY_IN_FLIGHT = Calibration(26, 26)
 """The client that caused a fault had work in flight, and clients without work were found idle (H200, 580.159.04). So
 the only client with work in flight is the cause, if all others were idle."""
-
-ONLY_POSSIBLE = 0.75
-"""At most this for the only client that may have had work in flight. Inferred, for the reason of `ONLY_AFFECTED`."""
 
 ADDRESS_INSIDE = Calibration(128, 128)
 ADDRESS_NEAR = Calibration(60, 61)
@@ -286,8 +285,7 @@ def _rank_affected(incident: Incident, total: float, excluded: Collection[int]) 
     share = (total - len(idle) * equal * IDLE_FACTOR) / busy
     ranked: dict[int, Ranking] = {}
     for pid in pids:
-        highest = ONLY_POSSIBLE if idle else ONLY_AFFECTED
-        indications = list(_indications(incident, pid, work.get(pid)))
+        highest, indications = ONLY_POSSIBLE, list(_indications(incident, pid, work.get(pid)))
         if idle and busy == 1 and pid not in idle:
             indications.append(Reason(ReasonCode.ONLY_WORK_IN_FLIGHT))
             highest = ONLY_IN_FLIGHT.confidence if pid in work else ONLY_POSSIBLE
