@@ -291,9 +291,9 @@ def _unlisted(node: Node, daemon: Daemon, incident: Incident) -> tuple[int, ...]
     if not incident.core_dumps:
         return ()
     earliest, gpus = incident.started_at - EARLY_DISCONNECT_SECONDS, {*incident.gpus}
-    here = (each for each in daemon.clients.values() if each.connected_at <= incident.detected_at)
-    gone = (each for each in daemon.connections.disconnects.values() if each.at >= earliest and not each.terminated)
-    pids = [each.pid for each in chain(here, gone) if each.server == incident.server]
+    here = ((each.pid, each.server) for each in daemon.clients.values() if each.connected_at <= incident.detected_at)
+    left = (each for each in daemon.connections.disconnects.values() if each.at >= earliest and not each.terminated)
+    pids = [pid for pid, server in (*here, *((each.pid, each.server) for each in left)) if server == incident.server]
     known = devices.gpus_of_clients(node, daemon, pids) if gpus else {}
     found = (*incident.clues.unlisted, *(pid for pid in pids if pid not in known or known[pid] & gpus))
     return tuple(pid for pid in dict.fromkeys(found) if pid not in incident.affected)[:MOST_CLIENTS]
@@ -361,7 +361,9 @@ def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InF
     """Return what is known of each affected client. What was known before stays if nothing newer is known."""
     dumps, counts = incident.core_dumps, _counts(node.launch_history.readings, incident)
     known = {work.pid: work for work in incident.clues.in_flight_work if work.pid in incident.affected and not dumps}
-    for process, alive in () if counts is None else _affected_processes(node, incident, counts.fault_ns):
+    if counts is None:
+        return tuple(known.values())
+    for process, alive in _affected_processes(node, incident, counts.fault_ns):
         client = last_known(daemon, process.pid)
         one_context = len(devices.usable_gpus(node)) == 1 and (client is None or len(client.contexts) <= 1)
         work = _work_of(counts, process, one_context=one_context, alive=alive)

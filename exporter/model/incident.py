@@ -366,7 +366,7 @@ class Incident:
     def core_dumps(self) -> bool:
         """Whether a client had GPU core dumps on, by the kernel log.
 
-        If that has no Xid: NVML reports Xids 31 and 43 of no other fault (R580), or the environment of a client says so.
+        If that has no Xid: by Xids 31 and 43, which NVML reports of no other fault (R580), or by an environment.
         """
         if any(xid.core_dump or xid.kernel_seconds is not None for xid in self.xids):
             return any(xid.core_dump for xid in self.xids)

@@ -115,7 +115,7 @@ class ReasonCode(StrEnum):
         auto(),
         "GPU core dumps were on: calls of the cause may have succeeded, so an error is no sign of the cause",
     )
-    CORE_DUMPS_ON = auto(), "the environment of {pids} turns on GPU core dumps"
+    CORE_DUMPS_ON = auto(), "they are on in the environment of {pids}[ and of {count:client} more]"
     CORE_DUMPS_UNKNOWN = auto(), "the environment of {count} clients is not known"
     LOG_UNRELIABLE = auto(), "the log contradicts other sources or lacks lines: a user may have forged it"
 

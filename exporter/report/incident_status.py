@@ -167,8 +167,8 @@ def _core_dumps(incident: Incident) -> Iterable[Reason]:
     known = {pid: each.core_dumps for pid, each in incident.client_details.items()}
     if incident.core_dumps:
         yield Reason(ReasonCode.WITH_CORE_DUMPS)
-        if on := tuple(pid for pid in known if known[pid])[:MOST_LEADERS]:
-            yield Reason(ReasonCode.CORE_DUMPS_ON, pids=on)
+        if on := tuple(pid for pid in known if known[pid]):
+            yield Reason(ReasonCode.CORE_DUMPS_ON, pids=on[:MOST_LEADERS], count=len(on[MOST_LEADERS:]) or None)
         if unknown := sum(each is None for each in known.values()):
             yield Reason(ReasonCode.CORE_DUMPS_UNKNOWN, count=unknown)
 

@@ -411,7 +411,12 @@ class TestText:
         assert "memory fault with GPU core dumps" in brief(status)
         text = text_of(details(status))
         assert "calls of the cause may have succeeded" in text
-        assert f"the environment of PID {IN_XID} turns on GPU core dumps" in text
+        assert f"they are on in the environment of PID {IN_XID}\n" in text
+
+    def test_the_number_of_all_clients_with_core_dumps_is_stated(self) -> None:
+        assert "they are on in the environment of PIDs 1779, 1781, 1780 and of 1 client more" in text_of(
+            details(incident_status(incident_of(dumps_on(CULPRIT, *NEIGHBOURS)), AT))
+        )
 
     def test_unknown_environment_is_stated(self) -> None:
         lost = incident_of()
