@@ -169,7 +169,7 @@ def rankings(incident: Incident) -> Mapping[int, Ranking]:
     fetch_failed = _is_fetch_failure(incident)
     if exits and (fetch_failed or all(xid.access is None for xid in incident.xids)):
         confidences = _exit_confidences(exits, fetch_failed=fetch_failed)
-        remaining = 1 - sum(confidences.values())
+        remaining = (1 if fetch_failed else AMONG_AFFECTED.confidence) - sum(confidences.values())
         ranked = {
             pid: Ranking(confidences[pid], tuple(_exit_indications(each, len(exits), fetch_failed=fetch_failed)))
             for pid, each in exits.items()

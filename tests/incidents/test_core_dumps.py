@@ -358,6 +358,14 @@ class TestWithoutTheKernelLog:
             assert max(confidences(found).values()) < 0.5
             assert not incident_status(found, AT).leading
 
+    def test_a_client_that_exited_at_the_right_time_leaves_less_than_half_to_others(self) -> None:
+        """Nothing shows the core dumps, and no Xid is known."""
+        clues = Clues(early_disconnects=(EarlyDisconnect(pid=700, seconds_before=0.13, wait_status=0),))
+        known = {pid: ClientDetails(pid=pid, client=str(pid)) for pid in (600, 700)}
+        fault = open_incident(at=AT, affected=(600,), affected_confirmed=True, client_details=known, clues=clues)
+        assert not fault.core_dumps
+        assert confidences(rank_suspects(fault)) == {700: 0.5, 600: 0.47}
+
     def test_ordinary_xids_of_the_kernel_log_show_no_core_dumps(self) -> None:
         """The driver words its Xid 31 in another way, and another client's channel is reset."""
         on = {600: ClientDetails(pid=600, client="600", core_dumps=True)}
