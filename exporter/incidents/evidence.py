@@ -290,10 +290,11 @@ def _unlisted(node: Node, daemon: Daemon, incident: Incident) -> tuple[int, ...]
     """
     if not incident.core_dumps:
         return ()
-    earliest, gpus = incident.started_at - EARLY_DISCONNECT_SECONDS, {*incident.gpus}
-    here = ((each.pid, each.server) for each in daemon.clients.values() if each.connected_at <= incident.detected_at)
-    left = (each for each in daemon.connections.disconnects.values() if each.at >= earliest and not each.terminated)
-    pids = [pid for pid, server in (*here, *((each.pid, each.server) for each in left)) if server == incident.server]
+    earliest, server, gpus = incident.started_at - EARLY_DISCONNECT_SECONDS, incident.server, {*incident.gpus}
+    gone = (each for each in daemon.connections.disconnects.values() if each.at >= earliest and not each.terminated)
+    here = (each for each in daemon.clients.values() if each.connected_at <= incident.detected_at)
+    pids = [each.pid for each in here if each.server == server]
+    pids += [each.pid for each in gone if each.server == server]
     known = devices.gpus_of_clients(node, daemon, pids) if gpus else {}
     found = (*incident.clues.unlisted, *(pid for pid in pids if pid not in known or known[pid] & gpus))
     return tuple(pid for pid in dict.fromkeys(found) if pid not in incident.affected)[:MOST_CLIENTS]

@@ -130,7 +130,7 @@ def rank_suspects(incident: Incident) -> Incident:
 def _doubted(ranked: Mapping[int, Ranking], *reasons: Reason) -> Mapping[int, Ranking]:
     """Return the ranking with no client as the likely cause, for these reasons."""
     doubted = {pid: each for pid, each in ranked.items() if each.confidence > MAX_IF_DOUBTED}
-    return {**ranked, **{pid: Ranking(MAX_IF_DOUBTED, (*each[1], *reasons)) for pid, each in doubted.items()}}
+    return {**ranked, **{pid: Ranking(MAX_IF_DOUBTED, (*each.indications, *reasons)) for pid, each in doubted.items()}}
 
 
 def _kind(incident: Incident) -> FaultKind:
