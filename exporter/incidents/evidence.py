@@ -1,6 +1,6 @@
 """Evidence of an incident: affected clients, GPUs and Xids, and the clues to its cause."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count, pairwise
 from typing import NamedTuple
 
@@ -162,20 +162,26 @@ def _sorted(node: Node, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
 
 def _remove_other_users(node: Node, daemon: Daemon, incident: Incident) -> Incident:
     """Remove processes of other users. An ordinary user's daemon may name any PID, but serves only its own user."""
-    found = incident.clues
-    named = {*incident.affected, *found.in_reset, *found.unlisted, *(each.pid for each in found.early_disconnects)}
-    named |= set() if found.named is None else {found.named}
+    clues, address = incident.clues, incident.clues.address
+    named = {*incident.affected, *clues.in_reset, *clues.unlisted, *(each.pid for each in clues.early_disconnects)}
+    named |= set() if clues.named is None else {clues.named}
     others = known_daemons.of_other_users(daemon, named, node.processes)
     if not others:
         return incident
-    return _limit_to_affected(
-        replace(
-            incident,
-            clues=without_processes(incident.clues, others),
-            affected=tuple(pid for pid in incident.affected if pid not in others),
-            client_details={pid: each for pid, each in incident.client_details.items() if pid not in others},
-        )
+    if address is not None:
+        address = replace(address, matches=tuple(match for match in address.matches if match.pid not in others))
+    clues = replace(
+        clues,
+        named=None if clues.named in others else clues.named,
+        in_reset=tuple(pid for pid in clues.in_reset if pid not in others),
+        early_disconnects=tuple(client for client in clues.early_disconnects if client.pid not in others),
+        in_flight_work=tuple(work for work in clues.in_flight_work if work.pid not in others),
+        unlisted=tuple(pid for pid in clues.unlisted if pid not in others),
+        address=address,
     )
+    affected = tuple(pid for pid in incident.affected if pid not in others)
+    client_details = {pid: each for pid, each in incident.client_details.items() if pid not in others}
+    return _limit_to_affected(replace(incident, clues=clues, affected=affected, client_details=client_details))
 
 
 def _client_details(before: Node, node: Node, daemon: Daemon, incident: Incident) -> Mapping[int, ClientDetails]:
@@ -294,22 +300,6 @@ def _unlisted(node: Node, daemon: Daemon, incident: Incident) -> tuple[int, ...]
     return tuple(pid for pid in dict.fromkeys(found) if pid not in incident.affected)[:MOST_CLIENTS]
 
 
-def without_processes(clues: Clues, pids: Collection[int]) -> Clues:
-    """Return the clues without those about these processes."""
-    address = clues.address
-    if address is not None:
-        address = replace(address, matches=tuple(match for match in address.matches if match.pid not in pids))
-    return replace(
-        clues,
-        named=None if clues.named in pids else clues.named,
-        in_reset=tuple(pid for pid in clues.in_reset if pid not in pids),
-        early_disconnects=tuple(client for client in clues.early_disconnects if client.pid not in pids),
-        in_flight_work=tuple(work for work in clues.in_flight_work if work.pid not in pids),
-        unlisted=tuple(pid for pid in clues.unlisted if pid not in pids),
-        address=address,
-    )
-
-
 def _existed(node: Node, daemon: Daemon, pid: int) -> bool:
     """Return whether a source other than the log, which any user can write, showed the client or its end."""
     client = last_known(daemon, pid)
@@ -370,15 +360,11 @@ class _Counts(NamedTuple):
 
 def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InFlightWork, ...]:
     """Return what is known of each affected client. What was known before stays if nothing newer is known."""
-    readings, dumps = node.launch_history.readings, incident.core_dumps
+    dumps, counts = incident.core_dumps, _counts(node.launch_history.readings, incident)
     known = {work.pid: work for work in incident.clues.in_flight_work if work.pid in incident.affected and not dumps}
-    if not readings:
-        return tuple(known.values())
-    fault_ns = readings[-1].boot_ns - round((readings[-1].at - incident.started_at) * SECOND_NS)
-    counts = _counts(readings, fault_ns, core_dumps=dumps)
     if counts is None:
         return tuple(known.values())
-    for process, alive in _affected_processes(node, incident, fault_ns):
+    for process, alive in _affected_processes(node, incident, counts.fault_ns):
         client = last_known(daemon, process.pid)
         one_context = len(devices.usable_gpus(node)) == 1 and (client is None or len(client.contexts) <= 1)
         work = _work_of(counts, process, one_context=one_context, alive=alive)
@@ -397,8 +383,11 @@ def _affected_processes(node: Node, incident: Incident, fault_ns: int) -> Iterab
             yield death.process, False
 
 
-def _counts(readings: Sequence[WorkReading], fault_ns: int, *, core_dumps: bool) -> _Counts | None:
+def _counts(readings: Sequence[WorkReading], incident: Incident) -> _Counts | None:
     """Return the counts around a fault, if the probes were attached all the time, and long enough before it."""
+    if not readings:
+        return None
+    fault_ns = readings[-1].boot_ns - round((readings[-1].at - incident.started_at) * SECOND_NS)
     number = sum(reading.boot_ns < fault_ns for reading in readings)
     after = readings[number : number + 1]
     enough = [index for index in range(number) if readings[index].boot_ns <= fault_ns - MIN_PROBED_NS]
@@ -406,10 +395,10 @@ def _counts(readings: Sequence[WorkReading], fault_ns: int, *, core_dumps: bool)
     pairs = pairwise((*before, *after))
     if not before or any(new.seconds * SECOND_NS < MIN_COVERAGE * (new.boot_ns - old.boot_ns) for old, new in pairs):
         return None
-    healthy = before[:1] if core_dumps else before
+    healthy = before[:1] if incident.core_dumps else before
     return _Counts(
         fault_ns=fault_ns,
-        core_dumps=core_dumps,
+        core_dumps=incident.core_dumps,
         probed=frozenset(before[0].watched).intersection(*(reading.watched for reading in before[:-1])),
         probed_before=frozenset(before[-1].watched),
         before={work.pid: work for work in before[-1].processes},
@@ -441,34 +430,30 @@ def _work_of(counts: _Counts, process: ProcessReading, *, one_context: bool, ali
     complete = last.initialized_ns > 0 or (one_context and synced is not None and synced.synced_ns > 0)
     if not complete and (pid not in counts.probed or (alive and pid not in counts.probed_before)):
         return None
-    if after is not None or last.failed_ns:
-        result = _work_by_reading_after(counts, last)
-        return result if complete or result is None or result.in_flight else None
-    # A client that has exited may have launched since this reading, but it cannot have synchronised.
-    return _result(last, fault_ns, in_flight=True) if last.open_ns and counts.before_is_recent else None
-
-
-def _work_by_reading_after(counts: _Counts, after: ProcessWork) -> InFlightWork | None:
-    """Return the result by the first reading after the fault; None if it is unknown.
-
-    The fault may precede even the last reading before its detection, which then is `after`. `healthy` is from before
-    the fault in any case. With core dumps, work completes after the fault: only a client that launched nothing is idle.
-    """
-    fault_ns, healthy = counts.fault_ns, counts.healthy.get(after.pid)
-    if after.open_ns:
-        in_flight = after.open_since_ns <= fault_ns
-        return None if counts.core_dumps and not in_flight else _result(after, fault_ns, in_flight=in_flight)
-    if after.launched_ns > fault_ns:
+    in_flight = _was_in_flight(counts, last, read_after=after is not None)
+    if in_flight is None or not (in_flight or complete):
         return None
-    if (after.failed_ns or counts.core_dumps) and after.launched_ns:
-        # After a failed synchronisation, the client may have closed its context with the open spans.
-        idle = healthy is not None and not healthy.open_ns
-        if healthy is None or not idle or (after.kernels, after.graphs) != (healthy.kernels, healthy.graphs):
-            return None
-    return _result(after, fault_ns, in_flight=False)
+    launched = 0 < last.launched_ns <= fault_ns
+    seconds = (fault_ns - last.launched_ns) / SECOND_NS if launched else None
+    return InFlightWork(pid=pid, in_flight=in_flight, seconds_since_launch=seconds)
 
 
-def _result(work: ProcessWork, fault_ns: int, *, in_flight: bool) -> InFlightWork:
-    launched = 0 < work.launched_ns <= fault_ns
-    seconds = (fault_ns - work.launched_ns) / SECOND_NS if launched else None
-    return InFlightWork(pid=work.pid, in_flight=in_flight, seconds_since_launch=seconds)
+def _was_in_flight(counts: _Counts, last: ProcessWork, *, read_after: bool) -> bool | None:
+    """Return whether a client had work in flight by its last counts; None if they do not show it.
+
+    The fault may precede even the last reading before its detection. `healthy` is from before the fault in any case.
+    With core dumps, work completes after the fault: only a client that launched nothing is idle.
+    """
+    fault_ns, healthy = counts.fault_ns, counts.healthy.get(last.pid)
+    if not read_after and not last.failed_ns:
+        # A client that has exited may have launched since this reading, but it cannot have synchronised.
+        return True if last.open_ns and counts.before_is_recent else None
+    if last.open_ns:
+        return last.open_since_ns <= fault_ns or (None if counts.core_dumps else False)
+    if last.launched_ns > fault_ns:
+        return None
+    # After a failed synchronisation, the client may have closed its context with the open spans.
+    completed = not last.launched_ns or not (last.failed_ns or counts.core_dumps)
+    now = (last.kernels, last.graphs, 0)
+    was_idle = healthy is not None and now == (healthy.kernels, healthy.graphs, healthy.open_ns)
+    return False if completed or was_idle else None

@@ -251,12 +251,6 @@ def wanted(node: Node) -> Mapping[int, AddressWant]:
 
     A client that has just disconnected, as after a fault, is still wanted while its process runs.
     """
-
-    def may_use(gpu: str | None, pid: int) -> bool:
-        """Return whether a client uses the GPU, or did so until now, or may use it because the list has no client."""
-        shown = node.gpus.get(gpu or "")
-        return shown is None or not shown.mps_since or pid in shown.mps_since or pid in shown.mps_left
-
     faults = [(xid.at, xid.gpu) for xid in node.xids.recent if xid.access is not None]
     memory: dict[int, list[int]] = {}
     for gpu in node.gpus.values():
@@ -267,7 +261,7 @@ def wanted(node: Node) -> Mapping[int, AddressWant]:
         process = node.processes.get(pid)
         if process is None or pid in found or len(found) >= MOST_CLIENTS_READ:
             continue
-        fault_at = max((at for at, gpu in faults if may_use(gpu, pid)), default=0.0)
+        fault_at = max((at for at, gpu in faults if not _is_elsewhere(node, gpu, pid)), default=0.0)
         found[pid] = AddressWant(start_ticks=process.start_ticks, memory=tuple(memory.get(pid, ())), fault_at=fault_at)
     return found
 

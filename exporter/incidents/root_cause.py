@@ -19,7 +19,7 @@ from exporter.model.incident import (
 )
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
-from exporter.parse.kernel_log import ILLEGAL_ADDRESS, XIDS, exonerates
+from exporter.parse.kernel_log import EXCEPTION, ILLEGAL_ADDRESS, XIDS, exonerates
 
 Z = 1.959964  # The normal distribution's 97.5 % quantile.
 
@@ -64,7 +64,9 @@ AMONG_AFFECTED = Calibration(135, 135)
 """The client that caused a memory fault was among the affected ones, which share this. It is below 1 because the log
 may lack some of them, or the client may have disconnected unnoticed."""
 
-ONLY_AFFECTED = 0.75  # The only affected client: another client may have caused the fault and disconnected unnoticed.
+ONLY_POSSIBLE = 0.75
+"""At most this for the only affected client, or the only one that may have had work in flight: another client may have
+caused the fault and disconnected unnoticed."""
 
 IDLE_FACTOR = 0.1
 """What a client without work in flight retains of its share. Inferred, not measured: probes may miss some calls."""
@@ -72,9 +74,6 @@ IDLE_FACTOR = 0.1
 ONLY_IN_FLIGHT = Calibration(26, 26)
 """The client that caused a fault had work in flight, and clients without work were found idle (H200, 580.159.04). So
 the only client with work in flight is the cause, if all others were idle."""
-
-ONLY_POSSIBLE = 0.75
-"""At most this for the only client that may have had work in flight. Inferred, for the reason of `ONLY_AFFECTED`."""
 
 ADDRESS_INSIDE = Calibration(128, 128)
 ADDRESS_NEAR = Calibration(60, 61)
@@ -84,16 +83,10 @@ MAX_IF_UNREAD = 0.75
 """At most this while the address ranges of another candidate are unknown: if the cause's are, an innocent was named
 in 14 of 223 trials. A client can make its own unreadable, and many exit right after their fault."""
 
-MAX_IF_WEAK = 0.45
-"""At most this by an address that any client may have used (`AddressClue.is_weak`), or that the client's lack of work
-in flight contradicts. From 0.5 on, a client is reported as the likely cause."""
-
-MAX_WITH_CORE_DUMPS = 0.45
-"""At most this if a client had GPU core dumps on, unless all other candidates are known to have been idle. The cause
-may have got success and exited, which leaves only innocents, and no address."""
-
-MAX_IF_LOG_UNRELIABLE = 0.45
-"""At most this while the log may be forged: from 0.5 on, a client is reported as the likely cause."""
+MAX_IF_DOUBTED = 0.45
+"""At most this while the log may be forged, by an address that any client may have used (`AddressClue.is_weak`) or that
+the client's lack of work in flight contradicts, or if the cause may have got success and exited (GPU core dumps). From
+0.5 on, a client is reported as the likely cause."""
 
 HIGHEST_ADDRESS = 1 << 47
 """The upper end of a process' addresses. The kernel of a client that has exited cannot fetch its instructions. A wild
@@ -119,9 +112,7 @@ def rank_suspects(incident: Incident) -> Incident:
         return replace(incident, kind=FaultKind.HARDWARE, suspects=())
     ranked = rankings(incident)
     if incident.clues.log_unreliable:
-        limited = {pid: each for pid, each in ranked.items() if each.confidence > MAX_IF_LOG_UNRELIABLE}
-        for pid, each in limited.items():
-            ranked = {**ranked, pid: Ranking(MAX_IF_LOG_UNRELIABLE, (*each.indications, LOG_UNRELIABLE))}
+        ranked = _doubted(ranked, LOG_UNRELIABLE)
     order = sorted(ranked, key=lambda pid: (-ranked[pid].confidence, -len(ranked[pid].indications), pid))
     suspects = tuple(
         Suspect(
@@ -136,16 +127,20 @@ def rank_suspects(incident: Incident) -> Incident:
     return replace(incident, kind=_kind(incident))
 
 
+def _doubted(ranked: Mapping[int, Ranking], *reasons: Reason) -> Mapping[int, Ranking]:
+    """Return the ranking with no client as the likely cause, for these reasons."""
+    doubted = {pid: each for pid, each in ranked.items() if each.confidence > MAX_IF_DOUBTED}
+    return {**ranked, **{pid: Ranking(MAX_IF_DOUBTED, (*each.indications, *reasons)) for pid, each in doubted.items()}}
+
+
 def _kind(incident: Incident) -> FaultKind:
-    if incident.core_dumps:
-        return FaultKind.MEMORY
-    exits, suspect = _mid_kernel_exits(incident), incident.suspect
+    exits, suspect, dumps = _mid_kernel_exits(incident), incident.suspect, incident.core_dumps
     numbers = {xid.number for xid in incident.xids} & XIDS.keys()
-    if exits and (_is_fetch_failure(incident) or (suspect is not None and suspect.client.pid in exits)):
+    if exits and not dumps and (_is_fetch_failure(incident) or (suspect is not None and suspect.client.pid in exits)):
         return FaultKind.CLIENT_KILLED
-    if incident.clues.named is not None or ILLEGAL_ADDRESS in numbers:
+    if incident.clues.named is not None or ILLEGAL_ADDRESS in numbers or any(xid.core_dump for xid in incident.xids):
         return FaultKind.MEMORY
-    return FaultKind.EXECUTION if incident.affected_confirmed or numbers else FaultKind.UNKNOWN
+    return FaultKind.EXECUTION if not dumps and (incident.affected_confirmed or numbers) else FaultKind.UNKNOWN
 
 
 def _is_fetch_failure(incident: Incident) -> bool:
@@ -174,7 +169,7 @@ def rankings(incident: Incident) -> Mapping[int, Ranking]:
     fetch_failed = _is_fetch_failure(incident)
     if exits and (fetch_failed or all(xid.access is None for xid in incident.xids)):
         confidences = _exit_confidences(exits, fetch_failed=fetch_failed)
-        remaining = 1 - sum(confidences.values())
+        remaining = (1 if fetch_failed else AMONG_AFFECTED.confidence) - sum(confidences.values())
         ranked = {
             pid: Ranking(confidences[pid], tuple(_exit_indications(each, len(exits), fetch_failed=fetch_failed)))
             for pid, each in exits.items()
@@ -184,13 +179,16 @@ def rankings(incident: Incident) -> Mapping[int, Ranking]:
 
 
 def _rank_with_core_dumps(incident: Incident) -> Mapping[int, Ranking]:
-    """Return the ranking by work in flight alone: exits, addresses and the processes in Xids are of no use."""
+    """Return the ranking by work in flight alone: exits, addresses and the processes in Xids are of no use.
+
+    The work is that at the Xid 13 of the access. Without it, the access may be older, and its cause have exited.
+    """
+    if not any(xid.core_dump and xid.number == EXCEPTION for xid in incident.xids):
+        incident = replace(incident, clues=replace(incident.clues, in_flight_work=()))
     ranked = _rank_affected(incident, AMONG_AFFECTED.confidence, ())
     idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
-    others = len(ranked.keys() - idle)
-    if incident.affected_confirmed and idle and others == 1:
-        return ranked
-    return {pid: Ranking(min(each.confidence, MAX_WITH_CORE_DUMPS), each.indications) for pid, each in ranked.items()}
+    others_idle = incident.affected_confirmed and idle and len(ranked.keys() - idle) == 1
+    return ranked if others_idle else _doubted(ranked)
 
 
 def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mapping[int, Ranking]:
@@ -207,7 +205,7 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     together = sum(shares[pid] for pid in group)
     calibration = ADDRESS_INSIDE if best.place is Place.INSIDE else ADDRESS_NEAR
     unread = len({*clue.unread} - {best.pid})
-    highest = MAX_IF_WEAK if clue.is_weak else MAX_IF_UNREAD if unread else calibration.confidence
+    highest = MAX_IF_DOUBTED if clue.is_weak else MAX_IF_UNREAD if unread else calibration.confidence
     total, weight = min(together, highest), sum(ranked[pid].confidence for pid in group)
     idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
     indications = tuple(_address_indications(clue, best, calibration, len(group), unread))
@@ -215,7 +213,7 @@ def _rank_by_address(incident: Incident, ranked: Mapping[int, Ranking]) -> Mappi
     for pid in group:
         own = ranked[pid].confidence
         confidence = total * own / weight
-        confidence = min(confidence, MAX_IF_WEAK) if pid in idle else max(confidence, own)
+        confidence = min(confidence, MAX_IF_DOUBTED) if pid in idle else max(confidence, own)
         found[pid] = Ranking(confidence, (*indications, *ranked[pid].indications))
     remaining = max(0.0, AMONG_AFFECTED.confidence - sum(each.confidence for each in found.values()))
     others = {pid: ranking for pid, ranking in ranked.items() if pid not in found}
@@ -287,8 +285,7 @@ def _rank_affected(incident: Incident, total: float, excluded: Collection[int]) 
     share = (total - len(idle) * equal * IDLE_FACTOR) / busy
     ranked: dict[int, Ranking] = {}
     for pid in pids:
-        highest = ONLY_POSSIBLE if idle else ONLY_AFFECTED
-        indications = list(_indications(incident, pid, work.get(pid)))
+        highest, indications = ONLY_POSSIBLE, list(_indications(incident, pid, work.get(pid)))
         if idle and busy == 1 and pid not in idle:
             indications.append(Reason(ReasonCode.ONLY_WORK_IN_FLIGHT))
             highest = ONLY_IN_FLIGHT.confidence if pid in work else ONLY_POSSIBLE

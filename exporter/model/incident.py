@@ -364,9 +364,14 @@ class Incident:
 
     @property
     def core_dumps(self) -> bool:
-        """Whether a client had GPU core dumps on. Of other faults, NVML does not report these two Xids (R580)."""
-        unread = {xid.number for xid in self.xids if xid.access is None}
-        return any(xid.core_dump for xid in self.xids) or unread >= {31, 43}
+        """Whether a client had GPU core dumps on, by the kernel log.
+
+        If that has no Xid: by Xids 31 and 43, which NVML reports of no other fault (R580), or by an environment.
+        """
+        if any(xid.core_dump or xid.kernel_seconds is not None for xid in self.xids):
+            return any(xid.core_dump for xid in self.xids)
+        on = any(each.core_dumps for each in self.client_details.values())
+        return on or {xid.number for xid in self.xids} >= {31, 43}
 
     def details_of(self, pid: int) -> ClientDetails:
         """Return the details of a client, which are empty if nothing is known."""

@@ -111,8 +111,11 @@ class ReasonCode(StrEnum):
     ONE_OF_ALIKE = auto(), "the address fits {count} clients equally, as after a fork"
     ADDRESS_RANGES_UNREAD = auto(), "the address ranges of {count} clients are not known completely"
     NOT_LISTED_AS_AFFECTED = auto(), "it was connected, and the log does not list it as affected"
-    WITH_CORE_DUMPS = auto(), "GPU core dumps were on: calls of the cause may have succeeded, those of others failed"
-    CORE_DUMPS_ON = auto(), "the environment of {pids} turns on GPU core dumps"
+    WITH_CORE_DUMPS = (
+        auto(),
+        "GPU core dumps were on: calls of the cause may have succeeded, so an error is no sign of the cause",
+    )
+    CORE_DUMPS_ON = auto(), "they are on in the environment of {pids}[ and of {count:client} more]"
     CORE_DUMPS_UNKNOWN = auto(), "the environment of {count} clients is not known"
     LOG_UNRELIABLE = auto(), "the log contradicts other sources or lacks lines: a user may have forged it"
 

@@ -162,10 +162,10 @@ _ACCESS = re.compile(
     r"(?: Fault is of type ([A-Z_]{1,40}?)(?: ACCESS_TYPE_(?:VIRT_|PHYS_)?(READ|WRITE|ATOMIC)[A-Z_]{0,20})?\.?$)?"
 )
 _CORE_DUMP = re.compile(
-    r"Graphics SM Warp Exception on \([^)]{0,60}\): MMU Fault"
-    rf"|Graphics Exception: ESR 0x{_HEX}{{1,8}}=0x{_HEX}{{1,4}}0017 .*"
-    rf"|.*MMU Fault: ENGINE [A-Z0-9_]{{1,32}} (?:GPC[0-9]{{1,3}} )?UNRECOGNIZED_CLIENT faulted @ 0x{_HEX}{{1,8}}_"
-    rf"{_HEX}{{8}}\.(?: Fault is of type UNRECOGNIZED_FAULT.*)?"
+    r".*(?:Graphics SM Warp Exception on \([^)]{0,60}\): MMU Fault"
+    rf"|Graphics Exception: ESR 0x{_HEX}{{1,8}}=0x(?:{_HEX}{{0,4}}00)?17 .*"
+    r"|MMU Fault: ENGINE [A-Z0-9_ ]{1,60} UNRECOGNIZED_CLIENT faulted @ 0x[0-9A-Fa-f_]{9,17}\."
+    r"(?: Fault is of type UNRECOGNIZED_FAULT.*)?)"
 )
 _RECOVERY = re.compile(r"GPU recovery action changed from 0x[0-9a-f]{1,8} \([^)]{0,40}\) to 0x([0-9a-f]{1,8}) \(.*")
 _OOM_KILL = re.compile(
@@ -173,6 +173,7 @@ _OOM_KILL = re.compile(
 )
 _RECORD = re.compile(r"([0-9]{1,10}),[0-9]{1,20},[0-9]{1,20},[^;\n]{0,200};([^\n]*)")
 
+EXCEPTION = 13  # A kernel failed.
 ILLEGAL_ADDRESS = 31  # A memory access failed. Its text has the address.
 RECOVERY_XID = 154  # its text names the recovery action
 LOST_GPU_XID = 79  # the GPU has fallen off the bus

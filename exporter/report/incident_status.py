@@ -29,7 +29,7 @@ from exporter.report.incident_document import (
     SuspectStatus,
     XidStatus,
 )
-from exporter.report.incident_text import client_text
+from exporter.report.incident_text import MOST_NAMED, client_text
 from exporter.report.process_status import Part, filled, reason_status
 from exporter.report.remedy import Address, command_to_end_server, command_to_kill
 from exporter.report.text import duration_text, pid_text, size_text, utc_time, workload_text
@@ -42,9 +42,6 @@ LIKELIHOODS = ((0.8, "very likely"), (0.5, "likely"), (0.2, "possibly"))
 
 MOST_WORKLOAD_BYTES = 6144
 """Size of the affected workloads in a record of the log. Container runtimes split records of more than 16 KiB."""
-
-MOST_LEADERS = 3
-"""If more suspects are equally likely, none is named."""
 
 UNMAPPED = ("FAULT_PDE", "FAULT_PTE")
 """The driver's kinds of faults for an address without memory."""
@@ -167,8 +164,8 @@ def _core_dumps(incident: Incident) -> Iterable[Reason]:
     known = {pid: each.core_dumps for pid, each in incident.client_details.items()}
     if incident.core_dumps:
         yield Reason(ReasonCode.WITH_CORE_DUMPS)
-        if on := tuple(pid for pid in known if known[pid])[:MOST_LEADERS]:
-            yield Reason(ReasonCode.CORE_DUMPS_ON, pids=on)
+        if on := tuple(pid for pid in known if known[pid]):
+            yield Reason(ReasonCode.CORE_DUMPS_ON, pids=on[:MOST_NAMED], count=len(on[MOST_NAMED:]) or None)
         if unknown := sum(each is None for each in known.values()):
             yield Reason(ReasonCode.CORE_DUMPS_UNKNOWN, count=unknown)
 
@@ -201,7 +198,7 @@ def verdict(incident: Incident) -> str:
     if len(leaders) == 1:
         return f"{_likelihood_of(leaders)} {client_text(leaders[0].client)}"
     names = ", ".join(client_text(each.client) for each in leaders)
-    return f"{_likelihood_of(leaders)} one of {names if len(leaders) <= MOST_LEADERS else _common_text(leaders)}"
+    return f"{_likelihood_of(leaders)} one of {names if len(leaders) <= MOST_NAMED else _common_text(leaders)}"
 
 
 def _common_text(suspects: Sequence[Suspect]) -> str | None:
@@ -224,7 +221,7 @@ def leading(incident: Incident) -> Sequence[Suspect]:
     by_chance = len(leaders) / max(1, len(incident.affected))
     all_equal = len(leaders) == len(suspects) > 1 and together <= by_chance
     least, _ = LIKELIHOODS[-1]
-    too_many = len(leaders) > MOST_LEADERS and _common_text(leaders) is None
+    too_many = len(leaders) > MOST_NAMED and _common_text(leaders) is None
     if all_equal or too_many or together < least:
         return ()
     return leaders

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from exporter.model.incident import ClientDetails
 
 MOST_NAMED = 3
-"""If more suspects are equally likely, the table names their workload."""
+"""If more suspects are equally likely, only the workload that all of them belong to is named."""
 
 MOST_LISTED = 16
 """At most so many clients, Xids or GPUs are listed; the others are counted."""

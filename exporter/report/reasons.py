@@ -97,7 +97,7 @@ def _shown(name: str, form: str, value: Any) -> str:
             return size_text(value)
         case _, "ms":
             return f"{round(value * 1000)} ms"
-        case _, "restart":
+        case _, "restart" | "client":
             return counted(value, form)
         case _, "remedy":
             suspended, hangs = ReasonCode.SERVER_MUST_CONTINUE.text, ReasonCode.SERVER_MUST_END.text

@@ -205,16 +205,8 @@ def _complete(xids: Xids, first: XidReport, second: XidReport) -> Xids:
     key = (first.at, first.number, first.gpu, first.bus_id)
     for index, each in enumerate(xids.recent):
         if (each.at, each.number, each.gpu, each.bus_id) == key:
-            complete = replace(
-                each,
-                gpu=each.gpu or second.gpu,
-                bus_id=each.bus_id or second.bus_id,
-                pid=second.pid if each.pid is None else each.pid,
-                name=second.name if each.name is None else each.name,
-                access=each.access or second.access,
-                core_dump=each.core_dump or second.core_dump,
-                kernel_seconds=second.kernel_seconds if each.kernel_seconds is None else each.kernel_seconds,
-            )
+            parts = (part.name for part in fields(IncidentXid))
+            complete = IncidentXid(**{part: getattr(each, part) or getattr(second, part) for part in parts})
             return replace(xids, recent=(*xids.recent[:index], complete, *xids.recent[index + 1 :]))
     return xids
 

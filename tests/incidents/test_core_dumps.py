@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from exporter.incidents.root_cause import rank_suspects
+from exporter.model.event import EventName
 from exporter.model.incident import (
     ClientDetails,
     Clues,
@@ -254,11 +255,16 @@ class TestPartsOfTheSignature:
         ("text", "found"),
         [
             ("Graphics SM Warp Exception on (GPC 3, TPC 7, SM 0): MMU Fault", True),
+            # Other drivers may name a process here too, and a name may have a comma.
+            ("b, Graphics SM Warp Exception on (GPC 3, TPC 7, SM 0): MMU Fault", True),
             ("Graphics SM Warp Exception on (GPC 3, TPC 7, SM 0): Misaligned Address", False),
             ("Graphics Exception: ESR 0x53c730=0x8000017 0x53c734=0x0 0x53c728=0x1f81fb60 0x53c72c=0x1174", True),
+            ("Graphics Exception: ESR 0x53c730=0x17 0x53c734=0x0 0x53c728=0x1f81fb60 0x53c72c=0x1174", True),
+            ("Graphics Exception: ESR 0x53c730=0x117 0x53c734=0x0 0x53c728=0x1f81fb60 0x53c72c=0x1174", False),
             ("Graphics Exception: ESR 0x519730=0x503000f 0x519734=0x0 0x519728=0x1f81fb60 0x51972c=0x1174", False),
             (f"{NOT_SEEN} 0x1827fc_0003f801. Fault is of type UNRECOGNIZED_FAULT UNRECOGNIZED_ACCESS_TYPE", True),
             (f"{NOT_SEEN} 0x1827fc_0003f801.", True),
+            (f"{NOT_SEEN.replace('GPC3', 'HUB')} 0x1827fc0003f801. Fault is of type UNRECOGNIZED_FAULT", True),
             (f"{NOT_SEEN} 0x7f00_00001000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE", False),
             ("MMU Fault: ENGINE GRAPHICS GPC3 GPCCLIENT_T1_14 faulted @ 0x7f00_00001000. Fault is of type X", False),
             ("channel 0x0000000a", False),
@@ -291,6 +297,11 @@ class TestIdleNeighbours:
     def test_busy_innocent_beside_idle_ones_is_not_named(self, change: Change) -> None:
         """The cause has exited, or is not listed."""
         assert_no_innocent_is_named(incident_of(neighbours_idle(*NEIGHBOURS[1:]), change))
+
+    def test_without_the_first_sign_work_in_flight_is_no_evidence(self) -> None:
+        """The server handles the fault seconds after the access. The cause has exited long before."""
+        late = kernel_records(SERVER_XID, LATE)
+        assert_no_innocent_is_named(incident_of(without_clients(CULPRIT), neighbours_idle(*NEIGHBOURS[1:]), late))
 
     def test_unconfirmed_clients_exonerate_nobody(self) -> None:
         """Without the log, the cause may be unknown."""
@@ -333,6 +344,60 @@ class TestOtherEvidence:
         assert max(rank((600,), Clues(in_flight_work=(busy,), unlisted=(601,))).values()) < 0.5
 
 
+class TestWithoutTheKernelLog:
+    """NVML has the numbers of Xids only. Without them, the environment of a client is all that shows the core dumps."""
+
+    @pytest.mark.parametrize("nvml", [(), (31,), (43,)])
+    @pytest.mark.parametrize("enabled", [CULPRIT, IN_XID])
+    def test_an_environment_is_enough(self, enabled: int, nvml: Collection[int]) -> None:
+        lost = without(lambda line: line["source"] == "nvml_event" and line["xid"] not in nvml)
+        for removed in REMOVED:
+            found = incident_of(without_clients(*removed), kernel_records(), lost, dumps_on(enabled))
+            assert found.core_dumps
+            assert found.kind is (FaultKind.MEMORY if 31 in nvml else FaultKind.UNKNOWN)
+            assert max(confidences(found).values()) < 0.5
+            assert not incident_status(found, AT).leading
+
+    def test_a_client_that_exited_at_the_right_time_leaves_less_than_half_to_others(self) -> None:
+        """Nothing shows the core dumps, and no Xid is known."""
+        clues = Clues(early_disconnects=(EarlyDisconnect(pid=700, seconds_before=0.13, wait_status=0),))
+        known = {pid: ClientDetails(pid=pid, client=str(pid)) for pid in (600, 700)}
+        fault = open_incident(at=AT, affected=(600,), affected_confirmed=True, client_details=known, clues=clues)
+        assert not fault.core_dumps
+        assert confidences(rank_suspects(fault)) == {700: 0.5, 600: 0.47}
+
+    def test_ordinary_xids_of_the_kernel_log_show_no_core_dumps(self) -> None:
+        """The driver words its Xid 31 in another way, and another client's channel is reset."""
+        on = {600: ClientDetails(pid=600, client="600", core_dumps=True)}
+        xids = tuple(IncidentXid(at=AT, number=number, gpu=GPU) for number in (31, 43))
+        assert open_incident(at=AT, xids=xids).core_dumps
+        read = tuple(replace(each, kernel_seconds=1.0) for each in xids)
+        assert not open_incident(at=AT, xids=read, client_details=on).core_dumps
+
+
+class TestTrials:
+    """Trials of a node in which the call of the cause succeeded, and the fault came late or never."""
+
+    def test_access_without_a_fault_of_the_server_is_no_incident(self) -> None:
+        """The clients went on without an error until they were asked to leave."""
+        recorded = Recorded(FOLDER / "no_fault.jsonl.gz")
+        assert not recorded.replayed.node.incidents
+        xids = [each for each in recorded.replayed.events if each.event is EventName.GPU_XID]
+        assert [(each.xid, each.pid) for each in xids] == [(13, None), (13, None), (31, None)]
+
+    @pytest.mark.parametrize(
+        ("name", "xids"), [("all_leave_before_fault", {13, 31, 43}), ("culprit_leaves_before_fault", {13, 31})]
+    )
+    def test_clients_that_left_before_the_fault_are_suspects_too(self, name: str, xids: Collection[int]) -> None:
+        recorded = Recorded(FOLDER / f"{name}.jsonl.gz")
+        (incident,) = recorded.replayed.node.incidents.values()
+        assert incident.core_dumps
+        assert {xid.number for xid in incident.xids} == xids
+        assert set(incident.affected) == set(recorded.truth["victims"])
+        assert confidences(incident) == dict.fromkeys(map(int, recorded.truth["exit_codes"]), 0.24)
+        assert not incident_status(incident, AT).leading
+
+
 class TestOrdinaryFaults:
     """Core dumps in the cause alone, or in none: the kernel log has the address."""
 
@@ -354,7 +419,12 @@ class TestText:
         assert "memory fault with GPU core dumps" in brief(status)
         text = text_of(details(status))
         assert "calls of the cause may have succeeded" in text
-        assert f"the environment of PID {IN_XID} turns on GPU core dumps" in text
+        assert f"they are on in the environment of PID {IN_XID}\n" in text
+
+    def test_the_number_of_all_clients_with_core_dumps_is_stated(self) -> None:
+        assert "they are on in the environment of PIDs 1779, 1781, 1780 and of 1 client more" in text_of(
+            details(incident_status(incident_of(dumps_on(CULPRIT, *NEIGHBOURS)), AT))
+        )
 
     def test_unknown_environment_is_stated(self) -> None:
         lost = incident_of()

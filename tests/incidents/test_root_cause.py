@@ -175,7 +175,7 @@ class TestUnknown:
     def test_only_affected_client_is_likely(self) -> None:
         """The cause may be a client whose disconnect was not observed."""
         incident = fault(A)
-        assert confidences(incident) == {A: root_cause.ONLY_AFFECTED}
+        assert confidences(incident) == {A: root_cause.ONLY_POSSIBLE}
         assert {each.code for each in incident.suspects[0].indications} <= {
             ReasonCode.ONLY_AFFECTED_CLIENT,
             ReasonCode.NAMED_BY_LOG,

@@ -40,6 +40,10 @@ def test_after_a_fault_the_clients_of_its_gpu_are_wanted_again() -> None:
     assert {want.fault_at for want in fault_address.wanted(elsewhere).values()} == {0}
     assert {want.fault_at for want in fault_address.wanted(with_fault(None)).values()} == {AT + 3}
     assert fault_address.last_fault_at(UP) == 0
+    # A client that NVML does not list yet is a candidate too.
+    listed = replace(fault.gpus[GPU], mps_since={A: AT, B: AT}, mps_left={})
+    unlisted = replace(fault, gpus={**fault.gpus, GPU: listed})
+    assert fault_address.wanted(unlisted)[C].fault_at == AT + 3
 
 
 def test_equal_readings_count_as_one_and_the_last_different_ones_are_remembered() -> None:
