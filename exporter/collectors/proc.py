@@ -375,7 +375,7 @@ class Proc:
 
     def _link(self, pid: int, name: str) -> str | None:
         try:
-            return _encodable(str((self._root / str(pid) / name).readlink()))
+            return _encodable(os.readlink(f"{self._root}/{pid}/{name}"))
         except OSError:
             return None
 

@@ -146,11 +146,15 @@ class UnitState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to collect: states of processes, and session holders and control sockets of daemons."""
+    """What to collect: states of processes, session holders and control sockets of daemons, and what holds connections.
+
+    `exited` has the clients of each daemon that may have exited, with the last reading of each. It is no news.
+    """
 
     states: frozenset[int] = frozenset()
     holders: frozenset[str] = frozenset()
     sockets: frozenset[str] = frozenset()
+    exited: Mapping[str, Mapping[int, "ProcessReading | None"]] = field(default_factory=dict, compare=False)
 
 
 DaemonName = str

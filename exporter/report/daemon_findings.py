@@ -38,7 +38,6 @@ from exporter.report.remedy import (
     commands_to_signal,
     commands_to_start,
     control_command,
-    count_ended,
     gpu_text,
     is_living,
     known,
@@ -104,8 +103,8 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
     blockers = tuple(incident.blockers)
     daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
     text = DaemonProblem.SERVER_FAULT.definition.remedy
-    kills = {pid: command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_GROUPED]}
-    steps = [ManualStep(text=text, commands=known(*kills.values()), ends=count_ended(node, kills))] if blockers else []
+    kills = known(*(command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_GROUPED]))
+    steps = [ManualStep(text=text, commands=kills, ends=len(kills))] if blockers else []
     if incident.stuck:
         server = None if daemon is None else daemon.servers.get(incident.server)
         left = None if daemon is None or server is None else len(clients_of(daemon, server))

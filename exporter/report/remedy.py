@@ -154,13 +154,6 @@ def _signal(name: str, pids: tuple[int, ...]) -> str | None:
     return f"kill -{name} {' '.join(map(str, pids))}" if pids else None
 
 
-def count_ended(node: Node, kills: Mapping[int, str | None]) -> int:
-    """Return how many clients end with the commands for some of them: also those with no other holder."""
-    ended = {each for pid, command in kills.items() if command for each in pids_to_end(node, pid)}
-    needed = (pids_to_end(node, pid) for daemon in node.daemons.values() for pid in daemon.clients)
-    return sum(bool(pids) and ended.issuperset(pids) for pids in needed)
-
-
 _RERUN = {
     JobManager.SLURM: "scontrol requeue",
     JobManager.PBS: "qrerun",
@@ -399,8 +392,8 @@ def commands_to_signal(node: Node, diagnosis: Diagnosis | None) -> tuple[str, ..
 
 
 def known(*commands: str | None) -> tuple[str, ...]:
-    """Return the commands that can be written, each once."""
-    return tuple(dict.fromkeys(command for command in commands if command is not None))
+    """Return the commands that can be written."""
+    return tuple(command for command in commands if command is not None)
 
 
 def _in_container(daemon: Daemon) -> bool:

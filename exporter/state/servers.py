@@ -146,12 +146,12 @@ def listed_after_exit(step: Step, node: Node, reading: GpuReading) -> None:
                 step.daemon = _with_client(step.daemon, replace(client, exited_at=reading.at))
 
 
-def holders_read(step: Step, node: Node, seen: ConnectionHolders) -> None:
-    """Apply which processes hold the connection of a client that has exited."""
-    client, process = step.daemon.clients.get(seen.pid), node.processes.get(seen.pid)
-    if client is not None and (process is None or process.ended):
-        client = replace(client, exited_at=client.exited_at or seen.at, holders=seen.holders)
-        step.daemon = _with_client(step.daemon, client)
+def holders_read(daemon: Daemon, node: Node, seen: ConnectionHolders) -> Daemon:
+    """Return the daemon with what holds the connection of a client that has exited."""
+    client, process = daemon.clients.get(seen.pid), node.processes.get(seen.pid)
+    if client is None or (process is not None and not process.ended):
+        return daemon
+    return _with_client(daemon, replace(client, exited_at=client.exited_at or seen.at, holders=seen.holders))
 
 
 def refuse(step: Step, at: float, server: int, pid: int | None, reason: RefusalReason) -> None:
