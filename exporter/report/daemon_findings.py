@@ -46,7 +46,7 @@ from exporter.report.remedy import (
     recovery_steps,
     step_to_rerun,
 )
-from exporter.report.text import counted, duration_text, failed_starts_text, held_text, mebibytes, pid_text
+from exporter.report.text import counted, duration_text, failed_starts_text, mebibytes, pid_text
 from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
 from exporter.state import servers
 from exporter.state.devices import serves_gpu
@@ -132,10 +132,10 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
 def _affected(incident: Incident, node: Node) -> tuple[str, ...]:
     """Return the affected clients, first those that block recovery."""
     blockers = incident.blockers if incident.open else ()
-    texts = {pid: [client_text(incident.details_of(pid))] for pid in (*blockers, *incident.affected)}
+    texts = {pid: client_text(incident.details_of(pid)) for pid in (*blockers, *incident.affected)}
     for pid in blockers:
-        texts[pid] += [held_text(holders_of(node, pid)), "which blocks recovery"]
-    return tuple(", ".join(filter(None, each)) for each in texts.values())
+        texts[pid] = f"{client_text(incident.details_of(pid), holders_of(node, pid))}, which blocks recovery"
+    return tuple(texts.values())
 
 
 def _of_clients(node: Node, pids: Iterable[int]) -> dict[str, Any]:

@@ -181,8 +181,9 @@ class TestFault:
         assert step["ends"] == 1
         (blocking,) = incident_json(incident, AT + 31, address_of(found, DAEMON))["blocking"]
         assert (blocking["kill_command"], blocking["held_by"]) == ([KILL], [HOLDER])
-        text = f"PID {CLIENT} (train.py of alice), exited, held by PID {HOLDER}, which blocks recovery"
-        assert text in status_table(found)
+        text = f"PID {CLIENT} (train.py of alice, exited, held by PID {HOLDER})"
+        assert f"{text}, which blocks recovery" in status_table(found)
+        assert f"Blocked by {text}, for 20 s so far" in status_table(found)
 
     def test_without_a_known_holder_there_is_no_command(self) -> None:
         found = present(*self.FAULTED, exited(HOLDER, at=AT + 30))
