@@ -15,7 +15,7 @@ import os
 import select
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from exporter.clock import Clock
 from exporter.collectors.daemon_processes import Identities, PidFile, has_bound
@@ -87,8 +87,9 @@ def connection_holders(
     process can receive sockets (SCM_RIGHTS). So a holder has the client's user and cgroup, and is younger. If these are
     unknown, it has a libcuda.
     """
-    began, exited = clock.monotonic(), {pid: each for pid, each in clients.items() if _has_exited(proc, pid, each)}
-    holders = {pid: list[ProcessIdentity]() for pid in exited}
+    ticks = {pid: None if process is None else process.start_ticks for pid, process in clients.items()}
+    exited = {pid: clients[pid] for pid in clients if proc.presence(pid, ticks[pid]) is Presence.ENDED}
+    began, holders = clock.monotonic(), {pid: list[ProcessIdentity]() for pid in exited}
     for pid in proc.pids() if exited else ():
         if clock.monotonic() - began > SEARCH_SECONDS:
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
@@ -110,27 +111,14 @@ def connection_holders(
         yield ConnectionHolders(at=clock.now(), daemon=name, pid=pid, holders=tuple(found) or None)
 
 
-def _has_exited(proc: Proc, pid: int, process: ProcessReading | None) -> bool:
-    return proc.is_unused(pid) if process is None else proc.presence(pid, process.start_ticks) is Presence.ENDED
-
-
 def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSockets | None) -> SessionHolder:
     """Return the process that is connected to a daemon, as far as known. It may have ended, but its UID is known."""
     pid, uid = sockets.peers[0] if sockets is not None and sockets.peers else (0, None)
-    facts = None
+    known: dict[str, Any] = {"uid": uid}
     with contextlib.suppress(OSError):
-        facts = proc.facts(pid)
-    if facts is None or facts.uid is None:
-        return SessionHolder(at=clock.now(), daemon=daemon, uid=uid)
-    return SessionHolder(
-        at=clock.now(),
-        daemon=daemon,
-        pid=pid,
-        start_ticks=facts.start_ticks,
-        started=facts.started,
-        uid=facts.uid,
-        user=facts.user,
-    )
+        if (facts := proc.facts(pid)) is not None:
+            known = {name: getattr(facts, name) for name in ("pid", "start_ticks", "started", "uid", "user")}
+    return SessionHolder(at=clock.now(), daemon=daemon, **known)
 
 
 def connections(proc: Proc, process: ProcessIdentity) -> Iterator[Connection]:

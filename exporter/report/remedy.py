@@ -366,20 +366,20 @@ def commands_to_resume(daemon: str) -> tuple[str, ...]:
     return known(_line(f"cuda-mps-exporter resume {quote(daemon)}"))
 
 
+_SIGNALS = {
+    Condition.SUSPENDED: "CONT",
+    Condition.SERVER_SUSPENDED: "CONT",
+    Condition.HELD: "TERM",
+    Condition.SERVER_UNRESPONSIVE: "KILL",
+}
+
+
 def commands_to_signal(node: Node, diagnosis: Diagnosis | None) -> tuple[str, ...]:
     """Return what continues or ends the process of a diagnosis; empty if nothing helps, or it is not known to run."""
     if diagnosis is None or diagnosis.process is None or not is_living(node, diagnosis.process):
         return ()
-    match diagnosis.condition:
-        case Condition.SUSPENDED | Condition.SERVER_SUSPENDED:
-            signal = "CONT"
-        case Condition.HELD:
-            signal = "TERM"
-        case Condition.SERVER_UNRESPONSIVE:
-            signal = "KILL"
-        case _:
-            return ()
-    return (f"kill -{signal} {diagnosis.process.pid}",)
+    signal = _SIGNALS.get(diagnosis.condition)
+    return known(signal and _signal(signal, (diagnosis.process.pid,)))
 
 
 def known(*commands: str | None) -> tuple[str, ...]:

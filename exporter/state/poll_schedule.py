@@ -275,9 +275,7 @@ def readings_wanted(node: Node) -> Wanted:
         sockets=frozenset(daemon.name for daemon in daemons if processes.is_unanswered(daemon)),
         exited={
             daemon.name: {
-                pid: node.processes.get(pid)
-                for pid, client in daemon.clients.items()
-                if client.exited_at or pid not in node.processes
+                pid: process for pid in daemon.clients if (process := node.processes.get(pid)) is None or process.ended
             }
             for daemon in daemons
         },

@@ -113,6 +113,13 @@ class TestConnected:
         assert CLIENT not in found.daemons[DAEMON].clients
         assert found.processes[CLIENT].user == "mallory"
 
+    def test_another_process_with_the_pid_of_a_client_that_was_never_read_is_not_the_client(self) -> None:
+        lists = (gpu_reading((CLIENT,), at=at) for at in (AT, AT + 3, AT + 20))
+        later = replace(process(ticks=7, at=AT + 21, user="mallory", uid=1003), started=AT + 10)
+        found = present(*at_work(CLIENT), daemon_process(), server_process(), exited(at=AT + 1), *lists, later)
+        assert CLIENT in found.daemons[DAEMON].clients
+        assert CLIENT not in found.processes
+
 
 class TestHolder:
     """The process that holds the connection."""
