@@ -83,9 +83,7 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
             outlook="A slot becomes free when a client exits.",
             steps=(
                 ManualStep(
-                    text="End clients that are idle, or start new work later.",
-                    commands=kills,
-                    ends=len(kills) or None,
+                    text="End clients that are idle, or start new work later.", commands=kills, ends=len(kills) or None
                 ),
             ),
         )
