@@ -82,10 +82,10 @@ def connection_holders(
 ) -> Iterator[ConnectionHolders]:
     """Yield what holds the connection of each client that has exited. Raises OSError, also if it takes too long.
 
-    libcuda gets a client's connection from the daemon, and listens at a socket (measured, R580). A process that the
-    client has forked has both. With the sockets of several clients, it is uncertain whose connection it has. Any other
-    process can receive sockets (SCM_RIGHTS). So a holder has the client's user and cgroup, and is younger. If these are
-    unknown, it has a libcuda.
+    The daemon makes a client's connection (measured, R580; a server could do so too), and the client's libcuda listens
+    at a socket. A process that the client has forked has both. With the sockets of several clients, it is uncertain
+    whose connection it has. Any other process can receive sockets (SCM_RIGHTS). So a holder has the client's user and
+    cgroup, and is younger. If these are unknown, it has a libcuda.
     """
     ticks = {pid: None if process is None else process.start_ticks for pid, process in clients.items()}
     exited = {pid: clients[pid] for pid in clients if proc.presence(pid, ticks[pid]) is Presence.ENDED}
@@ -102,7 +102,8 @@ def connection_holders(
         with contextlib.suppress(OSError):
             sockets = list(connections(proc, holder)) if possible and proc.parent_pid(pid) != daemon.pid else []
             libcuda = {(each.pid, each.uid) for each in sockets if each.listening and each.name.startswith(_LISTENS_AT)}
-            if len(libcuda) == 1 and any(each.pid == daemon.pid for each in sockets if not each.listening):
+            makers = {each.pid for each in sockets if not each.listening}
+            if len(libcuda) == 1 and any(daemon.pid in (maker, proc.parent_pid(maker)) for maker in makers):
                 ((client, uid),) = libcuda
                 is_child = client in possible and real_user(proc.status(pid) or "") == uid
                 if is_child and (exited[client] is not None or proc.mappings(pid, b"/libcuda.so")):

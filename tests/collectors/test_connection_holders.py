@@ -123,6 +123,16 @@ def test_sockets_that_cannot_be_read_name_no_holder(
     assert holders(gone) is None
 
 
+def test_finds_the_child_also_if_a_server_made_the_connection(
+    mps: MpsStandIn, client: ForkingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon is the parent of its servers."""
+    gone, parent_pid = exited(mps, client), Proc.parent_pid
+    parents = {mps.pid: os.getpid()}
+    monkeypatch.setattr(Proc, "parent_pid", lambda self, pid: parents.get(pid) or parent_pid(self, pid))
+    assert holders(replace(gone, daemon=identity(os.getpid()))) == tuple(client.children)
+
+
 def test_a_connection_to_another_daemon_does_not_count(mps: MpsStandIn, client: ForkingClient, tmp_path: Path) -> None:
     gone = exited(mps, client)
     with MpsStandIn(tmp_path / "other") as other:

@@ -138,7 +138,7 @@ class TestHolder:
 
     def test_is_unknown_until_it_is_read_and_if_another_process_has_its_pid(self) -> None:
         for observations in (LISTED, (*LISTED, held()), (*LISTED, held(HOLDER)), (*HELD, process(HOLDER, ticks=1))):
-            assert "train.py (exited, held by an unknown process)" in status_table(present(*observations))
+            assert "train.py (exited, holder unknown)" in status_table(present(*observations))
 
     def test_a_report_about_another_process_is_ignored(self) -> None:
         for report in (held(HOLDER, pid=OTHER), held(HOLDER, pid=OTHER + 1)):
