@@ -40,6 +40,8 @@ from exporter.parse.proc import real_user
 _PIDFD_GETFD = 438  # the number of the system call on all machines that CUDA supports
 _NAMES = (CONTROL_SOCKET, PRIVILEGED_SOCKET)
 _MAX_DESCRIPTORS = 4096
+SEARCH_SECONDS = 2.0  # The most that a search for what holds connections takes. Beside 384 clients it takes 0.3 s.
+MOST_HOLDERS = 64  # How many of a client are named at once. If these have ended, the others are.
 _LISTENS_AT = "\0cuda-uvmfd-"  # how the name of libcuda's socket begins (measured, R580)
 
 
@@ -109,7 +111,7 @@ def connection_holders(
                 if is_child and (exited[client] is not None or proc.mappings(pid, b"/libcuda.so")):
                     holders[client].append(holder)
     for pid, found in holders.items():
-        yield ConnectionHolders(at=clock.now(), daemon=name, pid=pid, holders=tuple(found) or None)
+        yield ConnectionHolders(at=clock.now(), daemon=name, pid=pid, holders=tuple(found[:MOST_HOLDERS]) or None)
 
 
 def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSockets | None) -> SessionHolder:
@@ -176,8 +178,6 @@ SOCKETS_SECONDS = 1.0
 HOLDERS_SECONDS = 2.0
 EXITED_SECONDS = 10.0
 """Least time between two readings."""
-
-SEARCH_SECONDS = 2.0  # The most that a search for what holds connections takes. Beside 384 clients it takes 0.3 s.
 
 REPORT_INTERVAL = 5.0  # how often the collector reports that nothing is new
 

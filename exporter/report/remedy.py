@@ -88,8 +88,7 @@ class Address:
 
     If the directory is in a container, `process` is a PID in its mount namespace. `own_pids` is whether the
     daemon uses this machine's PIDs. With protocol 3, servers have names. `ending` has the running processes whose end
-    disconnects a client, by its id (PID and start time), and `servers` the daemon's servers. No command names another
-    process.
+    disconnects a client, by its id, and `servers` the daemon's servers. No command names another process.
     """
 
     pipe_directory: str
@@ -366,20 +365,20 @@ def commands_to_resume(daemon: str) -> tuple[str, ...]:
     return known(_line(f"cuda-mps-exporter resume {quote(daemon)}"))
 
 
-_SIGNALS = {
-    Condition.SUSPENDED: "CONT",
-    Condition.SERVER_SUSPENDED: "CONT",
-    Condition.HELD: "TERM",
-    Condition.SERVER_UNRESPONSIVE: "KILL",
-}
-
-
 def commands_to_signal(node: Node, diagnosis: Diagnosis | None) -> tuple[str, ...]:
     """Return what continues or ends the process of a diagnosis; empty if nothing helps, or it is not known to run."""
     if diagnosis is None or diagnosis.process is None or not is_living(node, diagnosis.process):
         return ()
-    signal = _SIGNALS.get(diagnosis.condition)
-    return known(signal and _signal(signal, (diagnosis.process.pid,)))
+    match diagnosis.condition:
+        case Condition.SUSPENDED | Condition.SERVER_SUSPENDED:
+            signal = "CONT"
+        case Condition.HELD:
+            signal = "TERM"
+        case Condition.SERVER_UNRESPONSIVE:
+            signal = "KILL"
+        case _:
+            return ()
+    return (f"kill -{signal} {diagnosis.process.pid}",)
 
 
 def known(*commands: str | None) -> tuple[str, ...]:

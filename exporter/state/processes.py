@@ -109,8 +109,8 @@ def shown_at(node: Node, pid: int) -> float | None:
 
 def exited_client(node: Node, pid: int) -> Client | None:
     """Return a client that is connected although its process has exited."""
-    clients = (daemon.clients[pid] for daemon in node.daemons.values() if pid in daemon.clients)
-    return next((client for client in clients if client.exited_at is not None), None)
+    clients = (daemon.clients.get(pid) for daemon in node.daemons.values())
+    return next((client for client in clients if client and client.exited_at), None)
 
 
 def with_exited_clients(node: Node) -> Node:

@@ -1,6 +1,7 @@
 """Which process holds the connection of a client that has exited, with real processes and sockets."""
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors import daemon_directory
 from exporter.collectors.daemon_directory import (
     EXITED_SECONDS,
     SEARCH_SECONDS,
@@ -82,6 +84,20 @@ def test_finds_several_children_also_if_they_execute_another_program(mps: MpsSta
     mps.start()
     with ForkingClient(mps, 2, *options) as client:
         assert holders(exited(mps, client)) == tuple(sorted(client.children))
+
+
+def test_names_a_limited_number_of_holders(mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon_directory, "MOST_HOLDERS", 1)
+    mps.start()
+    with ForkingClient(mps, 2) as client:
+        gone, (first, second) = exited(mps, client), sorted(client.children)
+        assert holders(gone) == (first,)
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: named(gone, second))
+
+
+def named(client: ExitedClient, holder: int) -> None:
+    assert holders(client) == (holder,)
 
 
 def test_a_client_that_runs_has_no_holder(mps: MpsStandIn, client: ForkingClient) -> None:
