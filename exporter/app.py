@@ -265,7 +265,7 @@ class Assembly:
 
     def _request(self, node: Node, pool: CollectorPool) -> None:
         wanted = poll_schedule.readings_wanted(node)
-        self.processes.watch(*poll_schedule.watched(node))
+        self.processes.watch(poll_schedule.processes_wanted(node), wanted.states, poll_schedule.start_ticks(node))
         pool.want(wanted)
         self.pods.watch(unnamed_pods(node))
         if self.pod_labels is not None:
@@ -395,7 +395,7 @@ class OneShot:
         self.collect_each(
             CollectorName.PIPE_DIRECTORY, {name: directory.collect for name, directory in self.directories.items()}
         )
-        processes.watch(*poll_schedule.watched(self.node))
+        processes.watch(poll_schedule.processes_wanted(self.node), wanted.states, poll_schedule.start_ticks(self.node))
         self.collect(CollectorName.PROCESS, processes.collect)
 
     def query_all(self, clients: Sequence[ControlClient], processes: Processes) -> None:

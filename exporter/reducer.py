@@ -150,9 +150,6 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
             return _process_read(node, observation)
         case kinds.ProcessExit():
             return _process_exited(node, observation)
-        case ConnectionHolders():
-            node, events = _for_daemons(node, lambda step: servers.holders_read(step, node, observation))
-            return state_processes.with_exited_clients(node), events
         case kinds.AddressRanges():
             return fault_address.ranges_read(node, observation), ()
         case kinds.PodFound():
@@ -168,14 +165,16 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
         case kinds.UnitState():
             node = replace(node, units={**node.units, observation.unit: observation})
             return _resolve_hangs((node, ()), observation.at)
-        case kinds.ControlSocket() | kinds.SessionHolder():
+        case ConnectionHolders() | kinds.ControlSocket() | kinds.SessionHolder():
             known = node.daemons.get(observation.daemon)
             if known is not None:
                 if isinstance(observation, kinds.ControlSocket):
                     known = state_processes.socket_read(known, observation)
-                else:
+                elif isinstance(observation, kinds.SessionHolder):
                     known = state_processes.session_holder_read(known, observation)
-                node = known_daemons.with_daemon(node, known)
+                else:
+                    known = servers.holders_read(known, node, observation)
+                node = state_processes.with_exited_clients(known_daemons.with_daemon(node, known))
             return _resolve_hangs((node, ()), observation.at)
         case kinds.ActionDone():
             return restart.record_result(node, observation), ()

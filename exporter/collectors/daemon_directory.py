@@ -14,8 +14,8 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from exporter.clock import Clock
 from exporter.collectors.daemon_processes import Identities, PidFile, has_bound
@@ -31,7 +31,7 @@ from exporter.collectors.pipe_dir import (
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.workload_processes import WorkloadProcesses
-from exporter.model.identity import ProcessIdentity, identity_of
+from exporter.model.identity import ConnectionHolders, ProcessIdentity, identity_of
 from exporter.model.observation import ControlSocket, Observation, ProcessReading, SessionHolder, Wanted
 from exporter.parse.proc import real_user
 
@@ -40,6 +40,9 @@ from exporter.parse.proc import real_user
 _PIDFD_GETFD = 438  # the number of the system call on all machines that CUDA supports
 _NAMES = (CONTROL_SOCKET, PRIVILEGED_SOCKET)
 _MAX_DESCRIPTORS = 4096
+SEARCH_SECONDS = 2.0  # The most that a search for what holds connections takes. Beside 384 clients it takes 0.3 s.
+MOST_HOLDERS = 64  # How many of a client are named at once. If these have ended, the others are.
+_LISTENS_AT = "\0cuda-uvmfd-"  # how the name of libcuda's socket begins (measured, R580)
 
 
 class ControlSockets(NamedTuple):
@@ -77,61 +80,48 @@ def read_control_sockets(proc: Proc, daemon: ProcessIdentity | None) -> ControlS
 
 
 def connection_holders(
-    proc: Proc, ends: Collection[ProcessIdentity], clients: Mapping[int, ProcessReading | None]
-) -> Mapping[int, tuple[ProcessIdentity, ...] | None]:
-    """Return what holds the connection of each client that has exited. None: no process that could be read.
+    proc: Proc, clock: Clock, name: str, daemon: ProcessIdentity, clients: Mapping[int, ProcessReading | None]
+) -> Iterator[ConnectionHolders]:
+    """Yield what holds the connection of each client that has exited. Raises OSError, also if it takes too long.
 
-    A client gets its connection to the server from the daemon, and listens at a socket for the file descriptor of UVM
-    (measured, R580). A process that it has forked has both: a connection of one of the `ends`, and a socket at which
-    the client began to listen, by SO_PEERCRED.
+    The daemon makes a client's connection (measured, R580; a server could do so too), and the client's libcuda listens
+    at a socket. A process that the client has forked has both. With the sockets of several clients, it is uncertain
+    whose connection it has. Any other process can receive sockets (SCM_RIGHTS). So a holder has the client's user and
+    cgroup, and is younger. If these are unknown, it has a libcuda.
     """
-    exited = {pid: process for pid, process in clients.items() if _has_exited(proc, pid, process)}
-    users = {None if process is None else process.uid for process in exited.values()}
-    pids, holders = {end.pid for end in ends}, {pid: list[ProcessIdentity]() for pid in exited}
+    ticks = {pid: None if process is None else process.start_ticks for pid, process in clients.items()}
+    exited = {pid: clients[pid] for pid in clients if proc.presence(pid, ticks[pid]) is Presence.ENDED}
+    began, holders = clock.monotonic(), {pid: list[ProcessIdentity]() for pid in exited}
     for pid in proc.pids() if exited else ():
-        if pid in pids or not users & {None, real_user(proc.status(pid) or "")}:
-            continue
-        holder = ProcessIdentity(pid=pid, start_ticks=proc.start_ticks(pid) or 0)
+        if clock.monotonic() - began > SEARCH_SECONDS:
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        holder, cgroup = ProcessIdentity(pid=pid, start_ticks=proc.start_ticks(pid) or 0), proc.text(pid, "cgroup")
+        possible = {
+            client
+            for client, process in exited.items()
+            if process is None or (process.cgroup == cgroup and process.start_ticks <= holder.start_ticks)
+        }
         with contextlib.suppress(OSError):
-            sockets = list(connections(proc, holder))
-            listeners = {each.pid: each.uid for each in sockets if each.listening}
-            if any(each.pid in pids for each in sockets if not each.listening):
-                for client in listeners.keys() & exited.keys():
-                    if _may_descend(proc, holder, exited[client], listeners[client]):
-                        holders[client].append(holder)
-    return {pid: tuple(found) or None for pid, found in holders.items()}
-
-
-def _has_exited(proc: Proc, pid: int, process: ProcessReading | None) -> bool:
-    return proc.is_unused(pid) if process is None else proc.presence(pid, process.start_ticks) is Presence.ENDED
-
-
-def _may_descend(proc: Proc, holder: ProcessIdentity, exited: ProcessReading | None, uid: int) -> bool:
-    """Return whether a process may be a child of an exited one. Any other one can receive sockets (SCM_RIGHTS)."""
-    if real_user(proc.status(holder.pid) or "") != uid:
-        return False
-    if exited is None:
-        return bool(proc.mappings(holder.pid, b"/libcuda.so"))
-    return holder.start_ticks >= exited.start_ticks and proc.text(holder.pid, "cgroup") == exited.cgroup
+            sockets = list(connections(proc, holder)) if possible and proc.parent_pid(pid) != daemon.pid else []
+            libcuda = {(each.pid, each.uid) for each in sockets if each.listening and each.name.startswith(_LISTENS_AT)}
+            makers = {each.pid for each in sockets if not each.listening}
+            if len(libcuda) == 1 and any(daemon.pid in (maker, proc.parent_pid(maker)) for maker in makers):
+                ((client, uid),) = libcuda
+                is_child = client in possible and real_user(proc.status(pid) or "") == uid
+                if is_child and (exited[client] is not None or proc.mappings(pid, b"/libcuda.so")):
+                    holders[client].append(holder)
+    for pid, found in holders.items():
+        yield ConnectionHolders(at=clock.now(), daemon=name, pid=pid, holders=tuple(found[:MOST_HOLDERS]) or None)
 
 
 def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSockets | None) -> SessionHolder:
     """Return the process that is connected to a daemon, as far as known. It may have ended, but its UID is known."""
     pid, uid = sockets.peers[0] if sockets is not None and sockets.peers else (0, None)
-    facts = None
+    known: dict[str, Any] = {"uid": uid}
     with contextlib.suppress(OSError):
-        facts = proc.facts(pid)
-    if facts is None or facts.uid is None:
-        return SessionHolder(at=clock.now(), daemon=daemon, uid=uid)
-    return SessionHolder(
-        at=clock.now(),
-        daemon=daemon,
-        pid=pid,
-        start_ticks=facts.start_ticks,
-        started=facts.started,
-        uid=facts.uid,
-        user=facts.user,
-    )
+        if (facts := proc.facts(pid)) is not None:
+            known = {name: getattr(facts, name) for name in ("pid", "start_ticks", "started", "uid", "user")}
+    return SessionHolder(at=clock.now(), daemon=daemon, **known)
 
 
 def connections(proc: Proc, process: ProcessIdentity) -> Iterator[Connection]:
@@ -146,12 +136,17 @@ def connections(proc: Proc, process: ProcessIdentity) -> Iterator[Connection]:
             copy = libc.syscall(
                 ctypes.c_long(_PIDFD_GETFD), ctypes.c_int(pidfd), ctypes.c_int(number), ctypes.c_uint(0)
             )
-            if copy < 0 and ctypes.get_errno() != errno.EBADF:
+            if copy < 0:
+                if ctypes.get_errno() == errno.EBADF:
+                    continue
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-            if copy >= 0:
-                with socket.socket(fileno=copy) as connection:
-                    if connection.family != socket.AF_UNIX:
-                        continue
+            try:
+                connection = socket.socket(fileno=copy)
+            except OSError:  # It has no name (AF_ALG), or the process has opened a file in its place.
+                os.close(copy)
+                continue
+            with connection:
+                if connection.family == socket.AF_UNIX:
                     name = os.fsdecode(connection.getsockname())
                     listening = bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
                     poll = select.poll()
@@ -181,6 +176,7 @@ MISSING_PERIOD = 0.2
 
 SOCKETS_SECONDS = 1.0
 HOLDERS_SECONDS = 2.0
+EXITED_SECONDS = 10.0
 """Least time between two readings."""
 
 REPORT_INTERVAL = 5.0  # how often the collector reports that nothing is new
@@ -251,6 +247,12 @@ class DaemonDirectory:
             listening = self._listening(location, process)
             if self._is_new("socket", listening):
                 observations.append(ControlSocket(at=self._clock.now(), daemon=location.name, listening=listening))
+        exited = wanted.exited.get(location.name)
+        if self._is_due("exited", EXITED_SECONDS, bool(exited)) and exited and process is not None:
+            with contextlib.suppress(OSError):
+                found = list(connection_holders(self._proc, self._clock, location.name, process, exited))
+                if self._is_new("exited", {each.pid: each.holders for each in found}):
+                    observations += found
         idle = daemon is None or daemon.pid is not None or daemon.same_as is not None
         return Reading(tuple(observations), self._pid_file.problem, idle=idle)
 
@@ -310,8 +312,8 @@ class DirectoryCollector:
 
     def want(self, wanted: Wanted) -> None:
         """Set what is collected."""
-        if wanted != self.directory.wanted:
-            self.directory.wanted = wanted
+        changed, self.directory.wanted = wanted != self.directory.wanted, wanted
+        if changed:
             self.thread.trigger()
 
     def stop(self) -> None:

@@ -254,13 +254,10 @@ class Proc:
 
     def open_files(self, pid: int) -> Iterator[str]:
         """Yield the paths of a process's open files, which it may have chosen. Needs ptrace."""
-        try:
-            with os.scandir(self._root / str(pid) / "fd") as descriptors:
-                for descriptor in itertools.islice(descriptors, _MAX_DESCRIPTORS):
-                    with contextlib.suppress(OSError):
-                        yield _encodable(str(Path(descriptor.path).readlink()))
-        except OSError:
-            return
+        with contextlib.suppress(OSError), os.scandir(self._root / str(pid) / "fd") as descriptors:
+            for descriptor in itertools.islice(descriptors, _MAX_DESCRIPTORS):
+                if (path := self._link(pid, f"fd/{descriptor.name}")) is not None:
+                    yield path
 
     def sockets(self, pid: int, most: int) -> list[int]:
         """Return the descriptors of a process's sockets. Raises OSError, also if there are too many. Needs ptrace."""
@@ -375,7 +372,7 @@ class Proc:
 
     def _link(self, pid: int, name: str) -> str | None:
         try:
-            return _encodable(str((self._root / str(pid) / name).readlink()))
+            return _encodable(os.readlink(f"{self._root}/{pid}/{name}"))
         except OSError:
             return None
 

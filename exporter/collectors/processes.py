@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from exporter.clock import Clock
-from exporter.collectors.daemon_directory import connection_holders
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import Reading
 from exporter.collectors.workload_processes import MAX_DIRECTORIES, SEARCH_SECONDS, WorkloadProcesses
 from exporter.model import observation as kinds
-from exporter.model.identity import ConnectionHolders, ProcessIdentity
+from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import AddressWant, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
-from exporter.model.server import ExitedClients
 from exporter.model.settings import CLIENT_LIMITS
 from exporter.parse.cgroup import parse_pod_directory
 from exporter.parse.mps_variables import CORE_DUMPS
@@ -97,9 +95,6 @@ _NORMAL = frozenset("RSI")
 RECHECK_SECONDS = 5.0
 """How often identities are compared if there is no pidfd, and processes that were not found are searched again."""
 
-HOLDERS_SECONDS = 10.0
-"""Between two searches for the holders of connections: one takes up to 0.8 s of CPU time beside 384 clients."""
-
 EXEC_SECONDS = 2.0
 """A process that is younger may be read before or during execve(2), so it is read again after this time."""
 
@@ -172,23 +167,15 @@ class Processes:
         self._read_states: frozenset[int] = frozenset()
         self._states_due = 0.0
         self._states: dict[int, ProcessState] = {}
-        self._exited: ExitedClients = {}
-        self._search_due = 0.0
-        self._holders: dict[int, tuple[ProcessIdentity, ...] | None] = {}
 
     def watch(
-        self,
-        pids: frozenset[int],
-        states: frozenset[int] = frozenset(),
-        started: Mapping[int, int] | None = None,
-        exited: ExitedClients | None = None,
+        self, pids: frozenset[int], states: frozenset[int] = frozenset(), started: Mapping[int, int] | None = None
     ) -> None:
         """Set the processes to identify and whose exit to report, and those with a wanted state.
 
-        `started` has the start times of those that another collector has identified in this PID namespace. What holds
-        the connections of `exited` clients is reported too.
+        `started` has the start times of those that another collector has identified in this PID namespace.
         """
-        self._wanted, self._wanted_states, self._started, self._exited = pids, states, started or {}, exited or {}
+        self._wanted, self._wanted_states, self._started = pids, states, started or {}
 
     def collect(self) -> Reading:
         """Return what is new since the last collection. Wait up to `wait` seconds for an exit."""
@@ -197,7 +184,7 @@ class Processes:
             self._forget(pid)
         now = self._clock.monotonic()
         observations: list[kinds.Observation] = [*self._executed(now), *self._new_processes(wanted, now)]
-        observations += [*self._changed_states(now), *self._new_holders(now)]
+        observations += self._changed_states(now)
         problem = None
         if now >= self._recheck_due:
             self._recheck_due = now + RECHECK_SECONDS
@@ -251,19 +238,6 @@ class Processes:
             for pid, state in self._states.items()
             if pid not in before or _condition(before[pid]) != _condition(state)
         ]
-
-    def _new_holders(self, now: float) -> Iterator[ConnectionHolders]:
-        """Yield which processes hold the connections of exited clients, if they are new or have changed."""
-        if now >= self._search_due:
-            found = dict[int, tuple[ProcessIdentity, ...] | None]()
-            for ends, clients in self._exited.items():
-                with contextlib.suppress(OSError):
-                    if of_daemon := connection_holders(self._proc, ends, clients):
-                        found.update(of_daemon)
-                        self._search_due = max(self._search_due, now) + HOLDERS_SECONDS
-            new, self._holders = found.items() - self._holders.items(), found
-            at = self._clock.now()
-            yield from (ConnectionHolders(at=at, pid=pid, holders=holders) for pid, holders in new)
 
     def _new_processes(self, wanted: frozenset[int], now: float) -> Iterator[ProcessReading | ProcessExit]:
         """Identify the wanted processes that are not known.

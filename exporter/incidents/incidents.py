@@ -199,7 +199,8 @@ def _update_blocking(node: Node, incident: Incident) -> Incident:
         return incident  # After a restart of the exporter, the clients are not known at first.
     connected = clients.difference(daemon.connections.disconnects)
     # It becomes known a moment later that another process holds the connection of a client that has exited.
-    held = {pid for pid in connected if daemon.clients[pid].exited_at and processes.shown_at(node, pid)}
+    exited = {pid for pid in connected if daemon.clients[pid].exited_at}
+    held = {pid for pid in exited if processes.holders_of(node, pid) or processes.shown_at(node, pid)}
     gone = set(incident.disconnected) - held
     disconnected = tuple(pid for pid in incident.affected if pid in gone or pid not in connected)
     blocking = {

@@ -31,9 +31,10 @@ def identity_of(process: _Process | None) -> ProcessIdentity | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionHolders:
-    """The processes that hold the connection of a client that has exited; None if they are not certain."""
+    """The processes that hold the connection of a daemon's client that has exited; None if they are not certain."""
 
     at: float
+    daemon: str
     pid: int
     holders: tuple[ProcessIdentity, ...] | None
 

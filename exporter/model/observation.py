@@ -107,10 +107,7 @@ class LoggedCommands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHolder:
-    """The process that is connected to a daemon, ordinarily an `nvidia-cuda-mps-control`, as far as it is known.
-
-    Without `pid` and `uid`, none was found.
-    """
+    """The process that is connected to a daemon (mostly `nvidia-cuda-mps-control`). Without `pid` and `uid`: none."""
 
     at: float
     daemon: str
@@ -146,11 +143,13 @@ class UnitState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to collect: states of processes, and session holders and control sockets of daemons."""
+    """What to collect: states of processes, and session holders, control sockets and exited clients of daemons."""
 
     states: frozenset[int] = frozenset()
     holders: frozenset[str] = frozenset()
     sockets: frozenset[str] = frozenset()
+    exited: Mapping[str, Mapping[int, "ProcessReading | None"]] = field(default_factory=dict, compare=False)
+    """Last readings of clients that may have exited, by daemon. Each new client is among them for a moment."""
 
 
 DaemonName = str

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from exporter.model.identity import ProcessIdentity
-from exporter.model.observation import GpuUuid, ProcessReading
+from exporter.model.observation import GpuUuid
 from exporter.model.settings import Limits
 
 
@@ -55,10 +55,6 @@ class Client:
     exited_at: float | None = None
     """When it was first known to be connected although its process has exited: another one holds its connection."""
     holders: tuple[ProcessIdentity, ...] | None = None  # Those that were found last to hold it; None if not known.
-
-
-ExitedClients = Mapping[tuple[ProcessIdentity, ...], Mapping[int, ProcessReading | None]]
-"""Last readings of the processes of clients which have exited, or cannot be read, by their daemon and its servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,6 @@ from exporter.report.remedy import (
     commands_to_restart,
     commands_to_stop,
     control_command,
-    count_ended,
     known,
     step_to_rerun,
 )
@@ -71,7 +70,7 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
             facts.append(f"it is unknown whether {what} idle, because their SM time is not known")
         elif not found:
             facts = ["no client is idle"]
-        kills = {pid: command_to_end(node, pid) for pid in found[:MOST_COMMANDS]}
+        kills = known(*(command_to_end(node, pid) for pid in found[:MOST_COMMANDS]))
         full.add(daemon.name)
         yield Finding(
             NodeProblem.CLIENT_SLOTS_FULL,
@@ -84,9 +83,7 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
             outlook="A slot becomes free when a client exits.",
             steps=(
                 ManualStep(
-                    text="End clients that are idle, or start new work later.",
-                    commands=known(*kills.values()),
-                    ends=count_ended(node, kills) or None,
+                    text="End clients that are idle, or start new work later.", commands=kills, ends=len(kills) or None
                 ),
             ),
         )

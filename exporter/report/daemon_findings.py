@@ -38,7 +38,6 @@ from exporter.report.remedy import (
     commands_to_signal,
     commands_to_start,
     control_command,
-    count_ended,
     gpu_text,
     is_living,
     known,
@@ -47,7 +46,7 @@ from exporter.report.remedy import (
     recovery_steps,
     step_to_rerun,
 )
-from exporter.report.text import counted, duration_text, failed_starts_text, held_text, mebibytes, pid_text
+from exporter.report.text import counted, duration_text, failed_starts_text, mebibytes, pid_text
 from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
 from exporter.state import servers
 from exporter.state.devices import serves_gpu
@@ -104,8 +103,8 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
     blockers = tuple(incident.blockers)
     daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
     text = DaemonProblem.SERVER_FAULT.definition.remedy
-    kills = {pid: command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_GROUPED]}
-    steps = [ManualStep(text=text, commands=known(*kills.values()), ends=count_ended(node, kills))] if blockers else []
+    kills = known(*(command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_GROUPED]))
+    steps = [ManualStep(text=text, commands=kills, ends=len(kills))] if blockers else []
     if incident.stuck:
         server = None if daemon is None else daemon.servers.get(incident.server)
         left = None if daemon is None or server is None else len(clients_of(daemon, server))
@@ -133,10 +132,10 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
 def _affected(incident: Incident, node: Node) -> tuple[str, ...]:
     """Return the affected clients, first those that block recovery."""
     blockers = incident.blockers if incident.open else ()
-    texts = {pid: [client_text(incident.details_of(pid))] for pid in (*blockers, *incident.affected)}
+    texts = {pid: client_text(incident.details_of(pid)) for pid in (*blockers, *incident.affected)}
     for pid in blockers:
-        texts[pid] += [held_text(holders_of(node, pid)), "which blocks recovery"]
-    return tuple(", ".join(filter(None, each)) for each in texts.values())
+        texts[pid] = f"{client_text(incident.details_of(pid), holders_of(node, pid))}, which blocks recovery"
+    return tuple(texts.values())
 
 
 def _of_clients(node: Node, pids: Iterable[int]) -> dict[str, Any]:

@@ -172,6 +172,7 @@ def _core_dumps(incident: Incident) -> Iterable[Reason]:
 
 def _blocking(incident: Incident, pid: int, at: float, address: Address | None) -> BlockingClient:
     delay, client = incident.blocking[pid], incident.details_of(pid)
+    ending = (pid,) if address is None or delay.until is not None else address.ending.get(client.client, (pid,))
     command = command_to_kill(client, address) if incident.open and delay.until is None else None
     # If the server has exited or recovered, no client delays it any more.
     end = next(each for each in (delay.until, incident.ended_at, at) if each is not None)
@@ -182,7 +183,7 @@ def _blocking(incident: Incident, pid: int, at: float, address: Address | None) 
         until=delay.until,
         seconds=round(max(0.0, end - delay.since), 3),
         kill_command=() if command is None else (command,),
-        held_by=None if address is None or delay.until is not None else address.holders.get(client.client),
+        held_by=None if pid in ending else ending,
     )
 
 

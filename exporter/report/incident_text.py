@@ -80,9 +80,9 @@ def command_text(process: ProcessStatus) -> str:
     return " ".join(filter(None, (display_name(process.command), held and f"({held})")))
 
 
-def client_text(client: "ClientDetails | ProcessStatus") -> str:
+def client_text(client: "ClientDetails | ProcessStatus", held_by: tuple[int, ...] | None = None) -> str:
     """Return a client: `PID 600 (train.py of alice, job 42)`."""
-    return process_text(client.pid, client.command, client.user, workload_text(client.workload, client.pod))
+    return process_text(client.pid, client.command, client.user, workload_text(client.workload, client.pod), held_by)
 
 
 def affected_text(client: AffectedClient, *, memory: bool = False) -> str:
@@ -237,7 +237,7 @@ def _blocked_by(incident: IncidentStatus, *, commands: bool) -> Iterable[Piece |
         if each.until is not None
     ]
     for each in present[:MOST_LISTED]:
-        text = f"{client_text(each)}, for {duration_text(each.seconds)} so far"
+        text = f"{client_text(each, each.held_by)}, for {duration_text(each.seconds)} so far"
         yield f"{text}; this ends it:" if commands and each.kill_command else text
         yield from (shell_command(f"  {command}") for command in each.kill_command if commands)
     if incident.stuck:

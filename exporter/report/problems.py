@@ -192,7 +192,8 @@ class DaemonProblem(Problem):
         "on {node} is in FAULT and refuses new clients][{recovery}; suspect: {suspect}]",
         meaning="A fatal GPU error affects the clients of the server. Until the last of these clients has exited, the "
         "server refuses new clients on all of its GPUs.",
-        remedy="Do not restart the daemon, and do not use terminate_client. End the affected clients that still run.",
+        remedy="Do not restart the daemon, and do not use terminate_client. End the affected clients that are "
+        "connected.",
         alert="CudaMpsServerFault",
     )
     FAULT = Definition(

@@ -25,12 +25,10 @@ from exporter.report.text import short_gpu
 from exporter.state.processes import (
     cgroup_of,
     client_id,
-    holders_of,
     pids_to_end,
     pod_of,
     pod_of_daemon,
     pod_uid_of_daemon,
-    process_id,
     workload_of,
 )
 from exporter.view import gpu_name
@@ -89,9 +87,8 @@ class Address:
     """How a command reaches a daemon: by its pipe directory, with this `program`.
 
     If the directory is in a container, `process` is a PID in its mount namespace. `own_pids` is whether the
-    daemon uses this machine's PIDs. With protocol 3, servers have names. `living` has the id (PID and start time) of
-    each process that is watched now, `holders` what holds the connection of each client that has exited, by its id, and
-    `servers` the daemon's servers. No command names another process.
+    daemon uses this machine's PIDs. With protocol 3, servers have names. `ending` has the running processes whose end
+    disconnects a client, by its id, and `servers` the daemon's servers. No command names another process.
     """
 
     pipe_directory: str
@@ -101,8 +98,7 @@ class Address:
     protocol: int | None = None
     server_names: Mapping[int, str] = field(default_factory=dict)
     servers: frozenset[int] = frozenset()
-    living: Mapping[int, str] = field(default_factory=dict)
-    holders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ending: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def address_of(node: Node, name: str, policy: Policy | None = None) -> Address | None:
@@ -117,11 +113,8 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
         protocol=daemon.runtime.protocol,
         server_names={pid: server.name for pid, server in daemon.servers.items() if server.name is not None},
         servers=frozenset(daemon.servers),
-        living={pid: process_id(process) for pid, process in node.processes.items() if not process.ended},
-        holders={
-            client_id(client, node.processes.get(pid)): holders
-            for pid, client in daemon.clients.items()
-            if (holders := holders_of(node, pid)) is not None
+        ending={
+            client_id(client, node.processes.get(pid)): pids_to_end(node, pid) for pid, client in daemon.clients.items()
         },
     )
     if not _in_container(daemon):
@@ -139,10 +132,7 @@ def command_to_kill(client: ClientDetails, address: Address | None) -> str | Non
     It does not use MPS: after `terminate_client` for a client that a fault affected, the control daemon does not answer
     until that client has ended by other means (measured, R580).
     """
-    if address is None or client.pid <= 1:
-        return None
-    own = (client.pid,) if address.living.get(client.pid) == client.client else ()
-    return _signal("KILL", address.holders.get(client.client, own))
+    return None if address is None else _signal("KILL", address.ending.get(client.client, ()))
 
 
 def command_to_end(node: Node, pid: int) -> str | None:
@@ -152,13 +142,6 @@ def command_to_end(node: Node, pid: int) -> str | None:
 
 def _signal(name: str, pids: tuple[int, ...]) -> str | None:
     return f"kill -{name} {' '.join(map(str, pids))}" if pids else None
-
-
-def count_ended(node: Node, kills: Mapping[int, str | None]) -> int:
-    """Return how many clients end with the commands for some of them: also those with no other holder."""
-    ended = {each for pid, command in kills.items() if command for each in pids_to_end(node, pid)}
-    needed = (pids_to_end(node, pid) for daemon in node.daemons.values() for pid in daemon.clients)
-    return sum(bool(pids) and ended.issuperset(pids) for pids in needed)
 
 
 _RERUN = {
@@ -399,8 +382,8 @@ def commands_to_signal(node: Node, diagnosis: Diagnosis | None) -> tuple[str, ..
 
 
 def known(*commands: str | None) -> tuple[str, ...]:
-    """Return the commands that can be written, each once."""
-    return tuple(dict.fromkeys(command for command in commands if command is not None))
+    """Return the commands that can be written."""
+    return tuple(command for command in commands if command is not None)
 
 
 def _in_container(daemon: Daemon) -> bool:

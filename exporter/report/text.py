@@ -352,9 +352,9 @@ def listed(names: Sequence[str], most: int | None = None) -> str:
 
 
 def held_text(held_by: tuple[int, ...] | None) -> str:
-    """Return what holds the connection of a client that has exited: `exited, held by PID 7`."""
-    names = [f"PID {pid}" for pid in held_by or ()] or ["an unknown process"]
-    return "" if held_by is None else f"exited, held by {listed(names, 3)}"
+    """Return what holds the connection of a client that has exited, if anything: `exited, held by PID 7`."""
+    held = f"held by {listed([f'PID {pid}' for pid in held_by], 3)}" if held_by else "holder unknown"
+    return "" if held_by is None else f"exited, {held}"
 
 
 def process_text(

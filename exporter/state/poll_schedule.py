@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState
-from exporter.model.identity import ProcessIdentity, identity_of
+from exporter.model.identity import identity_of
 from exporter.model.node import CollectorName, Gpu, Node
-from exporter.model.observation import DaemonName, ProcessReading, Wanted
-from exporter.model.server import ExitedClients, Server, ServerState
+from exporter.model.observation import DaemonName, Wanted
+from exporter.model.server import Server, ServerState
 from exporter.model.settings import PollIntervals
 from exporter.parse import protocol3
 from exporter.parse.control_reply import (
@@ -251,21 +251,6 @@ def processes_wanted(node: Node) -> frozenset[int]:
     )
 
 
-def exited_clients(node: Node) -> ExitedClients:
-    """Return the clients whose connection another process may hold."""
-    found = dict[tuple[ProcessIdentity, ...], Mapping[int, ProcessReading | None]]()
-    for daemon in node.daemons.values():
-        ends = map(identity_of, (daemon.runtime.process, *map(node.processes.get, daemon.servers)))
-        exited = (pid for pid, each in daemon.clients.items() if each.exited_at or pid not in node.processes)
-        found[tuple(filter(None, ends))] = {pid: node.processes.get(pid) for pid in exited if pid > 0}
-    return found
-
-
-def watched(node: Node) -> tuple[frozenset[int], frozenset[int], Mapping[int, int], ExitedClients]:
-    """Return what `Processes` watches."""
-    return processes_wanted(node), states_wanted(node), start_ticks(node), exited_clients(node)
-
-
 def states_wanted(node: Node) -> frozenset[int]:
     """Return the PIDs of at most `MOST_STATES` daemons and servers for which the scheduler state is collected."""
     supported = [daemon for daemon in node.daemons.values() if daemon.supported]
@@ -278,7 +263,7 @@ def _first(most: int, *pids: Iterable[int | None]) -> frozenset[int]:
 
 
 def readings_wanted(node: Node) -> Wanted:
-    """Return which process states, session holders and control sockets to collect."""
+    """Return which states, session holders, control sockets and holders of connections to collect."""
     daemons = [daemon for daemon in node.daemons.values() if daemon.supported]
     return Wanted(
         states=states_wanted(node),
@@ -288,6 +273,12 @@ def readings_wanted(node: Node) -> Wanted:
             if processes.is_refused(daemon) or (processes.is_unanswered(daemon) and not daemon.ended)
         ),
         sockets=frozenset(daemon.name for daemon in daemons if processes.is_unanswered(daemon)),
+        exited={
+            daemon.name: {
+                pid: process for pid in daemon.clients if (process := node.processes.get(pid)) is None or process.ended
+            }
+            for daemon in daemons
+        },
     )
 
 

@@ -109,16 +109,17 @@ def shown_at(node: Node, pid: int) -> float | None:
 
 def exited_client(node: Node, pid: int) -> Client | None:
     """Return a client that is connected although its process has exited."""
-    clients = (daemon.clients[pid] for daemon in node.daemons.values() if pid in daemon.clients)
-    return next((client for client in clients if client.exited_at is not None), None)
+    clients = (daemon.clients.get(pid) for daemon in node.daemons.values())
+    return next((client for client in clients if client and client.exited_at), None)
 
 
 def with_exited_clients(node: Node) -> Node:
     """Return the node with the last reading of each process that has exited while its client is connected."""
-    readings = {pid: death.process for pid, death in node.deaths.items() if pid not in node.processes}
-    exited = {pid: replace(each, ended=True) for pid, each in readings.items() if each and exited_client(node, pid)}
-    others = {pid: each for pid, each in node.processes.items() if not each.ended or exited_client(node, pid)}
-    return updated(node, processes=others | exited)
+    exited = {pid for daemon in node.daemons.values() for pid, each in daemon.clients.items() if each.exited_at}
+    readings = {pid: node.deaths[pid].process for pid in exited & node.deaths.keys() - node.processes.keys()}
+    gone = {pid: replace(process, ended=True) for pid, process in readings.items() if process}
+    others = {pid: each for pid, each in node.processes.items() if not each.ended or pid in exited}
+    return updated(node, processes=others | gone)
 
 
 def holders_of(node: Node, pid: int) -> tuple[int, ...] | None:

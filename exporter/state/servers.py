@@ -33,20 +33,20 @@ HIDDEN = -(1 << 40)
 """Numbers below stand for queued clients with a hidden PID. PIDs of other namespaces are negative, but larger."""
 
 
-def connect(step: Step, at: float, server: int, pid: int) -> None:
-    """Add a client: a context of it is ACTIVE, or the daemon lists it.
+def connect(step: Step, at: float, server: int, pid: int, exited: Client | None = None) -> None:
+    """Add a client: a context of it is ACTIVE, or the daemon lists it, or it is listed although it has `exited`.
 
     Clients beyond `MOST_CLIENTS` are ignored: no real daemon reports them.
     """
     known = step.daemon.clients.get(pid)
     if known is not None and known.server == server:
-        step.daemon = _with_client(step.daemon, replace(known, missing_since=None))
+        step.daemon = _with_client(step.daemon, replace(exited or known, missing_since=None))
         return
     disconnect(step, at, pid, DisconnectReason.EXIT)
     daemon = step.daemon
     if len(daemon.clients) >= MOST_CLIENTS:
         return
-    daemon = _with_client(daemon, Client(pid=pid, server=server, connected_at=at))
+    daemon = _with_client(daemon, exited or Client(pid=pid, server=server, connected_at=at))
     gone, recent = daemon.connections.disconnected_at, daemon.connections.recently_disconnected
     daemon = with_connections(daemon, disconnected_at=without(gone, pid), recently_disconnected=without(recent, pid))
     step.daemon = dequeue(with_totals(daemon, connected=daemon.totals.connected + 1), pid)
@@ -141,17 +141,15 @@ def listed_after_exit(step: Step, node: Node, reading: GpuReading) -> None:
         if client is None or death is None or reading.at - death.at < CONFIRMING_SECONDS:
             continue
         if client.server in step.daemon.servers and pid not in step.daemon.connections.disconnects:
-            connect(step, reading.at, client.server, pid)
-            if pid in step.daemon.clients:
-                step.daemon = _with_client(step.daemon, replace(client, exited_at=reading.at))
+            connect(step, reading.at, client.server, pid, replace(client, exited_at=client.exited_at or reading.at))
 
 
-def holders_read(step: Step, node: Node, seen: ConnectionHolders) -> None:
-    """Apply which processes hold the connection of a client that has exited."""
-    client, process = step.daemon.clients.get(seen.pid), node.processes.get(seen.pid)
-    if client is not None and (process is None or process.ended):
-        client = replace(client, exited_at=client.exited_at or seen.at, holders=seen.holders)
-        step.daemon = _with_client(step.daemon, client)
+def holders_read(daemon: Daemon, node: Node, seen: ConnectionHolders) -> Daemon:
+    """Return the daemon with what holds the connection of a client that has exited."""
+    client, process = daemon.clients.get(seen.pid), node.processes.get(seen.pid)
+    if client is None or (process is not None and not process.ended):
+        return daemon
+    return _with_client(daemon, replace(client, exited_at=client.exited_at or seen.at, holders=seen.holders))
 
 
 def refuse(step: Step, at: float, server: int, pid: int | None, reason: RefusalReason) -> None:

@@ -43,7 +43,7 @@ EXPECTED = {
             "MPS server 513 of /tmp/nvidia-mps has been in FAULT for 45 s; PID 601 blocks recovery;"
             " suspect: very likely PID 700 (python3 of alice, job 42)."
         ),
-        "Do not restart the daemon, and do not use terminate_client. End the affected clients that still run.",
+        "Do not restart the daemon, and do not use terminate_client. End the affected clients that are connected.",
         ("kill -KILL 601",),
     ),
     "dead": (

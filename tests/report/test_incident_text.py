@@ -12,8 +12,8 @@ from tests.builders import AT, DAEMON, GPU, MIB, OTHER_GPU, SERVER
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
 from tests.status import NOW, brief_of, details_of, incident_json, table_of
 
-LIVING = {client.pid: client.client for client in blocked().client_details.values()}
-ADDRESS = Address(pipe_directory=DAEMON, servers=frozenset({SERVER}), living=LIVING)
+ENDING = {client.client: (client.pid,) for client in blocked().client_details.values()}
+ADDRESS = Address(pipe_directory=DAEMON, servers=frozenset({SERVER}), ending=ENDING)
 
 WHEN = local_time(AT)
 
@@ -180,7 +180,7 @@ class TestTable:
 # A fault as an object: every key there is.
 
 
-ADDRESS_OBJECT = Address(pipe_directory=DAEMON, living=LIVING)
+ADDRESS_OBJECT = Address(pipe_directory=DAEMON, ending=ENDING)
 
 ALICE = {
     "pid": 600,

@@ -22,6 +22,7 @@ from exporter.report.remedy import (
     Address,
     address_of,
     clients_beside,
+    command_to_end,
     command_to_end_server,
     command_to_kill,
     commands_to_restart,
@@ -82,20 +83,19 @@ def started(present: Node, policy: Policy | None = None) -> tuple[str, ...]:
 
 
 def test_ends_a_client_with_kill_and_not_through_mps() -> None:
-    address = Address(pipe_directory=PIPE, living={601: "601-1"})
+    address = Address(pipe_directory=PIPE, ending={"601-1": (601,)})
     assert command_to_kill(ClientDetails(pid=601, client="601-1"), address) == "kill -KILL 601"
 
 
 def test_names_no_process_that_is_not_known_to_run() -> None:
     """An incident outlives its processes, and another process can have the PID."""
     client = ClientDetails(pid=601, client="601-1")
-    for living in ({}, {601: "601-2"}, {602: "602-1"}):
-        assert command_to_kill(client, Address(pipe_directory=PIPE, living=living)) is None
+    for ending in ({}, {"601-2": (601,)}, {"602-1": (602,)}, {"601-1": ()}):
+        assert command_to_kill(client, Address(pipe_directory=PIPE, ending=ending)) is None
     assert command_to_kill(client, None) is None
     assert command_to_end_server(512, at(PIPE)) is None
     for pid in (-601, -1, 0, 1):
-        details = ClientDetails(pid=pid, client=f"{pid}-1")
-        assert command_to_kill(details, Address(pipe_directory=PIPE, living={pid: f"{pid}-1"})) is None
+        assert command_to_end(Node(processes={pid: process(pid)}), pid) is None
 
 
 def test_signals_only_a_process_that_was_read_since_the_start() -> None:

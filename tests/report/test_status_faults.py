@@ -227,7 +227,7 @@ class TestElsewhere:
         """In the order in which they were found, with the commands that end who holds one up."""
         assert status_json(with_faults(OVER, incident()))["incidents"] == [
             incident_json(OVER, AT),
-            incident_json(incident(), AT, replace(ADDRESS, living={600: "600-1"})),
+            incident_json(incident(), AT, replace(ADDRESS, ending={"600-1": (600,)})),
         ]
 
     def test_exit_code(self) -> None:

@@ -2,7 +2,8 @@
 
 As a program: `python -m tests.standin.forking PIPE_DIRECTORY CHILDREN [exec]`. It prints the PIDs of its children, and
 exits at the end of its input. With `exec`, the children execute another program. With `without-connection` or
-`without-listener`, they close one of the sockets.
+`without-listener`, they close one of the sockets. With `other-listener`, its socket is not as that of libcuda. With
+`as-client`, they have such a socket of their own.
 """
 
 import contextlib
@@ -64,6 +65,14 @@ def _line(process: "subprocess.Popen[bytes]") -> bytes:
     return process.stdout.readline()
 
 
+def _listen(name: str) -> socket.socket:
+    """Listen as libcuda does for the file descriptor of UVM (measured, R580)."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"\0{name}-{os.stat('/proc/self/ns/pid').st_ino}-{os.getpid()}")
+    listener.listen()
+    return listener
+
+
 def main(pipe_directory: str, children: int, *options: str) -> None:
     """Run the client."""
     with tempfile.TemporaryDirectory() as directory:
@@ -74,10 +83,7 @@ def main(pipe_directory: str, children: int, *options: str) -> None:
     with sockets.connect(pipe_directory, NAME) as request:
         request.send(b"attach 0")
         _, (connection,), *_ = socket.recv_fds(request, sockets.LARGEST_MESSAGE, 1)
-    # libcuda listens so for the file descriptor of UVM (measured, R580).
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(f"\0cuda-uvmfd-{os.stat('/proc/self/ns/pid').st_ino}-{os.getpid()}")
-    listener.listen()
+    listener = _listen("worker" if "other-listener" in options else "cuda-uvmfd")
     for _ in range(children):
         child = os.fork()
         if child == 0:
@@ -88,6 +94,8 @@ def main(pipe_directory: str, children: int, *options: str) -> None:
                 os.close(connection)
             if "without-listener" in options:
                 listener.close()
+            if "as-client" in options:
+                _own = _listen("cuda-uvmfd")
             if "exec" in options:
                 for number in (connection, listener.fileno()):
                     os.set_inheritable(number, True)

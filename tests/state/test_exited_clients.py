@@ -7,14 +7,13 @@ from exporter.model.event import EventName
 from exporter.model.identity import ConnectionHolders, ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.report.remedy import address_of, command_to_end, count_ended
-from exporter.state.poll_schedule import exited_clients, processes_wanted
+from exporter.report.remedy import address_of, command_to_end
+from exporter.state.poll_schedule import processes_wanted, readings_wanted
 from exporter.state.processes import workload_of
 from tests.builders import (
     AT,
     CLIENT,
     CONTEXT_BYTES,
-    CONTROL,
     DAEMON,
     MIB,
     SERVER,
@@ -41,7 +40,7 @@ KILL = f"kill -KILL {HOLDER}"
 
 def held(*holders: int, at: float = AT + 4, pid: int = CLIENT) -> ConnectionHolders:
     found = tuple(ProcessIdentity(pid=each, start_ticks=each * 100) for each in holders)
-    return ConnectionHolders(at=at, pid=pid, holders=found or None)
+    return ConnectionHolders(at=at, daemon=DAEMON, pid=pid, holders=found or None)
 
 
 def server_process() -> Observation:
@@ -114,19 +113,21 @@ class TestConnected:
         assert CLIENT not in found.daemons[DAEMON].clients
         assert found.processes[CLIENT].user == "mallory"
 
+    def test_another_process_with_the_pid_of_a_client_that_was_never_read_is_not_the_client(self) -> None:
+        lists = (gpu_reading((CLIENT,), at=at) for at in (AT, AT + 3, AT + 20))
+        later = replace(process(ticks=7, at=AT + 21, user="mallory", uid=1003), started=AT + 10)
+        found = present(*at_work(CLIENT), daemon_process(), server_process(), exited(at=AT + 1), *lists, later)
+        assert CLIENT in found.daemons[DAEMON].clients
+        assert CLIENT not in found.processes
+
 
 class TestHolder:
     """The process that holds the connection."""
 
     def test_is_searched_for_exited_clients_only(self) -> None:
-        ends = (
-            ProcessIdentity(pid=CONTROL, start_ticks=CONTROL * 100),
-            ProcessIdentity(pid=SERVER, start_ticks=SERVER * 100),
-        )
-        assert exited_clients(present(*RUNNING)) == {ends: {}}
-        assert exited_clients(present(*LISTED)) == {ends: {CLIENT: replace(process(), ended=True)}}
         unread = present(*at_work(CLIENT), daemon_process(), server_process())
-        assert exited_clients(unread) == {ends: {CLIENT: None}}
+        found = [readings_wanted(each).exited for each in (present(*RUNNING), present(*LISTED), unread)]
+        assert found == [{DAEMON: {}}, {DAEMON: {CLIENT: replace(process(), ended=True)}}, {DAEMON: {CLIENT: None}}]
 
     def test_is_watched_and_shown(self) -> None:
         found = present(*HELD)
@@ -137,12 +138,19 @@ class TestHolder:
 
     def test_is_unknown_until_it_is_read_and_if_another_process_has_its_pid(self) -> None:
         for observations in (LISTED, (*LISTED, held()), (*LISTED, held(HOLDER)), (*HELD, process(HOLDER, ticks=1))):
-            assert "train.py (exited, held by an unknown process)" in status_table(present(*observations))
+            assert "train.py (exited, holder unknown)" in status_table(present(*observations))
 
     def test_a_report_about_another_process_is_ignored(self) -> None:
         for report in (held(HOLDER, pid=OTHER), held(HOLDER, pid=OTHER + 1)):
             found = present(*LISTED, report)
             assert [each.holders for each in found.daemons[DAEMON].clients.values()] == [None, None]
+
+    def test_a_report_about_a_client_of_another_daemon_is_ignored(self) -> None:
+        """Any user can have a daemon that lists the same PID."""
+        other = replace(held(), daemon="/tmp/other")
+        found = present(*HELD, other)
+        assert found.daemons.keys() == {DAEMON}
+        assert f"train.py (exited, held by PID {HOLDER})" in status_table(found)
 
     def test_of_a_client_that_was_never_read(self) -> None:
         found = present(*at_work(CLIENT), held(HOLDER), process(HOLDER))
@@ -180,8 +188,9 @@ class TestFault:
         assert step["ends"] == 1
         (blocking,) = incident_json(incident, AT + 31, address_of(found, DAEMON))["blocking"]
         assert (blocking["kill_command"], blocking["held_by"]) == ([KILL], [HOLDER])
-        text = f"PID {CLIENT} (train.py of alice), exited, held by PID {HOLDER}, which blocks recovery"
-        assert text in status_table(found)
+        text = f"PID {CLIENT} (train.py of alice, exited, held by PID {HOLDER})"
+        assert f"{text}, which blocks recovery" in status_table(found)
+        assert f"Blocked by {text}, for 20 s so far" in status_table(found)
 
     def test_without_a_known_holder_there_is_no_command(self) -> None:
         found = present(*self.FAULTED, exited(HOLDER, at=AT + 30))
@@ -194,6 +203,15 @@ class TestFault:
         (incident,) = found.incidents.values()
         assert (list(incident.blockers), incident.stuck) == ([CLIENT], False)
 
+    def test_it_blocks_recovery_also_if_nvml_cannot_be_read(self) -> None:
+        alone = (*at_work(CLIENT), daemon_process(), server_process(), *server_log(active()), process())
+        gone = (*fault(AT + 10), exited(at=AT + 10.5), clients(CLIENT, at=AT + 12))
+        read = (held(HOLDER, at=AT + 13), process(HOLDER, at=AT + 13), clients(CLIENT, at=AT + 30))
+        found = present(*alone, *gone, *read)
+        (incident,) = found.incidents.values()
+        assert (list(incident.blockers), incident.stuck) == ([CLIENT], False)
+        assert kills(found) == [KILL]
+
     def test_a_server_whose_clients_only_its_own_list_has_is_stuck(self) -> None:
         """After a fault of clients on two GPUs, that list still had a client that had ended (R580)."""
         alone = (*at_work(CLIENT), daemon_process(), server_process(), *server_log(active()), process())
@@ -202,15 +220,6 @@ class TestFault:
         (incident,) = found.incidents.values()
         assert incident.stuck
         assert not found.daemons[DAEMON].clients[CLIENT].exited_at
-
-    def test_the_count_has_all_clients_that_end_with_the_holder(self) -> None:
-        both = (*HELD, exited(OTHER, at=AT + 5), gpu_reading((CLIENT, OTHER), at=AT + 7))
-        second = process(HOLDER + 1, at=AT + 8)
-        found = present(*both, held(HOLDER, HOLDER + 1, at=AT + 8, pid=OTHER), second)
-        assert count_ended(found, {CLIENT: KILL}) == 1
-        assert count_ended(present(*both, held(HOLDER, at=AT + 8, pid=OTHER)), {CLIENT: KILL}) == 2
-        assert count_ended(present(*HELD), {CLIENT: KILL, OTHER: "kill"}) == 2
-        assert count_ended(present(*HELD), {CLIENT: None}) == 0
 
 
 def test_a_recorded_client_is_connected_until_its_child_ends() -> None:

@@ -26,7 +26,7 @@ from exporter.web.web_config import WebSecurity
 from tests.builders import AT, DAEMON, three_clients
 from tests.ports import LOCALHOST
 
-LIVING = {600: "600-10", 601: "601-10"}
+ENDING = {"600-10": (600,), "601-10": (601,)}
 """The processes of the clients of an incident."""
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
@@ -92,7 +92,7 @@ class Web:
 
     def site(self, telemetry_path: str = "/metrics", runbooks: Path | None = None) -> Site:
         """Return a site. Its clock advances a minute for each page, so each request renders again."""
-        address = Address(pipe_directory=DAEMON, living=LIVING)
+        address = Address(pipe_directory=DAEMON, ending=ENDING)
         api = Api(
             self.history,
             status=lambda: status_document(self.sight),
