@@ -187,20 +187,24 @@ def test_a_client_without_the_variable_counts_all_gpus_in_the_order_of_the_node(
     assert dict(memory_limits_by_gpu(present, present.daemons[DAEMON], {0: 6, 1: 3})) == {UUIDS[0]: 6, UUIDS[1]: 3}
 
 
-def test_a_limit_of_a_device_that_the_client_does_not_see_limits_nothing(subtests: pytest.Subtests) -> None:
-    """From driver 615.71 on, the client may then have no limit at all."""
-    for own, defaults, driver, expected in [
-        ("1=2G", (), "580.159.04", (True, None)),
-        ("1=2G", (6, 3), "580.159.04", (True, 6 * GIB)),
-        ("1=2G", (6, 3), "615.71", (False, None)),
-        ("0=2G", (6, 3), "580.159.04", (True, 2 * GIB)),
-        ("0=2G,1=2G", (), "580.159.04", (False, None)),
-        (f"{UUIDS[0]}=2G", (), "580.159.04", (True, None)),
-        (f"{UUIDS[1]}=2G", (), "580.159.04", (True, 2 * GIB)),
+def test_a_client_has_no_limit_if_its_own_names_only_devices_that_it_does_not_see(subtests: pytest.Subtests) -> None:
+    """Then its daemon's limit does not apply either (measured)."""
+    for own, defaults, expected in [
+        ("1=2G", (), (True, None)),
+        ("1=2G", (6, 3), (True, None)),
+        ("1=2G,7=1G", (6, 3), (True, None)),
+        ("0=2G", (6, 3), (True, 2 * GIB)),
+        ("0=2G,1=2G", (), (False, None)),
+        ("0=2G,1=2G", (6, 3), (False, None)),
+        (f"{UUIDS[0]}=2G", (), (True, None)),
+        (f"{UUIDS[0]}=2G", (6, 3), (True, None)),
+        (f"{UUIDS[1]}=2G", (6, 3), (True, 2 * GIB)),
     ]:
-        with subtests.test(own=own, defaults=defaults, driver=driver):
-            client = client_on(1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: own}, defaults=defaults, driver=driver)
-            assert (client.memory_limit_known, client.memory_limit) == expected
+        for driver in ("580.159.04", "615.71"):
+            with subtests.test(own=own, defaults=defaults, driver=driver):
+                variables = {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: own}
+                client = client_on(1, variables, defaults=defaults, driver=driver)
+                assert (client.memory_limit_known, client.memory_limit) == expected
 
 
 def test_the_limit_is_unknown_if_the_numbers_of_the_client_are(subtests: pytest.Subtests) -> None:
@@ -228,12 +232,47 @@ def test_a_container_that_names_its_gpus_by_uuid_has_known_numbers() -> None:
     assert client.memory_limit == 6 * GIB
 
 
-def test_a_client_that_may_have_hidden_a_gpu_from_itself_has_the_larger_limit_at_most() -> None:
-    """With CUDA_VISIBLE_DEVICES=1 set inside the process, GPU 1 is its device 0."""
-    at_most = client_on(1, {}, defaults=(6, 3))
-    assert (at_most.memory_limit_known, at_most.memory_limit, at_most.memory_limit_certain) == (True, 6 * GIB, False)
-    assert not client_on(1, {}, defaults=(0, 3)).memory_limit_known
-    assert client_on(1, {}, on=(0, 1), defaults=(6, 3)).memory_limit == 3 * GIB
+def test_a_client_that_may_have_hidden_gpus_or_changed_their_order_has_the_largest_limit_at_most(
+    subtests: pytest.Subtests,
+) -> None:
+    """With CUDA_VISIBLE_DEVICES=1,0 set inside the process, GPU 1 is its device 0 (measured)."""
+    for on, defaults, expected in [
+        ((1,), (6, 3), [(True, 6)]),
+        ((1,), (0, 3), [(False, None)]),
+        ((0,), (6, 3), [(True, 6)]),
+        ((0,), (6, 0), [(True, 6)]),
+        ((0, 1), (6, 3), [(True, 6), (True, 6)]),
+        ((0, 1), (3, 6), [(True, 6), (True, 6)]),
+        ((0, 1), (6, 0), [(False, None), (False, None)]),
+        ((0, 1), (4, 4), [(True, 4), (True, 4)]),
+        ((0, 1), (), [(True, None), (True, None)]),
+    ]:
+        with subtests.test(on=on, defaults=defaults):
+            found = clients_on(on, {}, defaults=defaults)
+            expected_bytes = [(known, limit and limit * GIB) for known, limit in expected]
+            assert [(each.memory_limit_known, each.memory_limit) for each in found] == expected_bytes
+            assert not any(each.memory_limit_certain for each in found)
+
+
+def test_own_limits_are_uncertain_if_another_order_gives_others(subtests: pytest.Subtests) -> None:
+    """They are those of the order with which the process was started, or unknown."""
+    for on, own, defaults, expected in [
+        ((0, 1), "0=2G", (), [(2, True, False), (None, False, False)]),
+        ((0, 1), "0=2G,1=3G", (), [(2, True, False), (3, True, False)]),
+        ((0, 1), "0=2G,1=2G", (), [(2, True, True), (2, True, True)]),
+        ((0, 1), "0=2G", (6, 4), [(2, True, False), (4, True, False)]),
+        ((0,), "0=2G", (), [(2, True, True)]),
+        ((1,), "0=2G", (), [(None, False, False)]),
+        ((1,), "1=3G", (), [(3, True, False)]),
+        # If it has hidden the other GPU, its own limits name a device that it does not see.
+        ((0,), "0=2G,1=2G", (), [(2, True, False)]),
+    ]:
+        with subtests.test(on=on, own=own, defaults=defaults):
+            found = clients_on(on, {PINNED_MEMORY_LIMIT: own}, defaults=defaults)
+            assert [
+                (each.memory_limit and each.memory_limit // GIB, each.memory_limit_known, each.memory_limit_certain)
+                for each in found
+            ] == expected
 
 
 def test_the_sum_of_memory_limits_is_unknown_if_a_process_may_have_set_a_smaller_one() -> None:
