@@ -397,10 +397,7 @@ def gather(
     if config.attribution is Attribution.BPF:
         servers = chain(*(daemon.servers for daemon in known))
         probes = limit.read(Area.LAUNCHES, lambda: read_libcuda_probes((*pids, *servers), proc, clock))
-
-    def logs() -> Mapping[str, Identity | None]:
-        return {each.name: _identity(str(each.log_directory)) for each in config.daemons}
-
+    logs = {each.name: str(each.log_directory) for each in config.daemons}
     facts = Facts(
         config=config,
         node=node,
@@ -408,7 +405,7 @@ def gather(
         web_problem=web_problem,
         programs=programs,
         daemons=daemons,
-        configured_logs=limit.read(Area.DIRECTORIES, logs) or {},
+        configured_logs=limit.read(Area.DIRECTORIES, lambda: {name: _identity(logs[name]) for name in logs}) or {},
         processes=processes,
         directories=directories,
         private_tmp=private_tmp,

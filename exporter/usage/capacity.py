@@ -10,7 +10,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Gpu, Node
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
-from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES, Limits
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, VISIBLE_DEVICES, Limits
 from exporter.model.usage import Method, Share
 from exporter.parse.mps_variables import LEAST_SMS, client_memory_limits, client_thread_percentage, sms_of
 from exporter.parse.protocol3 import PROTOCOL
@@ -45,9 +45,10 @@ class ClientUsage:
     """One client on one GPU. None: not known.
 
     A limit is the smaller of its server's and the one with which it was started. A client without one of its own may
-    have set one inside the process: then the limit is an upper bound, and not `certain`. `threads` is the fraction of
-    the SMs that the client may use. `memory_limit` is how much memory it may have, and `memory` how much it has, in
-    bytes. A `memory_limit` of None means no limit if `memory_limit_known`. `share` is what it used of the SMs.
+    have set one inside the process: then the limit is an upper bound, and not `certain`. Its own memory limit is not
+    `certain` if another order of its GPUs, set inside, gives another one. `threads` is the fraction of the SMs that the
+    client may use. `memory_limit` is how much memory it may have, and `memory` how much it has, in bytes. A
+    `memory_limit` of None means no limit if `memory_limit_known`. `share` is what it used of the SMs.
     `watched` is whether its libcuda is probed; None: the probes are not attached.
     """
 
@@ -393,22 +394,22 @@ def memory_limit(
         devices = (uuid,)
     numbers, sees = range(device_count(node, daemon) or MOST_DEVICES), len(gpus)
     if devices is not None:
-        number, names = devices.index(uuid), {*devices, *map(str, range(len(devices)))}
+        started, names = devices.index(uuid), {*devices, *map(str, range(len(devices)))}
         if not own.keys() <= names:
             return None, own.keys().isdisjoint(names), True
-        numbers, sees = range(number, number + 1), len(devices)
+        numbers, sees = range(started, started + 1), len(devices)
         if sees > 1 and VISIBLE_DEVICES not in variables:
-            # It may have hidden GPUs from itself, or changed their order. It uses the first that it sees.
-            numbers, sees = range(max(number + 1, len(gpus))), len(gpus)
-    by_number = {
-        each: min(filter(None, (limits.pinned_memory.get(each), own.get(str(each)), own.get(uuid))), default=None)
+            # It may have set the variable inside the process. It uses the first GPUs that it sees.
+            numbers, sees = range(max(started + 1, len(gpus))), len(gpus)
+    found = [
+        min(filter(None, (limits.pinned_memory.get(each), own.get(str(each)), own.get(uuid))), default=None)
         for each in numbers
-    }
-    possible = {*by_number.values(), *(() if own.keys() <= {*gpus, *map(str, range(sees))} else (None,))}
+    ]
+    possible = {*found, *(() if own.keys() <= {*gpus, *map(str, range(sees))} else (None,))}
     if len(possible) == 1:
-        return possible.pop(), True, PINNED_MEMORY_LIMIT in variables
+        return possible.pop(), True, bool(own)
     if devices is None or (not own and None in possible):
         return None, False, False
     # Who starts a process with limits means the devices with which it starts.
-    limit = by_number[number] if own else max(possible, key=lambda each: each or 0)
+    limit = found[numbers.index(started)] if own else max(possible, key=lambda each: each or 0)
     return limit, limit is not None, False
