@@ -392,20 +392,21 @@ def memory_limit(
         # GKE gives a pod with MPS one GPU, which is device 0 there, and sets `0=SIZE` (container-engine-accelerators,
         # pkg/gpu/nvidia/manager.go).
         devices = (uuid,)
-    numbers, sees = range(device_count(node, daemon) or MOST_DEVICES), len(gpus)
+    numbers, seen = range(device_count(node, daemon) or MOST_DEVICES), {*gpus, *map(str, range(len(gpus)))}
     if devices is not None:
         started, names = devices.index(uuid), {*devices, *map(str, range(len(devices)))}
         if not own.keys() <= names:
             return None, own.keys().isdisjoint(names), True
-        numbers, sees = range(started, started + 1), len(devices)
-        if sees > 1 and VISIBLE_DEVICES not in variables:
+        if len(devices) == 1 or VISIBLE_DEVICES in variables:
+            numbers, seen = range(started, started + 1), names
+        else:
             # It may have set the variable inside the process. It uses the first GPUs that it sees.
-            numbers, sees = range(max(started + 1, len(gpus))), len(gpus)
+            numbers = range(max(started + 1, len(gpus)))
     found = [
         min(filter(None, (limits.pinned_memory.get(each), own.get(str(each)), own.get(uuid))), default=None)
         for each in numbers
     ]
-    possible = {*found, *(() if own.keys() <= {*gpus, *map(str, range(sees))} else (None,))}
+    possible = {*found, *(() if own.keys() <= seen else (None,))}
     if len(possible) == 1:
         return possible.pop(), True, bool(own)
     if devices is None or (not own and None in possible):

@@ -318,6 +318,8 @@ def test_doctor_warns_of_limits_that_limit_nothing_and_of_no_others(subtests: py
     cases: list[tuple[int, dict[str, str], dict[str, Any], bool]] = [
         (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "0=2G"}, {}, False),
         (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "1=2G"}, {}, True),
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "1=2G"}, {"defaults": (6, 3)}, True),
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "0=2G,1=2G"}, {"defaults": (6, 3)}, True),
         (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: f"{UUIDS[1]}=2G"}, {}, False),
         (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: f"{UUIDS[0]}=2G"}, {}, True),
         (1, {VISIBLE_DEVICES: UUIDS[1], PINNED_MEMORY_LIMIT: "1=2G"}, {}, True),
