@@ -334,11 +334,8 @@ def read_libcuda_probes(pids: Iterable[int], proc: Proc, clock: Clock) -> Libcud
     refused = kernel_refusal() if tried else None
     if machine is None:
         return LibcudaProbesFacts(refused=refused)
-    libraries = Libraries(proc, clock, machine)
-    try:
+    with contextlib.closing(Libraries(proc, clock, machine)) as libraries:
         found = libraries.find(pids)
-    finally:
-        libraries.close()
     paths = tuple(library.path for library in found.libraries)
     return LibcudaProbesFacts(tried=tried, refused=refused, libraries=paths, problems=found.problems)
 
@@ -348,12 +345,9 @@ def kernel_refusal() -> str | None:
     file = os.memfd_create("probe-test")
     try:
         os.truncate(file, mmap.PAGESIZE)
-        probes = LibcudaProbes(Kernel(), boot_ns=lambda: 0, sms=1)
-        try:
+        with contextlib.closing(LibcudaProbes(Kernel(), boot_ns=lambda: 0, sms=1)) as probes:
             probes.attach(f"/proc/self/fd/{file}", {PROBE_POINTS[0].name: 0})
             check_seccomp(probes, os.uname().machine)
-        finally:
-            probes.close()
     except BpfError as error:
         return str(error)
     finally:
