@@ -411,6 +411,9 @@ def memory_limit(
         return possible.pop(), True, bool(own)
     if devices is None or (not own and None in possible):
         return None, False, False
-    # Who starts a process with limits means the devices with which it starts.
-    limit = found[numbers.index(started)] if own else max(possible, key=lambda each: each or 0)
-    return limit, limit is not None, False
+    if not own:
+        return max(found, key=lambda each: each or 0), True, False
+    # Who starts a process with limits means the devices with which it starts, unless it holds more.
+    limit, held = found[numbers.index(started)], used_bytes(node.gpus[uuid].reading).get(client.pid) or 0
+    known = limit is not None and held <= limit + CONTEXT_BYTES
+    return limit if known else None, known, False

@@ -275,6 +275,15 @@ def test_own_limits_are_uncertain_if_another_order_gives_others(subtests: pytest
             ] == expected
 
 
+def test_a_client_that_holds_more_than_its_own_limit_has_changed_the_order_of_its_gpus() -> None:
+    variables = {PINNED_MEMORY_LIMIT: "0=2G"}
+    for mebibytes, limit in [(2600, 2 * GIB), (3000, None)]:
+        readings = (gpu_reading({CLIENT: mebibytes}, gpu=uuid, index=index) for index, uuid in enumerate(UUIDS[:2]))
+        sharing = gpu_sharing(reduced(*readings, start=node_of([variables], on=(0, 1))).node)[UUIDS[0]]
+        assert [each.memory_limit for each in sharing.clients] == [limit]
+        assert not sharing.over_limit
+
+
 def test_the_sum_of_memory_limits_is_unknown_if_a_process_may_have_set_a_smaller_one() -> None:
     own = {PINNED_MEMORY_LIMIT: "0=1G"}
     for environments, committed, at_most in [([own, own], 2 * GIB, 2 * GIB), ([own, {}], None, 4 * GIB)]:
