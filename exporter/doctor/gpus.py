@@ -1,6 +1,6 @@
 """Checks of the driver, the GPUs, and the limits and devices of daemons and clients."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from exporter.doctor.facts import Area, Facts, ProcessFacts, check, daemon_label, nvml_problem, process_label, shown
 from exporter.model.node import CollectorName, Gpu
@@ -242,12 +242,12 @@ def memory_limit_without_effect(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _wrong_limits(limits: Mapping[str, int | None], devices: tuple[str, ...] | None) -> Iterator[str]:
+def _wrong_limits(limits: Iterable[tuple[str, int | None]], devices: tuple[str, ...] | None) -> Iterator[str]:
     """Yield what is wrong with limits in bytes, None if it is not a size, by number or UUID of the client's devices."""
-    for name, size in limits.items():
+    for name, size in limits:
         is_number = name.isascii() and name.isdecimal() and len(name) < 4
         if not is_number and not (name.startswith(("GPU-", "MIG-")) if devices is None else name in devices):
-            yield f"{shown(name)} names no device."
+            yield f"{shown(name) or 'an empty name'} names no device."
         elif not size:
             yield f"the limit of device {shown(name)} is not a size."
         elif is_number and devices is not None and int(name) >= len(devices):

@@ -5,7 +5,7 @@ them to any text.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PER_CONTEXT_PARTITIONING, PINNED_MEMORY_LIMIT
@@ -74,21 +74,14 @@ def client_memory_limits(variables: Mapping[str, str]) -> Mapping[str, int] | No
     """
     text = variables.get(PINNED_MEMORY_LIMIT, "")
     parsed = parse_memory_limits(text)
-    limits = {device: limit for device, limit in parsed.items() if limit is not None and _DEVICE.fullmatch(device)}
-    return limits if len(limits) == len(_entries(text)) and len(text) <= _MAX_VALUE else None
+    limits = {device: limit for device, limit in parsed if limit is not None and _DEVICE.fullmatch(device)}
+    return limits if len(limits) == len(parsed) and len(text) <= _MAX_VALUE else None
 
 
-def parse_memory_limits(text: str) -> Mapping[str, int | None]:
-    """Return the sizes in a text such as `0=2G,1=512M`, by device; None for a value that is not a size.
-
-    An entry that names no device, such as `2G`, is its own device, so that it is not taken for no limit.
-    """
-    pairs = (each.partition("=") for each in _entries(text))
-    return {device.strip() or f"={size}": parse_byte_size(size) for device, _, size in pairs}
-
-
-def _entries(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
+def parse_memory_limits(text: str) -> Sequence[tuple[str, int | None]]:
+    """Return the devices and sizes in a text such as `0=2G,1=512M`; None for a value that is not a size."""
+    pairs = (each.strip().partition("=") for each in text.split(",") if each.strip())
+    return [(device.strip(), parse_byte_size(size)) for device, _, size in pairs]
 
 
 def visible_device_entries(text: str) -> tuple[str, ...]:
