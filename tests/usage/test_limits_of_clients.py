@@ -1,7 +1,10 @@
 """What a client may use of each GPU: SMs of its percentage, and memory limits by its own device numbers."""
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -292,6 +295,29 @@ def test_the_sum_of_memory_limits_is_unknown_if_a_process_may_have_set_a_smaller
         total = sharing.memory_total_bytes or 0
         assert sharing.memory_committed == (committed and committed / total)
         assert sharing.memory_at_most == at_most / total
+
+
+def test_no_limit_on_two_h200_was_other_than_shown(subtests: pytest.Subtests) -> None:
+    """Measured by `lab/limits`, driver 580.159.04: number of a GPU, SMs that CUDA reports, and limit in GiB.
+
+    In the phase `defaults`, the daemon has limits of 6 and 4 GiB and of 66 %, in `reversed` only those of memory.
+    """
+    trials = json.loads(Path(__file__).with_name("limits_of_two_h200.json").read_text(encoding="utf-8"))
+    for trial in trials:
+        with subtests.test(**{key: str(value) for key, value in trial.items()}):
+            phase, measured = trial["phase"], trial["gpus"]
+            found = clients_on(
+                [gpu for gpu, _, _ in measured],
+                trial["own"],
+                defaults=() if phase == "none" else (6, 4),
+                percentage=66.0 if phase == "defaults" else 100.0,
+            )
+            for client, (_, sms, limit) in zip(found, measured, strict=True):
+                at_most_sms, at_most = round((client.threads or 0) * 132), (client.memory_limit or sys.maxsize) / GIB
+                assert at_most_sms == sms or (trial["inside"] and not client.threads_certain and at_most_sms > sms)
+                exact = at_most == (limit or sys.maxsize / GIB)
+                assert exact or (VISIBLE_DEVICES not in trial["own"] and not client.memory_limit_certain)
+                assert at_most >= (limit or sys.maxsize / GIB)
 
 
 # What the status shows.
