@@ -8,7 +8,7 @@ from math import ceil, fsum, hypot
 from exporter.model.contention import Bandwidth, GpuContention, Slowdown
 from exporter.model.daemon import Daemon
 from exporter.model.node import Gpu, Node
-from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
+from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, VISIBLE_DEVICES, Limits
 from exporter.model.usage import Method, Share
@@ -280,14 +280,12 @@ def _clients(
         if not daemon.is_reported(node.at):
             continue
         for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
-            client, process = daemon.clients[pid], node.processes.get(pid)
-            server = daemon.servers.get(client.server)
-            limits = Limits() if server is None else server.limits_of(client)
-            percentage_set = process is not None and ACTIVE_THREAD_PERCENTAGE in (process.environment or {})
+            client = daemon.clients[pid]
+            percentage_set = ACTIVE_THREAD_PERCENTAGE in (_limits_and_variables(node, daemon, client)[1] or {})
             for uuid in gpus & by_gpu.keys():
                 split = splits.get(uuid)
-                limit, limit_known, limit_certain = memory_limit(node, daemon, limits, process, uuid, gpus)
-                threads = thread_ratio(daemon, limits, process, sms := node.gpus[uuid].reading.sms)
+                limit, limit_known, limit_certain = memory_limit(node, daemon, client, uuid, gpus)
+                threads = thread_ratio(node, daemon, client, sms := node.gpus[uuid].reading.sms)
                 by_gpu[uuid].append(
                     ClientUsage(
                         daemon=daemon.name,
@@ -355,9 +353,10 @@ def _fit_in_slots(node: Node, clients: Sequence[ClientUsage]) -> int | None:
 # -- Limits of a client --------------------------------------------------------------------------------------------
 
 
-def thread_ratio(daemon: Daemon, limits: Limits, process: ProcessReading | None, sms: int | None) -> float | None:
+def thread_ratio(node: Node, daemon: Daemon, client: Client, sms: int | None = None) -> float | None:
     """Return the fraction of the threads of a GPU with so many SMs that a client may use; None if it is unknown."""
-    limit, variables = limits.active_thread_percentage, None if process is None else process.environment
+    limits, variables = _limits_and_variables(node, daemon, client)
+    limit = limits.active_thread_percentage
     if daemon.has_static_partitions or daemon.has_mlopart_devices or limit is None or variables is None:
         return None
     own = client_thread_percentage(variables)
@@ -369,18 +368,24 @@ def thread_ratio(daemon: Daemon, limits: Limits, process: ProcessReading | None,
     return (sms_of(min(limit, own), sms) or sms) / sms if sms else min(limit, own) / WHOLE
 
 
+def _limits_and_variables(node: Node, daemon: Daemon, client: Client) -> tuple[Limits, Mapping[str, str] | None]:
+    server, process = daemon.servers.get(client.server), node.processes.get(client.pid)
+    return Limits() if server is None else server.limits_of(client), None if process is None else process.environment
+
+
 def memory_limit(
-    node: Node, daemon: Daemon, limits: Limits, process: ProcessReading | None, uuid: GpuUuid, gpus: frozenset[GpuUuid]
+    node: Node, daemon: Daemon, client: Client, uuid: GpuUuid, gpus: frozenset[GpuUuid]
 ) -> tuple[int | None, bool, bool]:
     """Return the fields `memory_limit`, `memory_limit_known` and `memory_limit_certain` of a client on a GPU.
 
     Limits of the server and of the client are by the client's own device numbers. If the client's name a device that it
     does not see, it has no limit at all (measured, R580; published by NVIDIA for driver 615.71).
     """
-    variables = None if process is None else process.environment
+    limits, variables = _limits_and_variables(node, daemon, client)
     own = None if variables is None else client_memory_limits(variables)
-    if limits.active_thread_percentage is None or process is None or variables is None or own is None:
+    if limits.active_thread_percentage is None or variables is None or own is None:
         return None, False, False
+    process = node.processes[client.pid]
     devices = client_devices(node, daemon, process, variables, gpus)
     if own.keys() == {"0"} and len(gpus) == 1 and cgroup_of(process).pod_uid is not None:
         # GKE gives a pod with MPS one GPU, which is device 0 there, and sets `0=SIZE` (container-engine-accelerators,
@@ -408,6 +413,6 @@ def memory_limit(
     if not own:
         return max(found, key=lambda each: each or 0), True, False
     # Who starts a process with limits means the devices with which it starts, unless it holds more.
-    limit, held = found[numbers.index(started)], used_bytes(node.gpus[uuid].reading).get(process.pid) or 0
+    limit, held = found[numbers.index(started)], used_bytes(node.gpus[uuid].reading).get(client.pid) or 0
     known = limit is not None and held <= limit + CONTEXT_BYTES
     return limit if known else None, known, False
