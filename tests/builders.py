@@ -633,7 +633,7 @@ def limited() -> Node:
         reply("get_default_active_thread_percentage", "25.0\n"),
         reply("get_default_device_pinned_mem_limit 0", "3G\n"),
         reply("get_default_client_priority", "0\n"),
-        process(600, environment={CLIENT_PRIORITY: "1"}),
+        process(600, environment={CLIENT_PRIORITY: "1", VISIBLE_DEVICES: "0,1"}),
         process(602, command="eval.py", environment={VISIBLE_DEVICES: "0,1"}),
         reply("device_query --csv", f"0,00:00.0,{OTHER_GPU},NVIDIA H200\n1,00:01.0,{GPU},NVIDIA H200\n"),
         start=three_clients(),
@@ -644,7 +644,8 @@ def limited_themselves(percentage: str = "50", memory: str = "1=2G") -> Node:
     """Return three clients that were started with limits, 600 with these."""
     own = {pid: {ACTIVE_THREAD_PERCENTAGE: "50", PINNED_MEMORY_LIMIT: "1=2G"} for pid in (601, 602)}
     own[600] = {ACTIVE_THREAD_PERCENTAGE: percentage, PINNED_MEMORY_LIMIT: memory}
-    return reduced(*(process(pid, environment=each) for pid, each in own.items()), start=limited()).node
+    known = (process(pid, environment={VISIBLE_DEVICES: "0,1", **each}) for pid, each in own.items())
+    return reduced(*known, start=limited()).node
 
 
 def memory_filled() -> Node:

@@ -1,6 +1,6 @@
 """Checks of the driver, the GPUs, and the limits and devices of daemons and clients."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from exporter.doctor.facts import Area, Facts, ProcessFacts, check, daemon_label, nvml_problem, process_label, shown
 from exporter.model.node import CollectorName, Gpu
@@ -218,15 +218,14 @@ def memory_limit_without_effect(facts: Facts) -> Iterator[Finding]:
     Give each device of a client its share, in G or M. Name devices by the client's own numbers. They start at 0,
     whatever its CUDA_VISIBLE_DEVICES is.
     """
-    # A limit in a daemon's environment has no effect (measured, R580). If one entry names a device that is not visible,
-    # a client has no limit at all (published by NVIDIA for driver 615.71).
+    # A limit in a daemon's environment has no effect. If an entry of a client's names a device that is not visible, the
+    # client has no limit, not even its daemon's (both measured, R580).
     for each in facts.daemons:
         if each.process.variable(PINNED_MEMORY_LIMIT) is not None:
             yield memory_limit_without_effect.finding(
                 daemon_label(each),
                 details=f"{PINNED_MEMORY_LIMIT} has no effect in the environment of a daemon.",
                 advice="Set the limit by command after each start, or let the watchdog do so (`pinned_memory_limits`).",
-                rated=Severity.WARNING,
             )
     for daemon in facts.node.daemons.values():
         on = gpus_of_clients(facts.node, daemon, daemon.clients)
@@ -243,16 +242,16 @@ def memory_limit_without_effect(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _wrong_limits(limits: Mapping[str, int | None], devices: tuple[str, ...] | None) -> Iterator[str]:
+def _wrong_limits(limits: Iterable[tuple[str, int | None]], devices: tuple[str, ...] | None) -> Iterator[str]:
     """Yield what is wrong with limits in bytes, None if it is not a size, by number or UUID of the client's devices."""
-    for name, size in limits.items():
+    for name, size in limits:
         is_number = name.isascii() and name.isdecimal() and len(name) < 4
         if not is_number and not (name.startswith(("GPU-", "MIG-")) if devices is None else name in devices):
-            yield f"{shown(name)} names no device."
+            yield f"{shown(name) or 'an empty name'} names no device."
         elif not size:
             yield f"the limit of device {shown(name)} is not a size."
         elif is_number and devices is not None and int(name) >= len(devices):
-            yield f"device {int(name)} is not visible. The number of visible devices is {len(devices)}."
+            yield f"device {int(name)} is not visible: the client sees {len(devices)}. So it has no limit at all."
 
 
 def _served(facts: Facts) -> Iterator[Gpu]:

@@ -334,11 +334,8 @@ def read_libcuda_probes(pids: Iterable[int], proc: Proc, clock: Clock) -> Libcud
     refused = kernel_refusal() if tried else None
     if machine is None:
         return LibcudaProbesFacts(refused=refused)
-    libraries = Libraries(proc, clock, machine)
-    try:
+    with contextlib.closing(Libraries(proc, clock, machine)) as libraries:
         found = libraries.find(pids)
-    finally:
-        libraries.close()
     paths = tuple(library.path for library in found.libraries)
     return LibcudaProbesFacts(tried=tried, refused=refused, libraries=paths, problems=found.problems)
 
@@ -348,12 +345,9 @@ def kernel_refusal() -> str | None:
     file = os.memfd_create("probe-test")
     try:
         os.truncate(file, mmap.PAGESIZE)
-        probes = LibcudaProbes(Kernel(), boot_ns=lambda: 0, sms=1)
-        try:
+        with contextlib.closing(LibcudaProbes(Kernel(), boot_ns=lambda: 0, sms=1)) as probes:
             probes.attach(f"/proc/self/fd/{file}", {PROBE_POINTS[0].name: 0})
             check_seccomp(probes, os.uname().machine)
-        finally:
-            probes.close()
     except BpfError as error:
         return str(error)
     finally:
@@ -397,10 +391,7 @@ def gather(
     if config.attribution is Attribution.BPF:
         servers = chain(*(daemon.servers for daemon in known))
         probes = limit.read(Area.LAUNCHES, lambda: read_libcuda_probes((*pids, *servers), proc, clock))
-
-    def logs() -> Mapping[str, Identity | None]:
-        return {each.name: _identity(str(each.log_directory)) for each in config.daemons}
-
+    logs = {each.name: str(each.log_directory) for each in config.daemons}
     facts = Facts(
         config=config,
         node=node,
@@ -408,7 +399,7 @@ def gather(
         web_problem=web_problem,
         programs=programs,
         daemons=daemons,
-        configured_logs=limit.read(Area.DIRECTORIES, logs) or {},
+        configured_logs=limit.read(Area.DIRECTORIES, lambda: {name: _identity(logs[name]) for name in logs}) or {},
         processes=processes,
         directories=directories,
         private_tmp=private_tmp,

@@ -5,7 +5,7 @@ them to any text.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PER_CONTEXT_PARTITIONING, PINNED_MEMORY_LIMIT
@@ -13,6 +13,7 @@ from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PER_CONTEXT_PARTIT
 CORE_DUMPS = ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP")
 _SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 _SHIFT = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_DEVICE = re.compile(r"0|[1-9][0-9]*|(GPU|MIG)-.*")
 _ORDINAL = re.compile(r"[0-9]{1,3}")
 _HIDING = re.compile(r"|-[0-9]+|[0-9]{4,}|nodevfiles|none|void", re.IGNORECASE)
 """HTCondor sets 10000, Slurm NoDevFiles, NVIDIA's container runtime void or none, and others -1 or nothing."""
@@ -67,20 +68,20 @@ def client_thread_percentage(variables: Mapping[str, str]) -> float | None:
 
 
 def client_memory_limits(variables: Mapping[str, str]) -> Mapping[str, int] | None:
-    """Return the limits in bytes that a client sets for itself, by device ordinal or UUID; None if not known."""
+    """Return the limits in bytes that a client sets for itself, by device number or UUID; None if not known.
+
+    It is not known which of two limits of one device applies, or for which device an entry such as `01=2G` is.
+    """
     text = variables.get(PINNED_MEMORY_LIMIT, "")
     parsed = parse_memory_limits(text)
-    limits = {device: limit for device, limit in parsed.items() if limit is not None}
+    limits = {device: limit for device, limit in parsed if limit is not None and _DEVICE.fullmatch(device)}
     return limits if len(limits) == len(parsed) and len(text) <= _MAX_VALUE else None
 
 
-def parse_memory_limits(text: str) -> Mapping[str, int | None]:
-    """Return the sizes in a text such as `0=2G,1=512M`, by device; None for a value that is not a size.
-
-    An entry that names no device, such as `2G`, is its own device, so that it is not taken for no limit.
-    """
+def parse_memory_limits(text: str) -> Sequence[tuple[str, int | None]]:
+    """Return the devices and sizes in a text such as `0=2G,1=512M`; None for a value that is not a size."""
     pairs = (each.strip().partition("=") for each in text.split(",") if each.strip())
-    return {device.strip() or f"={size}": parse_byte_size(size) for device, _, size in pairs}
+    return [(device.strip(), parse_byte_size(size)) for device, _, size in pairs]
 
 
 def visible_device_entries(text: str) -> tuple[str, ...]:

@@ -145,8 +145,7 @@ def with_server_limits(daemon: Daemon, server: Server, **changes: Any) -> Daemon
 
 def memory_limits_by_gpu(node: Node, daemon: Daemon, limits: Mapping[int, int]) -> Iterable[tuple[GpuUuid, int]]:
     """Return the memory limits of a client that sees all GPUs, without those of devices that are not there."""
-    gpus = gpus_in_order(node, daemon)
-    return [(gpus[device], limit) for device, limit in sorted(limits.items()) if device < len(gpus)]
+    return [(uuid, limits[device]) for device, uuid in enumerate(gpus_in_order(node, daemon)) if device in limits]
 
 
 def _number(word: str) -> int | None:

@@ -93,9 +93,11 @@ def _daemon_line_read(step: Step, at: float, entry: LogEntry) -> None:
         case log_message.SessionClosed():
             step.daemon = with_log(with_lifecycle(daemon, quit_claimed_at=None), echoing=False)
         case log_message.CommandDenied():
-            step.daemon = with_log(with_lifecycle(daemon, quit_claimed_at=None), terminated_at=None)
+            # It refused the last command, which may not be the one that ends a client: any user can send one.
+            ended_at = None if daemon.log.terminated_at == daemon.log.commanded_at else daemon.log.terminated_at
+            step.daemon = with_log(with_lifecycle(daemon, quit_claimed_at=None), terminated_at=ended_at)
         case log_message.CommandReceived(text) if text.split()[:1] == ["quit"]:
-            step.daemon = with_lifecycle(daemon, quit_claimed_at=at)
+            step.daemon = with_log(with_lifecycle(daemon, quit_claimed_at=at), commanded_at=at)
         case _ if daemon.log.echoing:
             pass
         case log_message.CommandReceived(text):

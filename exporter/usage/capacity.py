@@ -10,11 +10,11 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Gpu, Node
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
-from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES, Limits
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, VISIBLE_DEVICES, Limits
 from exporter.model.usage import Method, Share
 from exporter.parse.mps_variables import LEAST_SMS, client_memory_limits, client_thread_percentage, sms_of
 from exporter.parse.protocol3 import PROTOCOL
-from exporter.state.devices import MOST_DEVICES, client_devices, device_count, gpus_of_clients, version_number
+from exporter.state.devices import MOST_DEVICES, client_devices, device_count, gpus_of_clients
 from exporter.state.gpus import used_bytes
 from exporter.state.limits import clients_limit
 from exporter.state.processes import cgroup_of
@@ -45,9 +45,10 @@ class ClientUsage:
     """One client on one GPU. None: not known.
 
     A limit is the smaller of its server's and the one with which it was started. A client without one of its own may
-    have set one inside the process: then the limit is an upper bound, and not `certain`. `threads` is the fraction of
-    the SMs that the client may use. `memory_limit` is how much memory it may have, and `memory` how much it has, in
-    bytes. A `memory_limit` of None means no limit if `memory_limit_known`. `share` is what it used of the SMs.
+    have set one inside the process: then the limit is an upper bound, and not `certain`. Its own memory limit is not
+    `certain` if another order of its GPUs, set inside, gives another one. `threads` is the fraction of the SMs that the
+    client may use. `memory_limit` is how much memory it may have, and `memory` how much it has, in bytes. A
+    `memory_limit` of None means no limit if `memory_limit_known`. `share` is what it used of the SMs.
     `watched` is whether its libcuda is probed; None: the probes are not attached.
     """
 
@@ -280,20 +281,20 @@ def _clients(
             continue
         for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
             client = daemon.clients[pid]
-            own = _limits_and_variables(node, daemon, client)[1] or {}
+            percentage_set = ACTIVE_THREAD_PERCENTAGE in (_limits_and_variables(node, daemon, client)[1] or {})
             for uuid in gpus & by_gpu.keys():
                 split = splits.get(uuid)
-                limit_known, limit = memory_limit(node, daemon, client, uuid, gpus)
+                limit, limit_known, limit_certain = memory_limit(node, daemon, client, uuid, gpus)
                 threads = thread_ratio(node, daemon, client, sms := node.gpus[uuid].reading.sms)
                 by_gpu[uuid].append(
                     ClientUsage(
                         daemon=daemon.name,
                         client=client,
                         threads=threads,
-                        threads_certain=ACTIVE_THREAD_PERCENTAGE in own or 0 < (threads or 0) * (sms or 0) <= LEAST_SMS,
+                        threads_certain=percentage_set or 0 < (threads or 0) * (sms or 0) <= LEAST_SMS,
                         memory_limit=limit,
                         memory_limit_known=limit_known,
-                        memory_limit_certain=PINNED_MEMORY_LIMIT in own,
+                        memory_limit_certain=limit_certain,
                         memory=held[uuid].get(pid),
                         share=None if split is None else split.shares.get(pid),
                         watched=None if watched is None else pid in watched,
@@ -374,35 +375,44 @@ def _limits_and_variables(node: Node, daemon: Daemon, client: Client) -> tuple[L
 
 def memory_limit(
     node: Node, daemon: Daemon, client: Client, uuid: GpuUuid, gpus: frozenset[GpuUuid]
-) -> tuple[bool, int | None]:
-    """Return the fields `memory_limit_known` and `memory_limit` of a client on a GPU.
+) -> tuple[int | None, bool, bool]:
+    """Return the fields `memory_limit`, `memory_limit_known` and `memory_limit_certain` of a client on a GPU.
 
-    Limits of the server and of the client are by the client's own device numbers (measured, R580).
+    Limits of the server and of the client are by the client's own device numbers. If the client's name a device that it
+    does not see, it has no limit at all (measured, R580; published by NVIDIA for driver 615.71).
     """
     limits, variables = _limits_and_variables(node, daemon, client)
     own = None if variables is None else client_memory_limits(variables)
     if limits.active_thread_percentage is None or variables is None or own is None:
-        return False, None
+        return None, False, False
     process = node.processes[client.pid]
     devices = client_devices(node, daemon, process, variables, gpus)
     if own.keys() == {"0"} and len(gpus) == 1 and cgroup_of(process).pod_uid is not None:
         # GKE gives a pod with MPS one GPU, which is device 0 there, and sets `0=SIZE` (container-engine-accelerators,
         # pkg/gpu/nvidia/manager.go).
         devices = (uuid,)
-    numbers, names = range(device_count(node, daemon) or MOST_DEVICES), set[str](gpus)
+    numbers, seen = range(device_count(node, daemon) or MOST_DEVICES), {*gpus, *map(str, range(len(gpus)))}
     if devices is not None:
-        number, names = devices.index(uuid), {*devices, *map(str, range(len(devices)))}
-        # A client that has hidden GPUs from itself inside its process gives the others smaller numbers.
-        hides = not own and VISIBLE_DEVICES not in variables and len(gpus) < len(devices)
-        numbers = range(0 if hides else number, number + 1)
-    of_server = {number: limits.pinned_memory.get(number) for number in numbers}
-    every = ((limit, own.get(str(number)), own.get(uuid)) for number, limit in of_server.items())
-    possible = {min(filter(None, each), default=None) for each in every}
-    if not own.keys() <= names:
-        # A device that the client does not see. R580 ignores such an entry (measured, without others). From 615.71 on,
-        # the client may have no limit at all (NVIDIA's "Per-GPU Compute and Memory Limits with MPS").
-        major = version_number((node.gpus[uuid].reading.driver_version or "").partition(".")[0])
-        ignored = own.keys().isdisjoint(names) and (major or 0) < 615
-        possible.update(of_server.values(), () if ignored else (None,))
-    is_known = len(possible) == 1 or (devices is not None and not own and None not in possible)
-    return is_known, max(possible, key=lambda each: each or 0) if is_known else None
+        started, names = devices.index(uuid), {*devices, *map(str, range(len(devices)))}
+        if not own.keys() <= names:
+            return None, own.keys().isdisjoint(names), True
+        if len(devices) == 1 or VISIBLE_DEVICES in variables:
+            numbers, seen = range(started, started + 1), names
+        else:
+            # It may have set the variable inside the process. It uses the first GPUs that it sees.
+            numbers = range(max(started + 1, len(gpus)))
+    found = [
+        min(filter(None, (limits.pinned_memory.get(each), own.get(str(each)), own.get(uuid))), default=None)
+        for each in numbers
+    ]
+    possible = {*found, *(() if own.keys() <= seen else (None,))}
+    if len(possible) == 1:
+        return possible.pop(), True, bool(own)
+    if devices is None or (not own and None in possible):
+        return None, False, False
+    if not own:
+        return max(found, key=lambda each: each or 0), True, False
+    # Who starts a process with limits means the devices with which it starts, unless it holds more.
+    limit, held = found[numbers.index(started)], used_bytes(node.gpus[uuid].reading).get(client.pid) or 0
+    known = limit is not None and held <= limit + CONTEXT_BYTES
+    return limit if known else None, known, False

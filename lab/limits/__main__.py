@@ -32,12 +32,15 @@ GIB = 1 << 30
 SIZES = (2, 3, 4, 6)
 """All limits in GiB. A limit includes the context, so that less than 1 GiB of it is missing in what is free."""
 PERCENTAGES = (None, "1", "5", "10", "33", "50", "99")
-INSIDE: tuple[Mapping[str, str], ...] = (
-    {ACTIVE_THREAD_PERCENTAGE: "20"},
-    {PINNED_MEMORY_LIMIT: "0=2G"},
-    {VISIBLE_DEVICES: "1"},
-    {VISIBLE_DEVICES: "1,0"},
+INSIDE: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = (
+    ({}, {ACTIVE_THREAD_PERCENTAGE: "20"}),
+    ({}, {PINNED_MEMORY_LIMIT: "0=2G"}),
+    ({}, {VISIBLE_DEVICES: "1"}),
+    ({}, {VISIBLE_DEVICES: "1,0"}),
+    ({PINNED_MEMORY_LIMIT: "0=2G"}, {VISIBLE_DEVICES: "1"}),
+    ({PINNED_MEMORY_LIMIT: "0=2G,1=3G"}, {VISIBLE_DEVICES: "1,0"}),
 )
+"""Variables at the start, and those that are set inside."""
 Row = dict[str, Any]
 
 
@@ -71,7 +74,7 @@ def environments(gpus: int) -> Iterator[tuple[Mapping[str, str], Mapping[str, st
             ACTIVE_THREAD_PERCENTAGE: PERCENTAGES[number % len(PERCENTAGES)],
         }
         yield {name: value for name, value in wanted.items() if value is not None}, {}
-    yield from (({}, inside) for inside in INSIDE if gpus > 1 or VISIBLE_DEVICES not in inside)
+    yield from (each for each in INSIDE if gpus > 1 or VISIBLE_DEVICES not in each[1])
 
 
 def true_limit(device: Mapping[str, int]) -> int | None:
@@ -79,8 +82,11 @@ def true_limit(device: Mapping[str, int]) -> int | None:
     return next((size * GIB for size in SIZES if device["free"] < size * GIB <= device["free"] + GIB), None)
 
 
-def verdict(shown: Mapping[str, Any], device: Mapping[str, int]) -> Row:
-    """Compare what the exporter shows of a client on a GPU with what CUDA gives it."""
+def verdict(shown: Mapping[str, Any], device: Mapping[str, int], own: Mapping[str, str]) -> Row:
+    """Compare what the exporter shows of a client on a GPU with what CUDA gives it.
+
+    A limit of its own that is not certain is that of the order of GPUs at its start. Others are upper bounds.
+    """
     limit, sms = true_limit(device), shown.get("usable_sms")
     memory = shown.get("memory_limit_bytes")
     if sms is None:
@@ -93,6 +99,8 @@ def verdict(shown: Mapping[str, Any], device: Mapping[str, int]) -> Row:
         of_memory = "right" if limit is None else "not shown"
     elif memory == limit:
         of_memory = "right"
+    elif PINNED_MEMORY_LIMIT in own and not shown.get("memory_limit_certain"):
+        of_memory = "as started"
     else:
         is_bound = not shown.get("memory_limit_certain") and limit is not None and memory > limit
         of_memory = "bound" if is_bound else "false"
@@ -128,7 +136,7 @@ def play(phase: Phase, directory: Path, gpus: int) -> Iterator[Row]:
         for own, inside, child in clients:
             for uuid, device in _devices(child).items():
                 row = {"phase": phase.name, "own": own, "inside": inside, "gpu": uuid, "number": device["number"]}
-                yield row | verdict(shown[child.pid, uuid], device)
+                yield row | verdict(shown[child.pid, uuid], device, own)
     finally:
         for _, _, child in clients:
             child.end(within=3)

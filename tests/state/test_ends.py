@@ -120,6 +120,12 @@ class TestEvicted:
         )
         assert self.end(*refused, *requested(), *commanded("server list", at=AT + 5)).reason == "evicted"
 
+    def test_a_refused_command_of_another_user_hides_no_other_command(self) -> None:
+        refused = control_log("Cmd:quit", "Not enough privilege to execute quit command", "UI closed", at=AT + 4.5)
+        event = self.end(*commanded(f"client terminate {CLIENT}"), *refused, *requested())
+        assert (event.reason, event.indications) == ("terminated", (BY_COMMAND,))
+        assert self.end(*commanded(f"client terminate {CLIENT}"), *requested(), *refused).reason == "terminated"
+
     def test_without_later_commands_in_the_log_it_is_unknown(self) -> None:
         event = self.end(*commanded("server list", at=AT + 3), *requested())
         assert (event.reason, event.indications) == ("terminated", None)

@@ -186,7 +186,8 @@ def test_a_client_may_use_the_smaller_of_its_servers_and_its_own_threading(subte
 
 def test_the_memory_limit_is_the_smaller_of_server_and_client(subtests: pytest.Subtests) -> None:
     for variables, known, limit in [
-        ({}, True, 2 << 30),
+        ({VISIBLE_DEVICES: "0,1"}, True, 2 << 30),
+        ({}, False, None),
         ({PINNED_MEMORY_LIMIT: "1=1G"}, True, 1 << 30),
         ({PINNED_MEMORY_LIMIT: " 0 = 1G, 1=512M,"}, True, 512 << 20),
         ({PINNED_MEMORY_LIMIT: f"{OTHER_GPU}=512M"}, True, 512 << 20),

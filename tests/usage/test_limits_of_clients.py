@@ -1,7 +1,10 @@
 """What a client may use of each GPU: SMs of its percentage, and memory limits by its own device numbers."""
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -187,20 +190,24 @@ def test_a_client_without_the_variable_counts_all_gpus_in_the_order_of_the_node(
     assert dict(memory_limits_by_gpu(present, present.daemons[DAEMON], {0: 6, 1: 3})) == {UUIDS[0]: 6, UUIDS[1]: 3}
 
 
-def test_a_limit_of_a_device_that_the_client_does_not_see_limits_nothing(subtests: pytest.Subtests) -> None:
-    """From driver 615.71 on, the client may then have no limit at all."""
-    for own, defaults, driver, expected in [
-        ("1=2G", (), "580.159.04", (True, None)),
-        ("1=2G", (6, 3), "580.159.04", (True, 6 * GIB)),
-        ("1=2G", (6, 3), "615.71", (False, None)),
-        ("0=2G", (6, 3), "580.159.04", (True, 2 * GIB)),
-        ("0=2G,1=2G", (), "580.159.04", (False, None)),
-        (f"{UUIDS[0]}=2G", (), "580.159.04", (True, None)),
-        (f"{UUIDS[1]}=2G", (), "580.159.04", (True, 2 * GIB)),
+def test_a_client_has_no_limit_if_its_own_names_only_devices_that_it_does_not_see(subtests: pytest.Subtests) -> None:
+    """Then its daemon's limit does not apply either (measured)."""
+    for own, defaults, expected in [
+        ("1=2G", (), (True, None)),
+        ("1=2G", (6, 3), (True, None)),
+        ("1=2G,7=1G", (6, 3), (True, None)),
+        ("0=2G", (6, 3), (True, 2 * GIB)),
+        ("0=2G,1=2G", (), (False, None)),
+        ("0=2G,1=2G", (6, 3), (False, None)),
+        (f"{UUIDS[0]}=2G", (), (True, None)),
+        (f"{UUIDS[0]}=2G", (6, 3), (True, None)),
+        (f"{UUIDS[1]}=2G", (6, 3), (True, 2 * GIB)),
     ]:
-        with subtests.test(own=own, defaults=defaults, driver=driver):
-            client = client_on(1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: own}, defaults=defaults, driver=driver)
-            assert (client.memory_limit_known, client.memory_limit) == expected
+        for driver in ("580.159.04", "615.71"):
+            with subtests.test(own=own, defaults=defaults, driver=driver):
+                variables = {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: own}
+                client = client_on(1, variables, defaults=defaults, driver=driver)
+                assert (client.memory_limit_known, client.memory_limit) == expected
 
 
 def test_the_limit_is_unknown_if_the_numbers_of_the_client_are(subtests: pytest.Subtests) -> None:
@@ -228,12 +235,56 @@ def test_a_container_that_names_its_gpus_by_uuid_has_known_numbers() -> None:
     assert client.memory_limit == 6 * GIB
 
 
-def test_a_client_that_may_have_hidden_a_gpu_from_itself_has_the_larger_limit_at_most() -> None:
-    """With CUDA_VISIBLE_DEVICES=1 set inside the process, GPU 1 is its device 0."""
-    at_most = client_on(1, {}, defaults=(6, 3))
-    assert (at_most.memory_limit_known, at_most.memory_limit, at_most.memory_limit_certain) == (True, 6 * GIB, False)
-    assert not client_on(1, {}, defaults=(0, 3)).memory_limit_known
-    assert client_on(1, {}, on=(0, 1), defaults=(6, 3)).memory_limit == 3 * GIB
+def test_a_client_that_may_have_hidden_gpus_or_changed_their_order_has_the_largest_limit_at_most(
+    subtests: pytest.Subtests,
+) -> None:
+    """With CUDA_VISIBLE_DEVICES=1,0 set inside the process, GPU 1 is its device 0 (measured)."""
+    for on, defaults, expected in [
+        ((1,), (6, 3), [(True, 6)]),
+        ((1,), (0, 3), [(False, None)]),
+        ((0,), (6, 3), [(True, 6)]),
+        ((0,), (6, 0), [(True, 6)]),
+        ((0, 1), (6, 3), [(True, 6), (True, 6)]),
+        ((0, 1), (3, 6), [(True, 6), (True, 6)]),
+        ((0, 1), (6, 0), [(False, None), (False, None)]),
+        ((0, 1), (4, 4), [(True, 4), (True, 4)]),
+        ((0, 1), (), [(True, None), (True, None)]),
+    ]:
+        with subtests.test(on=on, defaults=defaults):
+            found = clients_on(on, {}, defaults=defaults)
+            expected_bytes = [(known, limit and limit * GIB) for known, limit in expected]
+            assert [(each.memory_limit_known, each.memory_limit) for each in found] == expected_bytes
+            assert not any(each.memory_limit_certain for each in found)
+
+
+def test_own_limits_are_uncertain_if_another_order_gives_others(subtests: pytest.Subtests) -> None:
+    """They are those of the order with which the process was started, or unknown."""
+    for on, own, defaults, expected in [
+        ((0, 1), "0=2G", (), [(2, True, False), (None, False, False)]),
+        ((0, 1), "0=2G,1=3G", (), [(2, True, False), (3, True, False)]),
+        ((0, 1), "0=2G,1=2G", (), [(2, True, True), (2, True, True)]),
+        ((0, 1), "0=2G", (6, 4), [(2, True, False), (4, True, False)]),
+        ((0,), "0=2G", (), [(2, True, True)]),
+        ((1,), "0=2G", (), [(None, False, False)]),
+        ((1,), "1=3G", (), [(3, True, False)]),
+        # If it has hidden the other GPU, its own limits name a device that it does not see.
+        ((0,), "0=2G,1=2G", (), [(2, True, False)]),
+    ]:
+        with subtests.test(on=on, own=own, defaults=defaults):
+            found = clients_on(on, {PINNED_MEMORY_LIMIT: own}, defaults=defaults)
+            assert [
+                (each.memory_limit and each.memory_limit // GIB, each.memory_limit_known, each.memory_limit_certain)
+                for each in found
+            ] == expected
+
+
+def test_a_client_that_holds_more_than_its_own_limit_has_changed_the_order_of_its_gpus() -> None:
+    variables = {PINNED_MEMORY_LIMIT: "0=2G"}
+    for mebibytes, limit in [(2600, 2 * GIB), (3000, None)]:
+        readings = (gpu_reading({CLIENT: mebibytes}, gpu=uuid, index=index) for index, uuid in enumerate(UUIDS[:2]))
+        sharing = gpu_sharing(reduced(*readings, start=node_of([variables], on=(0, 1))).node)[UUIDS[0]]
+        assert [each.memory_limit for each in sharing.clients] == [limit]
+        assert not sharing.over_limit
 
 
 def test_the_sum_of_memory_limits_is_unknown_if_a_process_may_have_set_a_smaller_one() -> None:
@@ -244,6 +295,29 @@ def test_the_sum_of_memory_limits_is_unknown_if_a_process_may_have_set_a_smaller
         total = sharing.memory_total_bytes or 0
         assert sharing.memory_committed == (committed and committed / total)
         assert sharing.memory_at_most == at_most / total
+
+
+def test_no_limit_on_two_h200_was_other_than_shown(subtests: pytest.Subtests) -> None:
+    """Measured by `lab/limits`, driver 580.159.04: number of a GPU, SMs that CUDA reports, and limit in GiB.
+
+    In the phase `defaults`, the daemon has limits of 6 and 4 GiB and of 66 %, in `reversed` only those of memory.
+    """
+    trials = json.loads(Path(__file__).with_name("limits_of_two_h200.json").read_text(encoding="utf-8"))
+    for trial in trials:
+        with subtests.test(**{key: str(value) for key, value in trial.items()}):
+            phase, measured = trial["phase"], trial["gpus"]
+            found = clients_on(
+                [gpu for gpu, _, _ in measured],
+                trial["own"],
+                defaults=() if phase == "none" else (6, 4),
+                percentage=66.0 if phase == "defaults" else 100.0,
+            )
+            for client, (_, sms, limit) in zip(found, measured, strict=True):
+                at_most_sms, at_most = round((client.threads or 0) * 132), (client.memory_limit or sys.maxsize) / GIB
+                assert at_most_sms == sms or (trial["inside"] and not client.threads_certain and at_most_sms > sms)
+                exact = at_most == (limit or sys.maxsize / GIB)
+                assert exact or (VISIBLE_DEVICES not in trial["own"] and not client.memory_limit_certain)
+                assert at_most >= (limit or sys.maxsize / GIB)
 
 
 # What the status shows.
@@ -279,6 +353,8 @@ def test_doctor_warns_of_limits_that_limit_nothing_and_of_no_others(subtests: py
     cases: list[tuple[int, dict[str, str], dict[str, Any], bool]] = [
         (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "0=2G"}, {}, False),
         (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "1=2G"}, {}, True),
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "1=2G"}, {"defaults": (6, 3)}, True),
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "0=2G,1=2G"}, {"defaults": (6, 3)}, True),
         (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: f"{UUIDS[1]}=2G"}, {}, False),
         (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: f"{UUIDS[0]}=2G"}, {}, True),
         (1, {VISIBLE_DEVICES: UUIDS[1], PINNED_MEMORY_LIMIT: "1=2G"}, {}, True),

@@ -64,15 +64,14 @@ class GpuUses:
     def _use(self, uuid: str, gpm: Gpm) -> GpuUse | None:
         """Return the use of a GPU; None if it has no GPM, or only one sample yet."""
         try:
-            use = gpm.read()
+            sm, dram, seconds = gpm.read()
         except pynvml.NVMLError as error:
             if error.value in DRIVER_LOST:
                 raise
             return None
-        if use.sm is None or use.seconds is None:
+        if sm is None or seconds is None:
             return None
-        at = self._clock.now()
-        return GpuUse(at=at, gpu=uuid, seconds=use.seconds, sm_utilization=use.sm, dram_bandwidth=use.dram)
+        return GpuUse(at=self._clock.now(), gpu=uuid, seconds=seconds, sm_utilization=sm, dram_bandwidth=dram)
 
     def _free(self) -> None:
         for _, gpm in self._gpus.values():

@@ -23,11 +23,11 @@ GPM_SECONDS = 0.5
 
 
 class Utilization(NamedTuple):
-    """Use of SMs and memory bandwidth, each 0 to 1, in the last `seconds`; None if unknown."""
+    """Fields of a reading: use of SMs and of memory bandwidth, each 0 to 1, in these seconds; None if unknown."""
 
-    sm: float | None = None
-    dram: float | None = None
-    seconds: float | None = None
+    sm_utilization: float | None = None
+    dram_bandwidth: float | None = None
+    gpm_seconds: float | None = None
 
 
 class Gpm:
@@ -170,6 +170,7 @@ class Gpu:
         mode = values.read("compute mode", pynvml.nvmlDeviceGetComputeMode, handle)
         utilization = self.gpm.read()
         return GpuReading(
+            **utilization._asdict(),
             gpu=self.uuid,
             index=self._index,
             compute_processes=values.read("processes", compute_processes, handle),
@@ -184,9 +185,6 @@ class Gpu:
             mig_mode=None if mig is None else bool(mig[0]),
             persistence_mode=None if persistence is None else bool(persistence),
             power_milliwatts=values.read("power", pynvml.nvmlDeviceGetPowerUsage, handle),
-            sm_utilization=utilization.sm,
-            dram_bandwidth=utilization.dram,
-            gpm_seconds=utilization.seconds,
             gpm_supported=self.gpm.supported,
             sms=sm_count(handle),
             at=self._clock.now(),
@@ -205,9 +203,8 @@ _CONSTANTS: Mapping[str, Callable[[Any], str]] = {
 """The fields of a reading that do not change while a GPU is open."""
 
 
-_CORES_PER_SM = 128
-_CORES_PER_SM_BY_CAPABILITY = dict.fromkeys(((6, 0), (7, 0), (7, 2), (7, 5), (8, 0)), 64)
-"""All other GPUs since Pascal have 128 (CUDA programming guide, compute capabilities)."""
+_WITH_64_CORES_PER_SM = frozenset({(6, 0), (7, 0), (7, 2), (7, 5), (8, 0)})
+"""Compute capabilities. All other GPUs since Pascal have 128 (CUDA programming guide)."""
 
 
 def sm_count(handle: Any) -> int | None:
@@ -216,7 +213,7 @@ def sm_count(handle: Any) -> int | None:
     capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     if cores is None or capability is None:
         return None
-    return int(cores) // _CORES_PER_SM_BY_CAPABILITY.get(tuple(capability), _CORES_PER_SM) or None
+    return int(cores) // (64 if tuple(capability) in _WITH_64_CORES_PER_SM else 128) or None
 
 
 def _processes(name: str, handle: Any) -> tuple[GpuProcess, ...]:
@@ -308,6 +305,7 @@ class MigInstances:
         gpm = self._gpms.get(uuid) if alone else None
         utilization = Utilization() if gpm is None else gpm.read()
         return GpuReading(
+            **utilization._asdict(),
             at=self._clock.now(),
             gpu=uuid,
             name=parent.name,
@@ -321,9 +319,6 @@ class MigInstances:
             cuda_version=parent.cuda_version,
             compute_capability=parent.compute_capability,
             mig_mode=False,
-            sm_utilization=utilization.sm,
-            dram_bandwidth=utilization.dram,
-            gpm_seconds=utilization.seconds,
             gpm_supported=gpm is not None and gpm.supported,
             sms=instance.sms,
         )
