@@ -82,17 +82,16 @@ _WAIT = ManualStep(text="Wait for the restart.")
 _CAUSE = "Find the cause in the last lines of the daemon's logs."
 
 
-def faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
+def faults(node: Node, policy: Policy | None) -> Iterable[Finding]:
     """Yield the faults, first those that a command can end."""
     open_ones = [each for each in node.incidents.values() if each.open]
     open_ones.sort(key=lambda each: not (each.blockers or each.stuck))
-    yield from (_fault(node, at, each, policy) for each in open_ones)
+    yield from (_fault(node, each, policy) for each in open_ones)
     with_incident = {(each.daemon, each.server) for each in open_ones}
     for daemon, server in View(node).servers():
         if server.state is ServerState.FAULT and (daemon.name, server.pid) not in with_incident:
             yield Finding(
                 DaemonProblem.SERVER_FAULT,
-                at=at,
                 daemon=daemon.name,
                 server=server.pid,
                 **_of_clients(node, (each.pid for each in clients_of(daemon, server))),
@@ -100,7 +99,7 @@ def faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
             )
 
 
-def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> Finding:
+def _fault(node: Node, incident: Incident, policy: Policy | None) -> Finding:
     blockers = tuple(incident.blockers)
     daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
     text = DaemonProblem.SERVER_FAULT.definition.remedy
@@ -116,7 +115,6 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
     recovery = f"; {blocking} recovery" if blockers else ""
     return Finding(
         DaemonProblem.SERVER_FAULT,
-        at=at,
         since=incident.started_at,
         daemon=incident.daemon,
         server=incident.server,
@@ -158,7 +156,6 @@ def recovered(node: Node, at: float) -> Iterable[Finding]:
             lasted = incident.ended_at - incident.started_at >= PAGED_SECONDS
             yield Finding(
                 DaemonProblem.FAULT_LASTED if lasted else DaemonProblem.FAULT,
-                at=at,
                 since=incident.started_at,
                 daemon=incident.daemon,
                 server=incident.server,
@@ -177,7 +174,6 @@ def _returned(node: Node, daemon: Daemon, watch: WatchdogState, at: float) -> It
             problem = DaemonProblem.DAEMON_WAS_DOWN
         yield Finding(
             problem,
-            at=at,
             since=lost_at,
             daemon=daemon.name,
             values={"ended": _ended_text(daemon)},
@@ -189,7 +185,7 @@ def _returned(node: Node, daemon: Daemon, watch: WatchdogState, at: float) -> It
         )
     elif watch.last_restart_at is not None and at - max(watch.last_restart_at, back_at) < ALERT_SECONDS:
         ended = {} if daemon.lifecycle.watchdog_ended_at is None else _ended_clients(node, daemon)
-        yield Finding(DaemonProblem.DAEMON_RESTARTED, at=at, since=watch.last_restart_at, daemon=daemon.name, **ended)
+        yield Finding(DaemonProblem.DAEMON_RESTARTED, since=watch.last_restart_at, daemon=daemon.name, **ended)
 
 
 def _ended_text(daemon: Daemon) -> str:
@@ -216,7 +212,6 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
         if watch.quarantine is not None:
             yield Finding(
                 DaemonProblem.QUARANTINED,
-                at=at,
                 since=watch.quarantine.at,
                 daemon=daemon.name,
                 gpu=watch.quarantine.gpu,
@@ -226,7 +221,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
             )
         block = None if policy is None or not daemon.declared.expected else policy.lock_problem(daemon)
         if policy is not None and block is not None and policy.configured_mode_of(daemon) is Mode.ACT:
-            yield Finding(BLOCK_PROBLEMS[block], at=at, daemon=daemon.name)
+            yield Finding(BLOCK_PROBLEMS[block], daemon=daemon.name)
         finding = _state_finding(node, at, daemon, watch, policy)
         if finding is not None and (daemon.ended or not daemon.has_lost_directory):
             yield finding
@@ -234,9 +229,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
         if since is not None:
             commands, ends = commands_to_restart(node, daemon, policy), clients_beside(node, daemon, policy)
             step = ManualStep(text=NodeProblem.LOG_BLOCKED.definition.remedy, commands=commands, ends=ends)
-            yield Finding(
-                NodeProblem.LOG_BLOCKED, at=at, since=since, daemon=daemon.name, affected="no client", steps=(step,)
-            )
+            yield Finding(NodeProblem.LOG_BLOCKED, since=since, daemon=daemon.name, affected="no client", steps=(step,))
 
 
 def _state_finding(
@@ -246,7 +239,7 @@ def _state_finding(
     condition = None if diagnosis is None else diagnosis.condition
     if daemon.runtime.foreign_owner is not None:
         values = {"uid": str(daemon.runtime.foreign_owner), "directory": printable(daemon.pipe_directory)}
-        return Finding(DaemonProblem.FOREIGN_DIRECTORY, at=at, daemon=name, values=values)
+        return Finding(DaemonProblem.FOREIGN_DIRECTORY, daemon=name, values=values)
     if daemon.state is not DaemonState.UP:
         if daemon.lifecycle.unexplained_end_at is not None and not daemon.declared.expected and daemon.ended:
             return None  # It may have been stopped, or may have ended with its job.
@@ -257,13 +250,12 @@ def _state_finding(
         # Clients are not affected; lists of them, limits and servers' states are as old as the last answer.
         run = control_command(list_servers(daemon.runtime.protocol), address_of(node, name, policy), deadline=10)
         since = daemon.commands.unanswered_since
-        return Finding(DaemonProblem.CONTROL_PROGRAM_UNRESPONSIVE, at=at, since=since, daemon=name, commands=known(run))
+        return Finding(DaemonProblem.CONTROL_PROGRAM_UNRESPONSIVE, since=since, daemon=name, commands=known(run))
     if condition not in (None, Condition.FAULT, *HARMLESS):
         return _problem(node, at, daemon, watch, policy, CONDITION_PROBLEMS[condition])
     if watch.phase in _SUSPENDED:
         return Finding(
             PHASE_PROBLEMS[watch.phase],
-            at=at,
             since=watch.circuit_opened_at if watch.phase is WatchdogPhase.CIRCUIT_OPEN else watch.state_lost_at,
             daemon=name,
             outlook=outlook(node, daemon, policy),
@@ -275,9 +267,7 @@ def _state_finding(
         queued, waiting = daemon.connections.queued, sorted(daemon.connections.waiting)
         names, text = tuple(described(node, pid, queued.get(pid)) for pid in waiting), counted(len(waiting), "client")
         values = {"clients": text}
-        return Finding(
-            NodeProblem.CLIENTS_WAITING, at=at, daemon=name, values=values, affected=text, affected_names=names
-        )
+        return Finding(NodeProblem.CLIENTS_WAITING, daemon=name, values=values, affected=text, affected_names=names)
     return None
 
 
@@ -333,7 +323,6 @@ def _problem(
             facts = (*facts, f"indications: {texts_of(diagnosis.indications[:MOST_INDICATIONS])}")
     return Finding(
         problem,
-        at=at,
         since=since,
         daemon=daemon.name,
         values=values,
@@ -349,7 +338,7 @@ def _problem(
 
 def crash_loop(node: Node, at: float, daemon: Daemon) -> Finding:
     """Return that the servers of a daemon exit early, without what the watchdog does."""
-    return _problem(node, at, daemon, WatchdogState(), None, DaemonProblem.SERVER_CRASH_LOOP)
+    return replace(_problem(node, at, daemon, WatchdogState(), None, DaemonProblem.SERVER_CRASH_LOOP), at=at)
 
 
 def _causes_of_early_exits(node: Node, daemon: Daemon) -> Iterable[str]:
