@@ -18,13 +18,7 @@ from exporter.report.finding import MOST_GROUPED, Finding
 from exporter.report.incident_status import verdict
 from exporter.report.incident_text import client_text
 from exporter.report.problem import NodeProblem, Problem
-from exporter.report.problems import (
-    BLOCK_PROBLEMS,
-    CONDITION_PROBLEMS,
-    PHASE_PROBLEMS,
-    DaemonProblem,
-    Situation,
-)
+from exporter.report.problems import BLOCK_PROBLEMS, CONDITION_PROBLEMS, PHASE_PROBLEMS, DaemonProblem, Situation
 from exporter.report.process_status import described
 from exporter.report.reasons import reason_text, texts_of
 from exporter.report.remedy import (
@@ -70,13 +64,7 @@ _SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.STATE_LOST)
 
 _RESTARTING = (WatchdogPhase.ACTING, WatchdogPhase.BACKOFF, WatchdogPhase.DEFERRED_TO_SYSTEMD)
 
-STATE_PROBLEMS = {
-    DaemonState.DOWN: DaemonProblem.DAEMON_DOWN,
-    DaemonState.STOPPED: DaemonProblem.DAEMON_STOPPED,
-    DaemonState.UNRESPONSIVE: DaemonProblem.DAEMON_UNRESPONSIVE,
-    DaemonState.HELD: DaemonProblem.DAEMON_HELD,
-    DaemonState.STARTING: DaemonProblem.DAEMON_STARTING,
-}
+STATE_PROBLEMS = {state: DaemonProblem[f"DAEMON_{state.name}"] for state in DaemonState if state is not DaemonState.UP}
 
 _WAIT = ManualStep(text="Wait for the restart.")
 _CAUSE = "Find the cause in the last lines of the daemon's logs."

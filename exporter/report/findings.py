@@ -143,13 +143,8 @@ def _not_collected(node: Node) -> Iterable[Finding]:
             entry = NodeProblem.NVML_UNUSABLE if missing else NodeProblem.EXPORTER_CANNOT_COLLECT
             cause = "NVML fails" if CollectorName.NVML in failing and name in _NEED_NVML else None
             commands = (_DOCTOR_FOR.get(name, DOCTOR),)
-            yield Finding(
-                entry,
-                values=values,
-                outlook="The exporter tries again by itself.",
-                follows=cause,
-                commands=commands,
-            )
+            again = "The exporter tries again by itself."
+            yield Finding(entry, values=values, outlook=again, follows=cause, commands=commands)
     for uuid, gpu in node.gpus.items():
         problem, mig = gpu.reading.problem, gpu.reading.mig
         of_parent = mig is not None and problem == node.gpus[mig.parent].reading.problem
