@@ -144,7 +144,7 @@ def _workload_identities(view: View) -> Iterable[tuple[object, ...]]:
     """Return what is known of each workload with series. Names that print alike are one workload, as in `summed`."""
     identities = {**view.totals.identities, **view.node.usage_totals.identities}
     accounts: dict[Account, None] = dict.fromkeys((*view.node.accounts, *workloads(view.node).values()))
-    for _, usage in view.gpu_usage():
+    for usage in view.totals.gpus.values():
         accounts.update(dict.fromkeys((*usage.memory_byte_ms, *(account for account, _ in usage.by_account))))
     accounts.pop(SharedAccount.CLOSED, None)
     found: dict[Labels, WorkloadIdentity] = {}
