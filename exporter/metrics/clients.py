@@ -158,14 +158,6 @@ def _workload_identities(view: View) -> Iterable[tuple[object, ...]]:
         yield (*labels, *(value or "" for value in values), each.labels or {}), 1
 
 
-def _faulted_clients(view: View) -> Samples:
-    return summed(
-        ((workload.kind, workload.name, *key), count)
-        for workload, counts in view.node.accounts.items()
-        for key, count in counts.faulted_clients.items()
-    )
-
-
 def _account(name: str, count: Callable[[WorkloadCounts], int]) -> Series:
     return Series(
         name,
@@ -208,7 +200,11 @@ WORKLOADS = Group(
     Series(
         "cuda_mps_workload_faulted_clients_total",
         (*WORKLOAD, "suspect_workload", Choice("confidence", Confidence)),
-        _faulted_clients,
+        lambda view: summed(
+            ((workload.kind, workload.name, *key), count)
+            for workload, counts in view.node.accounts.items()
+            for key, count in counts.faulted_clients.items()
+        ),
     ).help(
         "Clients of the workload that faults affected, by main suspect as in cuda_mps_fault_info. Counted when the "
         "server has recovered. confidence is high from 0.8 and medium from 0.5 on. The first such fault adds a series."

@@ -394,10 +394,10 @@ CAPACITY = Group(
 MOST_SERIES = 512  # At most so many series of containers. The kubelet runs 110 pods by default.
 
 
-def _allocated(view: View) -> Items[AllocatedShares]:
-    for gpu, resources in view.allocation.items():
-        for resource, shares in resources.items():
-            yield (gpu, resource), shares
+_ALLOCATED: Scope[AllocatedShares] = Scope(
+    ("gpu", "resource"),
+    lambda view: (((gpu, name), shares) for gpu, found in view.allocation.items() for name, shares in found.items()),
+)
 
 
 def _by_container(view: View) -> Samples:
@@ -418,8 +418,6 @@ def _claims(view: View) -> Rows:
     )
     return ((daemon, uid, *names.get(uid, ("", ""))) for daemon, uid in claims if uid is not None)
 
-
-_ALLOCATED: Scope[AllocatedShares] = Scope(("gpu", "resource"), _allocated)
 
 ALLOCATION = Group(
     "Allocation (Kubernetes)",
