@@ -15,7 +15,7 @@ from exporter.model.incident import Incident
 from exporter.model.node import Node, expected_daemons, select_fairly
 from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, Server
-from exporter.model.usage import GpuUsage, Sample, UsageTotals
+from exporter.model.usage import Sample, UsageTotals
 from exporter.model.watchdog import RecoveredState
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import client_id
@@ -71,10 +71,6 @@ class View:
     def totals(self) -> UsageTotals:
         """The totals to show."""
         return self.node.usage_totals if self.usage_totals is None else self.usage_totals
-
-    def gpu_usage(self) -> Iterable[tuple[GpuUuid, GpuUsage]]:
-        """Return the accounts of each GPU."""
-        return self.totals.gpus.items()
 
     @cached_property
     def sharing(self) -> Mapping[GpuUuid, GpuSharing]:
@@ -167,8 +163,8 @@ class Store(Protocol):
         """Whether it can be written."""
 
     @property
-    def usage_totals(self) -> UsageTotals:
-        """The usage totals to show: no restart decreases them."""
+    def usage_totals(self) -> UsageTotals | None:
+        """The usage totals to show, which no restart decreases; None: those of the node."""
 
     def add(self, node: Node, events: Sequence[Event], samples: Sequence[Sample] = ()) -> None:
         """Store the result of a cycle, without waiting."""

@@ -17,14 +17,7 @@ from exporter.config.settings import Config
 from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
 from exporter.model.values import plain
 from exporter.parse.printable import printable, printable_value
-from exporter.status_client import (
-    SERVICE_SECONDS,
-    Answer,
-    parse_answer,
-    parse_incidents,
-    parse_status,
-    query_service,
-)
+from exporter.status_client import SERVICE_SECONDS, Answer, parse_answer, parse_incidents, parse_status, query_service
 from exporter.terminal import Terminal, progress
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from exporter.loop import Loop
 from exporter.model.event import Event
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuReading
-from exporter.model.usage import Sample, UsageTotals
+from exporter.model.usage import Sample
 from exporter.policy import policy_of
 from exporter.recording import Header, Mask, RecordedGpu, header_of, open_recording, write_header, write_observation
 from exporter.report.text import SIMULATED
@@ -142,14 +142,11 @@ class SimulatedStore:
     """Accepts events and stores none: each demo starts anew."""
 
     status = HistoryStatus(writable=True, events_dropped=0)
+    usage_totals = None
     has_watchdog_states = True
 
-    def __init__(self) -> None:
-        self.usage_totals = UsageTotals()
-
     def add(self, node: Node, events: Sequence[Event], samples: Sequence[Sample] = ()) -> None:
-        """Accept a node and its events. Only the usage totals are needed."""
-        self.usage_totals = node.usage_totals
+        """Store nothing."""
 
     def recovered_state(self) -> None:
         """Return nothing: all state could be read."""

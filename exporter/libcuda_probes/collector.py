@@ -3,7 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
 from exporter.clock import Clock
@@ -144,7 +144,7 @@ class LibcudaCollector:
         """Read everything before a pause begins: the launches first, since what GPM reports is older by its lag."""
         try:
             probes = self._probes or self._open()
-            problems = self._attach_all(probes)
+            problems = [Reason(ReasonCode.LIBRARY_NOT_WATCHED, detail=why) for why in self._attach_all(probes)]
             before, work = self._last, self._read(probes)
             self.wait(GPM_LAG_SECONDS)
             uses: tuple[GpuUse, ...] = ()
@@ -188,13 +188,12 @@ class LibcudaCollector:
         self._probes = probes
         return probes
 
-    def _attach_all(self, probes: LibcudaProbes) -> list[Reason]:
-        """Attach to the libraries that processes use now, except during a pause. Return the problems."""
+    def _attach_all(self, probes: LibcudaProbes) -> Sequence[str]:
+        """Attach to the libraries that processes use now, except during a pause. Return why others are not watched."""
         found = self.libraries.find(self._pids, self._percentages)
-        problems = [_not_watched(why) for why in found.problems]
         now = self.clock.monotonic()
         if self._pauses.lasts(now):
-            return problems
+            return found.problems
         self._paused_pids = frozenset()
         libraries = {library.path_to_open: library for library in found.libraries}
         for path in self._attached.keys() - libraries.keys():
@@ -214,7 +213,7 @@ class LibcudaCollector:
                 self._failed.pop(path, None)
             except BpfError as error:
                 self._failed[path] = f"{library.path}: {error}", now + RETRY_SECONDS
-        return [*problems, *(_not_watched(why) for why, _ in self._failed.values())]
+        return [*found.problems, *(why for why, _ in self._failed.values())]
 
     def _read(self, probes: LibcudaProbes) -> WorkReading:
         now = self.clock.monotonic()
@@ -298,7 +297,3 @@ class LibcudaCollector:
                 unneeded.append(pid)
         probes.forget(unneeded)
         self._ended_by_pauses = {key: spans for key, spans in self._ended_by_pauses.items() if key[0] not in unneeded}
-
-
-def _not_watched(why: str) -> Reason:
-    return Reason(ReasonCode.LIBRARY_NOT_WATCHED, detail=why)

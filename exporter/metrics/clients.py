@@ -144,7 +144,7 @@ def _workload_identities(view: View) -> Iterable[tuple[object, ...]]:
     """Return what is known of each workload with series. Names that print alike are one workload, as in `summed`."""
     identities = {**view.totals.identities, **view.node.usage_totals.identities}
     accounts: dict[Account, None] = dict.fromkeys((*view.node.accounts, *workloads(view.node).values()))
-    for _, usage in view.gpu_usage():
+    for usage in view.totals.gpus.values():
         accounts.update(dict.fromkeys((*usage.memory_byte_ms, *(account for account, _ in usage.by_account))))
     accounts.pop(SharedAccount.CLOSED, None)
     found: dict[Labels, WorkloadIdentity] = {}
@@ -156,14 +156,6 @@ def _workload_identities(view: View) -> Iterable[tuple[object, ...]]:
     for labels, each in found.items():
         values = (each.namespace, each.pod, each.container, each.user, each.unit, each.job_manager, each.job_id)
         yield (*labels, *(value or "" for value in values), each.labels or {}), 1
-
-
-def _faulted_clients(view: View) -> Samples:
-    return summed(
-        ((workload.kind, workload.name, *key), count)
-        for workload, counts in view.node.accounts.items()
-        for key, count in counts.faulted_clients.items()
-    )
 
 
 def _account(name: str, count: Callable[[WorkloadCounts], int]) -> Series:
@@ -208,7 +200,11 @@ WORKLOADS = Group(
     Series(
         "cuda_mps_workload_faulted_clients_total",
         (*WORKLOAD, "suspect_workload", Choice("confidence", Confidence)),
-        _faulted_clients,
+        lambda view: summed(
+            ((workload.kind, workload.name, *key), count)
+            for workload, counts in view.node.accounts.items()
+            for key, count in counts.faulted_clients.items()
+        ),
     ).help(
         "Clients of the workload that faults affected, by main suspect as in cuda_mps_fault_info. Counted when the "
         "server has recovered. confidence is high from 0.8 and medium from 0.5 on. The first such fault adds a series."

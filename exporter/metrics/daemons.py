@@ -147,10 +147,6 @@ SERVERS = Group(
 )
 
 
-def _as_ratio(percentage: float | None) -> float | None:
-    return None if percentage is None else percentage / 100
-
-
 def _drifted(view: View) -> Samples:
     """Return whether each server's limits drifted, absent if that is not certain. The next server has no `server`."""
     for daemon in view.daemons():
@@ -170,7 +166,7 @@ LIMITS = Group(
     "cuda_mps_server_limits_drifted == 1",
     _SERVER.value(
         "cuda_mps_server_active_thread_ratio",
-        lambda each: None if each[0].has_static_partitions else _as_ratio(each[1].limits.active_thread_percentage),
+        lambda each: each[0].thread_ratio(each[1].limits.active_thread_percentage),
     ).help(
         "Active thread percentage of each client, as a fraction, if it did not request less. It gets an even number of "
         "SMs, at least 8. Absent with static SM partitions."
@@ -180,7 +176,7 @@ LIMITS = Group(
     .help("GPU memory that each client may allocate if it sees all of the daemon's GPUs. Absent without a limit."),
     DAEMON.value(
         "cuda_mps_daemon_default_active_thread_ratio",
-        lambda each: None if each.has_static_partitions else _as_ratio(each.default_limits.active_thread_percentage),
+        lambda each: each.thread_ratio(each.default_limits.active_thread_percentage),
     ).help("Active thread percentage of each client of the next server, as a fraction."),
     DAEMON.of(lambda view, each: memory_limits_by_gpu(view.node, each, each.default_limits.pinned_memory))
     .values("cuda_mps_daemon_default_pinned_memory_limit_bytes", "gpu", dict)

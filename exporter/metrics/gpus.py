@@ -200,13 +200,13 @@ SM_PARTS, ENERGY_PARTS, MEMORY_PARTS = 1_000_000, 1000, 1000
 
 def _sm_usage(view: View) -> Items[GpuUsage]:
     """Return the usage of the GPUs: without GPM, only what was estimated by launches."""
-    for uuid, usage in view.gpu_usage():
+    for uuid, usage in view.totals.gpus.items():
         gpu = view.node.gpus.get(uuid)
         if usage.total.sm_us or (gpu is not None and gpu.has_gpm):
             yield (uuid,), usage
 
 
-_USAGE: Scope[GpuUsage] = Scope(("gpu",), lambda view: (((gpu,), usage) for gpu, usage in view.gpu_usage()))
+_USAGE: Scope[GpuUsage] = Scope(("gpu",), lambda view: (((gpu,), usage) for gpu, usage in view.totals.gpus.items()))
 _SM_USAGE: Scope[GpuUsage] = Scope(("gpu",), _sm_usage)
 
 
@@ -216,7 +216,7 @@ def _contention(name: str, of: Callable[[Usage], int]) -> Series:
     def samples(view: View) -> Samples:
         amounts = (
             ((gpu, *account_labels(account)), of(used))
-            for gpu, usage in view.gpu_usage()
+            for gpu, usage in view.totals.gpus.items()
             for (account, method), used in usage.by_account.items()
             if account is not SharedAccount.CLOSED and (of(used) or method in (Method.FLIGHT, Method.LAUNCHES))
         )
@@ -245,7 +245,7 @@ def _closed(of: Callable[[Usage], int], parts: int) -> Callable[[GpuUsage], floa
 def _memory(view: View) -> Samples:
     amounts = (
         ((gpu, *account_labels(account)), amount)
-        for gpu, usage in view.gpu_usage()
+        for gpu, usage in view.totals.gpus.items()
         for account, amount in usage.memory_byte_ms.items()
         if account is not SharedAccount.CLOSED
     )
@@ -394,10 +394,10 @@ CAPACITY = Group(
 MOST_SERIES = 512  # At most so many series of containers. The kubelet runs 110 pods by default.
 
 
-def _allocated(view: View) -> Items[AllocatedShares]:
-    for gpu, resources in view.allocation.items():
-        for resource, shares in resources.items():
-            yield (gpu, resource), shares
+_ALLOCATED: Scope[AllocatedShares] = Scope(
+    ("gpu", "resource"),
+    lambda view: (((gpu, name), shares) for gpu, found in view.allocation.items() for name, shares in found.items()),
+)
 
 
 def _by_container(view: View) -> Samples:
@@ -418,8 +418,6 @@ def _claims(view: View) -> Rows:
     )
     return ((daemon, uid, *names.get(uid, ("", ""))) for daemon, uid in claims if uid is not None)
 
-
-_ALLOCATED: Scope[AllocatedShares] = Scope(("gpu", "resource"), _allocated)
 
 ALLOCATION = Group(
     "Allocation (Kubernetes)",

@@ -374,6 +374,10 @@ class Daemon:
         started_so = process is not None and bool(STATIC_PARTITIONING & set(process.options))
         return started_so or self.runtime.lists_partitions
 
+    def thread_ratio(self, percentage: float | None) -> float | None:
+        """Return the fraction of the threads that clients may use; None if it is unknown or does not apply."""
+        return None if percentage is None or self.has_static_partitions else percentage / 100
+
     @property
     def serves_all_users(self) -> bool:
         """Whether one server, a process of root, serves all users (guide, release 615)."""

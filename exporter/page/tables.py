@@ -243,7 +243,7 @@ def _gpu(gpu: GpuStatus) -> Row:
         "SMs used": "" if sm is None else _whole(percent(sm)),
         "Time busy": "" if gpu.utilization_ratio is None else _whole(percent(gpu.utilization_ratio)),
         "Clients": _count(clients),
-        **_room(sharing, clients),
+        **_room(sharing),
         "Kubernetes shares": ", ".join(
             f"{each.allocated} of {each.allocatable} {each.resource}" for each in gpu.shares
         ),
@@ -251,7 +251,7 @@ def _gpu(gpu: GpuStatus) -> Row:
     }
 
 
-def _room(sharing: SharingStatus | None, clients: int) -> Row:
+def _room(sharing: SharingStatus | None) -> Row:
     """Return how many more clients fit, by what, and what the limits of the present clients reserve."""
     if sharing is None:
         return {"Room for": "", "Limits reserve": ""}

@@ -74,7 +74,6 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
         full.add(daemon.name)
         yield Finding(
             NodeProblem.CLIENT_SLOTS_FULL,
-            at=at,
             daemon=daemon.name,
             server=server.pid,
             values={"clients": str(len(clients)), "limit": str(limit)},
@@ -90,10 +89,10 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
     for daemon in View(node).daemons():
         refused_at = daemon.connections.refused_at
         if refused_at is not None and at - refused_at < REFUSED_SECONDS and daemon.name not in full:
-            yield Finding(NodeProblem.CLIENTS_REFUSED, at=at, since=refused_at, daemon=daemon.name)
+            yield Finding(NodeProblem.CLIENTS_REFUSED, since=refused_at, daemon=daemon.name)
 
 
-def filled_memory(node: Node, at: float) -> Iterable[Finding]:
+def filled_memory(node: Node) -> Iterable[Finding]:
     """Yield GPUs with little free memory, most of which one of several workloads has, as the alert defines it."""
     for uuid, held in memory_by_workload(node).items():
         reading = node.gpus[uuid].reading
@@ -115,7 +114,6 @@ def filled_memory(node: Node, at: float) -> Iterable[Finding]:
             others = [pid for pid, _ in order if pid in clients and pid not in own]
             yield Finding(
                 NodeProblem.WORKLOAD_FILLS_MEMORY,
-                at=at,
                 gpu=uuid,
                 values=values,
                 affected=counted(len(others), "client of another workload", "clients of other workloads"),
@@ -139,7 +137,6 @@ def starved_clients(node: Node, at: float) -> Iterable[Finding]:
             others = counted(len(pids) - 1, "more client is starved", "more clients are starved")
             yield Finding(
                 NodeProblem.CLIENT_STARVED,
-                at=at,
                 since=by_gpu[uuid][pids[0]],
                 gpu=uuid,
                 client=pids[0],
@@ -182,7 +179,6 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
     rerun = step_to_rerun(node, restartable, "If their units, pods or jobs set the variable, restart these.")
     yield Finding(
         NodeProblem.PROCESS_BYPASSING,
-        at=at,
         since=min(since.values()),
         client=min(places) if len(places) == 1 else None,
         values={
@@ -230,7 +226,6 @@ def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fin
             will = "The watchdog sets it again." if acts else f"The watchdog will not set it again: {OBSERVES}."
             yield Finding(
                 NodeProblem.LIMITS_DRIFTED,
-                at=at,
                 since=min((each for each in times if each is not None), default=None),
                 daemon=daemon.name,
                 server=drifted[0].server,
@@ -276,7 +271,7 @@ def mps_without_daemon(node: Node, at: float) -> Iterable[Finding]:
         if pids:
             values = {"gpu": printable(gpu_name(node, uuid))}
             processes = tuple(described(node, pid) for pid in pids)
-            yield Finding(NodeProblem.MPS_WITHOUT_DAEMON, at=at, values=values, facts=processes)
+            yield Finding(NodeProblem.MPS_WITHOUT_DAEMON, values=values, facts=processes)
 
 
 def _has_settled(daemon: Daemon, at: float) -> bool:
@@ -288,7 +283,7 @@ def _has_settled(daemon: Daemon, at: float) -> bool:
     return (daemon.ended or known) and (since is None or at - since >= SETTLED_SECONDS)
 
 
-def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
+def lost_directories(node: Node, policy: Policy | None) -> Iterable[Finding]:
     """Yield the daemons that new clients do not reach: the pipe directory was removed, or is another daemon's."""
     for daemon in View(node).present():
         directory, taken = daemon.runtime.directory, daemon.directory_taken
@@ -304,7 +299,6 @@ def lost_directories(node: Node, at: float, policy: Policy | None) -> Iterable[F
         )
         yield Finding(
             DaemonProblem.DIRECTORY_LOST,
-            at=at,
             since=daemon.lifecycle.state_since,
             daemon=daemon.name,
             values={"how": "is another daemon's" if taken else "was removed"},

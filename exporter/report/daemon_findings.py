@@ -18,13 +18,7 @@ from exporter.report.finding import MOST_GROUPED, Finding
 from exporter.report.incident_status import verdict
 from exporter.report.incident_text import client_text
 from exporter.report.problem import NodeProblem, Problem
-from exporter.report.problems import (
-    BLOCK_PROBLEMS,
-    CONDITION_PROBLEMS,
-    PHASE_PROBLEMS,
-    DaemonProblem,
-    Situation,
-)
+from exporter.report.problems import BLOCK_PROBLEMS, CONDITION_PROBLEMS, PHASE_PROBLEMS, DaemonProblem, Situation
 from exporter.report.process_status import described
 from exporter.report.reasons import reason_text, texts_of
 from exporter.report.remedy import (
@@ -69,29 +63,22 @@ _SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.STATE_LOST)
 
 _RESTARTING = (WatchdogPhase.ACTING, WatchdogPhase.BACKOFF, WatchdogPhase.DEFERRED_TO_SYSTEMD)
 
-STATE_PROBLEMS = {
-    DaemonState.DOWN: DaemonProblem.DAEMON_DOWN,
-    DaemonState.STOPPED: DaemonProblem.DAEMON_STOPPED,
-    DaemonState.UNRESPONSIVE: DaemonProblem.DAEMON_UNRESPONSIVE,
-    DaemonState.HELD: DaemonProblem.DAEMON_HELD,
-    DaemonState.STARTING: DaemonProblem.DAEMON_STARTING,
-}
+STATE_PROBLEMS = {state: DaemonProblem[f"DAEMON_{state.name}"] for state in DaemonState if state is not DaemonState.UP}
 
 _WAIT = ManualStep(text="Wait for the restart.")
 _CAUSE = "Find the cause in the last lines of the daemon's logs."
 
 
-def faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
+def faults(node: Node, policy: Policy | None) -> Iterable[Finding]:
     """Yield the faults, first those that a command can end."""
     open_ones = [each for each in node.incidents.values() if each.open]
     open_ones.sort(key=lambda each: not (each.blockers or each.stuck))
-    yield from (_fault(node, at, each, policy) for each in open_ones)
+    yield from (_fault(node, each, policy) for each in open_ones)
     with_incident = {(each.daemon, each.server) for each in open_ones}
     for daemon, server in View(node).servers():
         if server.state is ServerState.FAULT and (daemon.name, server.pid) not in with_incident:
             yield Finding(
                 DaemonProblem.SERVER_FAULT,
-                at=at,
                 daemon=daemon.name,
                 server=server.pid,
                 **_of_clients(node, (each.pid for each in clients_of(daemon, server))),
@@ -99,7 +86,7 @@ def faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
             )
 
 
-def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> Finding:
+def _fault(node: Node, incident: Incident, policy: Policy | None) -> Finding:
     blockers = tuple(incident.blockers)
     daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
     text = DaemonProblem.SERVER_FAULT.definition.remedy
@@ -115,7 +102,6 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
     recovery = f"; {blocking} recovery" if blockers else ""
     return Finding(
         DaemonProblem.SERVER_FAULT,
-        at=at,
         since=incident.started_at,
         daemon=incident.daemon,
         server=incident.server,
@@ -157,7 +143,6 @@ def recovered(node: Node, at: float) -> Iterable[Finding]:
             lasted = incident.ended_at - incident.started_at >= PAGED_SECONDS
             yield Finding(
                 DaemonProblem.FAULT_LASTED if lasted else DaemonProblem.FAULT,
-                at=at,
                 since=incident.started_at,
                 daemon=incident.daemon,
                 server=incident.server,
@@ -176,7 +161,6 @@ def _returned(node: Node, daemon: Daemon, watch: WatchdogState, at: float) -> It
             problem = DaemonProblem.DAEMON_WAS_DOWN
         yield Finding(
             problem,
-            at=at,
             since=lost_at,
             daemon=daemon.name,
             values={"ended": _ended_text(daemon)},
@@ -188,7 +172,7 @@ def _returned(node: Node, daemon: Daemon, watch: WatchdogState, at: float) -> It
         )
     elif watch.last_restart_at is not None and at - max(watch.last_restart_at, back_at) < ALERT_SECONDS:
         ended = {} if daemon.lifecycle.watchdog_ended_at is None else _ended_clients(node, daemon)
-        yield Finding(DaemonProblem.DAEMON_RESTARTED, at=at, since=watch.last_restart_at, daemon=daemon.name, **ended)
+        yield Finding(DaemonProblem.DAEMON_RESTARTED, since=watch.last_restart_at, daemon=daemon.name, **ended)
 
 
 def _ended_text(daemon: Daemon) -> str:
@@ -215,7 +199,6 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
         if watch.quarantine is not None:
             yield Finding(
                 DaemonProblem.QUARANTINED,
-                at=at,
                 since=watch.quarantine.at,
                 daemon=daemon.name,
                 gpu=watch.quarantine.gpu,
@@ -225,7 +208,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
             )
         block = None if policy is None or not daemon.declared.expected else policy.lock_problem(daemon)
         if policy is not None and block is not None and policy.configured_mode_of(daemon) is Mode.ACT:
-            yield Finding(BLOCK_PROBLEMS[block], at=at, daemon=daemon.name)
+            yield Finding(BLOCK_PROBLEMS[block], daemon=daemon.name)
         finding = _state_finding(node, at, daemon, watch, policy)
         if finding is not None and (daemon.ended or not daemon.has_lost_directory):
             yield finding
@@ -233,9 +216,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
         if since is not None:
             commands, ends = commands_to_restart(node, daemon, policy), clients_beside(node, daemon, policy)
             step = ManualStep(text=NodeProblem.LOG_BLOCKED.definition.remedy, commands=commands, ends=ends)
-            yield Finding(
-                NodeProblem.LOG_BLOCKED, at=at, since=since, daemon=daemon.name, affected="no client", steps=(step,)
-            )
+            yield Finding(NodeProblem.LOG_BLOCKED, since=since, daemon=daemon.name, affected="no client", steps=(step,))
 
 
 def _state_finding(
@@ -245,7 +226,7 @@ def _state_finding(
     condition = None if diagnosis is None else diagnosis.condition
     if daemon.runtime.foreign_owner is not None:
         values = {"uid": str(daemon.runtime.foreign_owner), "directory": printable(daemon.pipe_directory)}
-        return Finding(DaemonProblem.FOREIGN_DIRECTORY, at=at, daemon=name, values=values)
+        return Finding(DaemonProblem.FOREIGN_DIRECTORY, daemon=name, values=values)
     if daemon.state is not DaemonState.UP:
         if daemon.lifecycle.unexplained_end_at is not None and not daemon.declared.expected and daemon.ended:
             return None  # It may have been stopped, or may have ended with its job.
@@ -256,13 +237,12 @@ def _state_finding(
         # Clients are not affected; lists of them, limits and servers' states are as old as the last answer.
         run = control_command(list_servers(daemon.runtime.protocol), address_of(node, name, policy), deadline=10)
         since = daemon.commands.unanswered_since
-        return Finding(DaemonProblem.CONTROL_PROGRAM_UNRESPONSIVE, at=at, since=since, daemon=name, commands=known(run))
+        return Finding(DaemonProblem.CONTROL_PROGRAM_UNRESPONSIVE, since=since, daemon=name, commands=known(run))
     if condition not in (None, Condition.FAULT, *HARMLESS):
         return _problem(node, at, daemon, watch, policy, CONDITION_PROBLEMS[condition])
     if watch.phase in _SUSPENDED:
         return Finding(
             PHASE_PROBLEMS[watch.phase],
-            at=at,
             since=watch.circuit_opened_at if watch.phase is WatchdogPhase.CIRCUIT_OPEN else watch.state_lost_at,
             daemon=name,
             outlook=outlook(node, daemon, policy),
@@ -274,9 +254,7 @@ def _state_finding(
         queued, waiting = daemon.connections.queued, sorted(daemon.connections.waiting)
         names, text = tuple(described(node, pid, queued.get(pid)) for pid in waiting), counted(len(waiting), "client")
         values = {"clients": text}
-        return Finding(
-            NodeProblem.CLIENTS_WAITING, at=at, daemon=name, values=values, affected=text, affected_names=names
-        )
+        return Finding(NodeProblem.CLIENTS_WAITING, daemon=name, values=values, affected=text, affected_names=names)
     return None
 
 
@@ -332,7 +310,6 @@ def _problem(
             facts = (*facts, f"indications: {texts_of(diagnosis.indications[:MOST_INDICATIONS])}")
     return Finding(
         problem,
-        at=at,
         since=since,
         daemon=daemon.name,
         values=values,
@@ -348,7 +325,7 @@ def _problem(
 
 def crash_loop(node: Node, at: float, daemon: Daemon) -> Finding:
     """Return that the servers of a daemon exit early, without what the watchdog does."""
-    return _problem(node, at, daemon, WatchdogState(), None, DaemonProblem.SERVER_CRASH_LOOP)
+    return replace(_problem(node, at, daemon, WatchdogState(), None, DaemonProblem.SERVER_CRASH_LOOP), at=at)
 
 
 def _causes_of_early_exits(node: Node, daemon: Daemon) -> Iterable[str]:

@@ -54,21 +54,21 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
     daemons = list(View(node).daemons())
     unknown = (each.state is None and each.supported and not each.pid_file_spoilt for each in daemons)
     if not node.sources and all(unknown):
-        return (Finding(NodeProblem.NOTHING_COLLECTED, at=at, harmless=not daemons),)
+        return (Finding(NodeProblem.NOTHING_COLLECTED, harmless=not daemons),)
     found = (
-        *faults(node, at, policy),
+        *faults(node, policy),
         *daemon_findings(node, at, policy),
         *recovered(node, at),
         *mps_without_daemon(node, at),
-        *lost_directories(node, at, policy),
-        *_lost_gpus(node, at),
-        *_hardware_xids(node, at),
+        *lost_directories(node, policy),
+        *_lost_gpus(node),
+        *_hardware_xids(node),
         *full_servers(node, at),
-        *filled_memory(node, at),
+        *filled_memory(node),
         *starved_clients(node, at),
         *bypassing(node, at),
         *drifted_limits(node, at, policy),
-        *_not_collected(node, at),
+        *_not_collected(node),
         *_contradicted_logs(node, at),
     )
     if any(each.problem is NodeProblem.NVML_UNUSABLE for each in found):
@@ -83,15 +83,16 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
     )
     # Causes come before what may follow from them.
     order = (NodeProblem.NVML_UNUSABLE, NodeProblem.GPU_LOST)
-    return tuple(sorted(found, key=lambda each: (-each.severity.rank, each.problem not in order)))
+    in_order = sorted(found, key=lambda each: (-each.severity.rank, each.problem not in order))
+    return tuple(replace(each, at=at) for each in in_order)
 
 
-def _lost_gpus(node: Node, at: float) -> Iterable[Finding]:
+def _lost_gpus(node: Node) -> Iterable[Finding]:
     for gpu, problem in lost_gpus(node):
         values = {"gpu": printable(gpu_name(node, gpu)), "problem": reason_text(problem, CollectorName.NVML)}
         action = RESET if problem.code is ReasonCode.GPU_LOST else REBOOT
         steps = () if xids.is_in_quarantine(node, gpu) else recovery_steps(node, gpu, action)
-        yield Finding(NodeProblem.GPU_LOST, at=at, gpu=gpu, values=values, steps=steps)
+        yield Finding(NodeProblem.GPU_LOST, gpu=gpu, values=values, steps=steps)
 
 
 def lost_gpus(node: Node) -> Iterable[tuple[str, Reason]]:
@@ -111,7 +112,7 @@ def _problems(node: Node, name: str) -> Iterable[Reason]:
     return () if source is None else (each for problem in source.problems.values() for each in problem.each)
 
 
-def _hardware_xids(node: Node, at: float) -> Iterable[Finding]:
+def _hardware_xids(node: Node) -> Iterable[Finding]:
     """Yield GPUs that need a reset or a reboot, and other recent Xids of hardware, unless a quarantine reports them."""
     for each in xids.unresolved(node):
         values = {"which": gpu_text(node, each.gpu), "needed": needed(each.action)}
@@ -119,17 +120,17 @@ def _hardware_xids(node: Node, at: float) -> Iterable[Finding]:
         if not each.action:
             values = {"gpu": printable(gpu_name(node, each.gpu)), "xid": str(each.xid)}
             problem, steps = NodeProblem.HARDWARE_XID, ()
-        yield Finding(problem, at=at, since=each.at, gpu=each.gpu, values=values, steps=steps)
+        yield Finding(problem, since=each.at, gpu=each.gpu, values=values, steps=steps)
 
 
-def _not_collected(node: Node, at: float) -> Iterable[Finding]:
+def _not_collected(node: Node) -> Iterable[Finding]:
     """Yield a paused driver, failing collectors, GPUs that cannot be read, and logs that are not followed."""
     # Other collectors fail if NVML does, so the cause comes first.
     in_order = sorted(node.sources.items(), key=lambda each: (each[0] != CollectorName.NVML, each[0]))
     failing = {name: source for name, source in in_order if source.problems}
     paused = {name for name in failing if all(each.code is ReasonCode.PAUSED for each in _problems(node, name))}
     if paused:
-        yield Finding(NodeProblem.EXPORTER_PAUSED, at=at, commands=("cuda-mps-exporter resume",))
+        yield Finding(NodeProblem.EXPORTER_PAUSED, commands=("cuda-mps-exporter resume",))
     lost = any(lost_gpus(node))
     only_lost = all(each.code is ReasonCode.GPU_LOST for each in _problems(node, CollectorName.NVML))
     for name, source in failing.items():
@@ -142,28 +143,21 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
             entry = NodeProblem.NVML_UNUSABLE if missing else NodeProblem.EXPORTER_CANNOT_COLLECT
             cause = "NVML fails" if CollectorName.NVML in failing and name in _NEED_NVML else None
             commands = (_DOCTOR_FOR.get(name, DOCTOR),)
-            yield Finding(
-                entry,
-                at=at,
-                values=values,
-                outlook="The exporter tries again by itself.",
-                follows=cause,
-                commands=commands,
-            )
+            again = "The exporter tries again by itself."
+            yield Finding(entry, values=values, outlook=again, follows=cause, commands=commands)
     for uuid, gpu in node.gpus.items():
         problem, mig = gpu.reading.problem, gpu.reading.mig
         of_parent = mig is not None and problem == node.gpus[mig.parent].reading.problem
         if problem is not None and problem.code not in LOST and not of_parent and CollectorName.NVML not in failing:
             values = {"gpu": printable(gpu_name(node, uuid)), "problem": reason_text(problem, CollectorName.NVML)}
             show = ("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid")
-            yield Finding(NodeProblem.GPU_UNREADABLE, at=at, values=values, commands=show)
+            yield Finding(NodeProblem.GPU_UNREADABLE, values=values, commands=show)
     for daemon in View(node).daemons():
         for file, problem in sorted(daemon.log.failing.items()):
             if daemon.state is DaemonState.UP:
                 lost = problem.code is ReasonCode.LOG_TO_STDOUT
                 yield Finding(
                     NodeProblem.LOG_NOT_FOLLOWED,
-                    at=at,
                     daemon=daemon.name if lost else None,
                     values={"daemon": printable(daemon.name), "problem": log_text(file, problem)},
                     situation=Situation.LOG_TO_STDOUT if lost else None,
@@ -183,4 +177,4 @@ def _contradicted_logs(node: Node, at: float) -> Iterable[Finding]:
     for daemon in View(node).daemons():
         since = daemon.log.contradicted_at
         if since is not None and at - since <= CONTRADICTED_SECONDS:
-            yield Finding(NodeProblem.LOG_CONTRADICTED, at=at, since=since, daemon=daemon.name, commands=(DOCTOR,))
+            yield Finding(NodeProblem.LOG_CONTRADICTED, since=since, daemon=daemon.name, commands=(DOCTOR,))

@@ -168,7 +168,7 @@ def _daemon(
             user="all users" if daemon.serves_all_users else user,
             started_at=each.started_at if running is None else running.started,
             clients_limit=clients_limit(node, daemon, each),
-            active_thread_ratio=_thread_ratio(daemon, each.limits.active_thread_percentage),
+            active_thread_ratio=daemon.thread_ratio(each.limits.active_thread_percentage),
             low_priority=bool(each.limits.client_priority),
             pinned_memory_limit_bytes=dict(memory_limits_by_gpu(node, daemon, each.limits.pinned_memory)),
             clients=tuple(map(client, clients_of(daemon, each))),
@@ -188,7 +188,7 @@ def _daemon(
         unit=printed(runtime.unit or daemon.declared.unit),
         foreign_uid=runtime.foreign_owner,
         static_partitions=daemon.has_static_partitions,
-        active_thread_ratio=_thread_ratio(daemon, limits.active_thread_percentage),
+        active_thread_ratio=daemon.thread_ratio(limits.active_thread_percentage),
         pinned_memory_limit_bytes=dict(memory_limits_by_gpu(node, daemon, limits.pinned_memory)),
         client_count=len(daemon.clients),
         died=sum(totals.losses.values()),
@@ -200,11 +200,6 @@ def _daemon(
         watchdog=_watchdog(node, at, daemon, policy, severity),
         servers=tuple(map(server, daemon.servers.values())),
     )
-
-
-def _thread_ratio(daemon: Daemon, percentage: float | None) -> float | None:
-    """Return the fraction of the threads that clients may use; None if it is unknown or does not apply."""
-    return None if percentage is None or daemon.has_static_partitions else percentage / 100
 
 
 def _logs(daemon: Daemon) -> Iterable[LogStatus]:

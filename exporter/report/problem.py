@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
+from functools import partial
 from typing import Protocol
 
 RUNBOOKS = "alerts/runbooks"
@@ -75,6 +76,10 @@ class Definition:
         return name if name is None or "/" in name else f"{RUNBOOKS}/{name}.md"
 
 
+critical = partial(Definition, severity=Severity.CRITICAL)
+"""Defines a critical problem."""
+
+
 class Entry(Protocol):
     """An entry of the catalogue: a problem that a node can have, or a mistake that a check of `doctor` finds."""
 
@@ -134,8 +139,7 @@ class NodeProblem(Problem):
         "container that the exporter cannot examine.",
         runbook="CudaMpsExporterCannotCollect",
     )
-    GPU_RESET_NEEDED = Definition(
-        severity=Severity.CRITICAL,
+    GPU_RESET_NEEDED = critical(
         label="needs a reset or a reboot",
         summary="[{which} needs {needed}|GPU {gpu} on {node} needs a reset or a reboot (Xid {xid})]",
         meaning="The driver reported an error that no program causes, and NVIDIA advises a reset of the GPU or a "
@@ -159,8 +163,7 @@ class NodeProblem(Problem):
         runbook="CudaMpsHardwareXid",
         fails=False,
     )
-    GPU_LOST = Definition(
-        severity=Severity.CRITICAL,
+    GPU_LOST = critical(
         label="GPU lost",
         summary="GPU {gpu} on {node} is lost[: {problem}]",
         meaning="The GPU does not respond to the driver, or NVML no longer lists it. All CUDA processes on it fail.",
@@ -168,8 +171,7 @@ class NodeProblem(Problem):
         "or reboot. A restart of MPS does not help.",
         alert="CudaMpsGpuLost",
     )
-    GPU_UNREADABLE = Definition(
-        severity=Severity.CRITICAL,
+    GPU_UNREADABLE = critical(
         label="GPU cannot be read",
         summary="Exporter on {node} cannot read GPU {gpu}[: {problem}]",
         meaning="NVML returns an error for this GPU. Its memory, its processes and its Xids are unknown.",
@@ -296,8 +298,7 @@ class NodeProblem(Problem):
         meaning="The exporter has just started.",
         remedy="Wait a few seconds.",
     )
-    EXPORTER_DOWN = Definition(
-        severity=Severity.CRITICAL,
+    EXPORTER_DOWN = critical(
         label="exporter down",
         summary="CUDA MPS exporter on {node} is down",
         meaning="Prometheus cannot scrape the exporter. MPS is not monitored on this node, and no other alert can "
@@ -305,8 +306,7 @@ class NodeProblem(Problem):
         remedy="Run `systemctl status cuda-mps-exporter`, and read its journal.",
         alert="CudaMpsExporterDown",
     )
-    EXPORTER_STALLED = Definition(
-        severity=Severity.CRITICAL,
+    EXPORTER_STALLED = critical(
         label="exporter stalled",
         summary="[The exporter has been stalled for {since}; the data below is not current|"
         "CUDA MPS exporter on {node} serves outdated data]",
@@ -315,8 +315,7 @@ class NodeProblem(Problem):
         remedy="Restart the exporter. No client is affected.",
         alert="CudaMpsExporterStalled",
     )
-    NVML_UNUSABLE = Definition(
-        severity=Severity.CRITICAL,
+    NVML_UNUSABLE = critical(
         label="driver unusable",
         summary="NVML does not work on {node}[: {problem}]",
         meaning="The exporter cannot read the GPUs. If the driver itself is missing or broken, no CUDA process and no "

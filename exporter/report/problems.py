@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import Enum
 
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
-from exporter.report.problem import RUN_DOCTOR, Definition, NodeProblem, Problem, Severity
+from exporter.report.problem import RUN_DOCTOR, Definition, NodeProblem, Problem, Severity, critical
 
 _DIED = Definition(
     label="daemon died recently",
@@ -38,8 +38,7 @@ class DaemonProblem(Problem):
         remedy="",
         fails=False,
     )
-    DAEMON_DOWN = Definition(
-        severity=Severity.CRITICAL,
+    DAEMON_DOWN = critical(
         label="daemon down",
         summary="MPS daemon {daemon} [has been down for {since}|on {node} is down]",
         meaning="The control daemon does not run, and no operator stopped it. Any clients ended with it. "
@@ -47,8 +46,7 @@ class DaemonProblem(Problem):
         remedy="Start the daemon. Then restart the processes that bypass MPS.",
         alert="CudaMpsDaemonDown",
     )
-    DAEMON_NEVER_STARTED = Definition(
-        severity=Severity.CRITICAL,
+    DAEMON_NEVER_STARTED = critical(
         label="never started",
         summary="MPS daemon {daemon} on {node} has never run",
         meaning="The configuration, a unit or Kubernetes declares the control daemon, but it has never run here.",
@@ -110,8 +108,7 @@ class DaemonProblem(Problem):
         "clients from NVML, but no states, limits and namespaces.",
         remedy="Nothing. A newer version of the exporter may support the protocol.",
     )
-    DAEMON_UNRESPONSIVE = Definition(
-        severity=Severity.CRITICAL,
+    DAEMON_UNRESPONSIVE = critical(
         label="daemon unresponsive",
         summary="MPS daemon {daemon} [has not answered for {since}|on {node} does not answer]",
         meaning="The control daemon's process exists, but answers no command. New CUDA processes hang when they "
@@ -120,8 +117,7 @@ class DaemonProblem(Problem):
         "all clients.",
         alert="CudaMpsDaemonUnresponsive",
     )
-    DAEMON_SUSPENDED = Definition(
-        severity=Severity.CRITICAL,
+    DAEMON_SUSPENDED = critical(
         label="stopped by a signal",
         summary="MPS daemon {daemon} [has been stopped by a signal or a debugger for {since}|"
         "on {node} is stopped by a signal or a debugger]",
@@ -130,8 +126,7 @@ class DaemonProblem(Problem):
         remedy="Resume the process with `kill -CONT`. No client ends.",
         runbook="CudaMpsDaemonUnresponsive",
     )
-    DAEMON_STUCK_IN_DRIVER = Definition(
-        severity=Severity.CRITICAL,
+    DAEMON_STUCK_IN_DRIVER = critical(
         label="stuck in the driver",
         summary="MPS daemon {daemon} [has been stuck in the driver for {since}|on {node} is stuck in the driver]",
         meaning="The control daemon, or one of its servers, is in uninterruptible sleep in the driver. No signal "
@@ -159,8 +154,7 @@ class DaemonProblem(Problem):
         remedy="Find out why nvidia-cuda-mps-control hangs: run it by hand. Do not restart the daemon.",
         runbook="CudaMpsExporterCannotCollect",
     )
-    PID_FILE_WRONG = Definition(
-        severity=Severity.CRITICAL,
+    PID_FILE_WRONG = critical(
         label="wrong PID file",
         summary="The PID file of MPS daemon {daemon} on {node} does not contain the daemon's PID[ ({pid})]",
         meaning="The control program reads the PID file, so no command reaches the control daemon.",
@@ -174,8 +168,7 @@ class DaemonProblem(Problem):
         remedy="Change no file there. When its clients have ended, restart the daemon in a directory of this node.",
         runbook="CudaMpsDaemonUnresponsive",
     )
-    FOREIGN_DIRECTORY = Definition(
-        severity=Severity.CRITICAL,
+    FOREIGN_DIRECTORY = critical(
         label="directory of another user",
         summary="The pipe directory of MPS daemon {daemon} on {node} belongs to a user who must not run this daemon"
         "[ (UID {uid}, {directory})]",
@@ -185,8 +178,7 @@ class DaemonProblem(Problem):
         "[[daemons]].",
         runbook="CudaMpsWatchdogBlocked",
     )
-    SERVER_FAULT = Definition(
-        severity=Severity.CRITICAL,
+    SERVER_FAULT = critical(
         label="server in FAULT",
         summary="MPS server {server} of {daemon} [has been in FAULT for {since}|"
         "on {node} is in FAULT and refuses new clients][{recovery}; suspect: {suspect}]",
@@ -207,8 +199,7 @@ class DaemonProblem(Problem):
         fails=False,
     )
     FAULT_LASTED = replace(FAULT, alert=None, runbook="CudaMpsFault")
-    SERVER_SUSPENDED = Definition(
-        severity=Severity.CRITICAL,
+    SERVER_SUSPENDED = critical(
         label="server stopped by a signal",
         summary="A server of MPS daemon {daemon} [has been stopped by a signal or a debugger for {since}|"
         "on {node} is stopped by a signal or a debugger]",
@@ -217,8 +208,7 @@ class DaemonProblem(Problem):
         remedy="Resume the process with `kill -CONT`. No client ends.",
         runbook="CudaMpsDaemonUnresponsive",
     )
-    SERVER_UNRESPONSIVE = Definition(
-        severity=Severity.CRITICAL,
+    SERVER_UNRESPONSIVE = critical(
         label="server unresponsive",
         summary="MPS daemon {daemon} [has waited for a server that does not answer for {since}|"
         "on {node} waits for a server that does not answer]",
@@ -226,8 +216,7 @@ class DaemonProblem(Problem):
         remedy="Find out why the server hangs. Resume it if it is stopped, otherwise end it: this ends its clients.",
         runbook="CudaMpsDaemonUnresponsive",
     )
-    SERVER_CRASH_LOOP = Definition(
-        severity=Severity.CRITICAL,
+    SERVER_CRASH_LOOP = critical(
         label="server crash loop",
         summary="Servers of MPS daemon {daemon} on {node} exit before they are ready[: {failed}]",
         meaning="Three servers in a row exited before they were ready. No new client gets a GPU from this daemon. "
@@ -236,8 +225,7 @@ class DaemonProblem(Problem):
         "finds the driver's libraries.",
         alert="CudaMpsServerCrashLoop",
     )
-    CIRCUIT_OPEN = Definition(
-        severity=Severity.CRITICAL,
+    CIRCUIT_OPEN = critical(
         label="circuit open",
         summary="Restarts of MPS daemon {daemon} [have been suspended for {since}|"
         "on {node} are suspended] (circuit open)",
@@ -246,8 +234,7 @@ class DaemonProblem(Problem):
         remedy="Find out why the daemon failed and correct the cause. Then resume restarts.",
         alert="CudaMpsCircuitOpen",
     )
-    QUARANTINED = Definition(
-        severity=Severity.CRITICAL,
+    QUARANTINED = critical(
         label="quarantined",
         summary="MPS daemon {daemon} [has been quarantined for {since}|on {node} is quarantined because of its GPU]"
         "[: {cause}]",
@@ -257,8 +244,7 @@ class DaemonProblem(Problem):
         "order.",
         alert="CudaMpsQuarantined",
     )
-    WATCHDOG_STATE_LOST = Definition(
-        severity=Severity.CRITICAL,
+    WATCHDOG_STATE_LOST = critical(
         label="watchdog state lost",
         summary="The watchdog's state of MPS daemon {daemon} [has been lost for {since}|on {node} is lost]",
         meaning="The exporter could not read or write its state directory, so earlier restarts of the daemon are "

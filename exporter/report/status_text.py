@@ -253,11 +253,6 @@ def gpus_text(numbers: Mapping[str, str], uuids: Sequence[str]) -> str:
     return f"GPU{'s' if len(uuids) > 1 else ''} {listed([numbers.get(uuid, printable(uuid)) for uuid in uuids])}"
 
 
-def has_domains(document: StatusDocument) -> bool:
-    """Return whether any failure domain has several clients, so that their names are shown."""
-    return any(len(each.clients) > 1 for each in document.failure_domains)
-
-
 def workload_of(process: ProcessStatus) -> str:
     """Return the workload of a process; empty if it is unknown or a user."""
     return workload_text(process.workload, process.pod)
@@ -286,7 +281,8 @@ def table_lines(document: StatusDocument, width: int | None) -> Sequence[Line]:
 
 
 def _daemon_rows(document: StatusDocument, daemon: DaemonStatus, numbers: Mapping[str, str]) -> Iterable[Sequence[str]]:
-    name, state, domains = printable(daemon.name), daemon.state, has_domains(document)
+    name, state = printable(daemon.name), daemon.state
+    domains = any(len(each.clients) > 1 for each in document.failure_domains)  # Else their names are not shown.
     if not daemon.servers:
         yield (name, "-", state, "-", "-", "-", "-", "-", "-", "-")
     for each in daemon.servers:

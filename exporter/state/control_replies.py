@@ -12,21 +12,9 @@ from exporter.model.server import ServerState
 from exporter.model.settings import Limits
 from exporter.model.values import increment, replace
 from exporter.parse import control_reply, protocol3
-from exporter.parse.control_reply import (
-    LIST_CLIENTS,
-    LIST_SERVERS,
-    PINNED_MEMORY,
-    QUIT,
-    SERVER_STATUS,
-    THREADS,
-    VERSION_FLAG,
-    CommandRefusal,
-    QueryOutcome,
-    servers_queried,
-)
+from exporter.parse.control_reply import VERSION_FLAG, CommandRefusal, QueryOutcome
 from exporter.parse.log_line import translate_pid
 from exporter.parse.mps_variables import parse_byte_size, parse_percentage
-from exporter.parse.protocol3 import is_given_as_arguments
 from exporter.state import lifecycle, limits, servers
 
 JUST_BEFORE_SECONDS = 1.0
@@ -42,7 +30,9 @@ _STATES = {
 
 MOST_NAMESPACES = 256  # Namespaces of one daemon that are stored.
 
-_ABOUT_A_SERVER = (SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY)
+_ABOUT_A_SERVER = (
+    *(control_reply.SERVER_STATUS, control_reply.LIST_CLIENTS, control_reply.THREADS, control_reply.PINNED_MEMORY),
+)
 
 
 def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None = None) -> None:
@@ -58,7 +48,7 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
         step.daemon = with_runtime(step.daemon, version=version)
         return
     match control_reply.query_outcome(reply):
-        case QueryOutcome.ANSWERED if verb == QUIT:
+        case QueryOutcome.ANSWERED if verb == control_reply.QUIT:
             if not reply.stdout.strip():
                 step.daemon = with_lifecycle(step.daemon, quit_at=at)
         case QueryOutcome.ANSWERED if before.ended and reply.asked_at < (before.lifecycle.state_since or -math.inf):
@@ -77,7 +67,7 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
                 # The daemon waits for the server of its first unanswered command, if it answered another one just
                 # before. The log is no source, because any user can write a command into it.
                 responsive = before.answers and reply.asked_at - last_answer_at(before) <= JUST_BEFORE_SECONDS
-                queried = servers_queried(reply.command, before.servers) if responsive else ()
+                queried = control_reply.servers_queried(reply.command, before.servers) if responsive else ()
                 daemon = with_commands(daemon, waits_for_server=next(iter(queried)) if len(queried) == 1 else None)
             step.daemon = lifecycle.unanswered(limits.mark_stale(daemon, reply.command), at, reply.asked_at)
         case QueryOutcome.UNUSABLE:
@@ -91,7 +81,7 @@ def last_answer_at(daemon: Daemon) -> float:
 
 def _answer_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None) -> None:
     at, asked_at = reply.at, reply.asked_at
-    if is_given_as_arguments(reply.command):
+    if protocol3.is_given_as_arguments(reply.command):
         _protocol3_answer_read(step, reply, mps_pids)
         return
     missing = control_reply.parse_missing_server(reply.stdout)
@@ -99,15 +89,15 @@ def _answer_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | No
     match reply.command.split():
         case [verb, server, *_] if verb in _ABOUT_A_SERVER and server == missing_server:
             servers.end(step, at, int(server))
-        case [verb] if verb == LIST_SERVERS:
+        case [control_reply.LIST_SERVERS]:
             pids = _pids(reply)
             if pids is not None and 0 not in pids:
                 servers.listed(step, at, asked_at, pids)
-        case [verb, server] if verb == SERVER_STATUS and server.removeprefix("-").isdecimal():
+        case [control_reply.SERVER_STATUS, server] if server.removeprefix("-").isdecimal():
             state = control_reply.parse_server_state(reply.stdout)
             if state is not None:
                 servers.status_read(step, at, asked_at, int(server), state)
-        case [verb, server] if verb == LIST_CLIENTS and server.removeprefix("-").isdecimal():
+        case [control_reply.LIST_CLIENTS, server] if server.removeprefix("-").isdecimal():
             pid, listed = int(server), _pids(reply)
             if listed is not None and pid in step.daemon.servers:
                 visible = tuple(client for client in listed if client != 0)

@@ -12,8 +12,9 @@ kernels of the same widths, and as many before it waits.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+from exporter.model import values
 from exporter.model.contention import Bandwidth, Baseline, ContentionWindow, GpuContention, Pace, Resource, Slowdown
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
@@ -30,8 +31,6 @@ from exporter.model.usage import (
 from exporter.model.values import replace
 from exporter.usage import accounting
 from exporter.usage.last_minute import MINUTE_SECONDS
-
-T = TypeVar("T")
 
 QUIET, ALMOST_QUIET = 0.05, 0.2
 """A GPU is quiet for a client if the others used at most this fraction of the SMs. A baseline that was learned while
@@ -199,15 +198,16 @@ def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
     if not pids:
         return state
     windows = tuple(
-        replace(each, paces=_others(each.paces, pids), traffic=_others(each.traffic, pids)) for each in state.windows
+        replace(each, paces=values.without(each.paces, *pids), traffic=values.without(each.traffic, *pids))
+        for each in state.windows
     )
     return replace(
         state,
         windows=windows,
-        baselines=_others(state.baselines, pids),
+        baselines=values.without(state.baselines, *pids),
         traffic=state.traffic.without(pids),
-        starved_since=_others(state.starved_since, pids),
-        ahead_ns=_others(state.ahead_ns, pids),
+        starved_since=values.without(state.starved_since, *pids),
+        ahead_ns=values.without(state.ahead_ns, *pids),
     )
 
 
@@ -323,10 +323,6 @@ def sharing_gain(state: GpuContention) -> float | None:
             quiet += (_wanted(baselines[pid], pace) - lost) / 1e9
     is_known = known >= LEAST_COMPARABLE * sum(window.seconds for window in state.windows)
     return quiet / together if together and is_known else None
-
-
-def _others(values: Mapping[int, T], pids: Collection[int]) -> dict[int, T]:
-    return {pid: value for pid, value in values.items() if pid not in pids}
 
 
 def _lost(baseline: Baseline, pace: Pace) -> float:

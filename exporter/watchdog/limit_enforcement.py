@@ -57,14 +57,7 @@ class LimitCheck:
 
 
 def check_limits(daemon: Daemon, wanted: Limits, at: float) -> tuple[LimitCheck, ...]:
-    """Compare all wanted limits with the actual ones, the defaults first. Protocol 3 has no defaults.
-
-    With static SM partitions, thread percentages do not apply.
-    """
-    if daemon.has_static_partitions:
-        wanted = updated(wanted, active_thread_percentage=None)
-    if daemon.runtime.protocol == PROTOCOL:
-        return tuple(each for server in daemon.servers.values() for each in _check_named(daemon, server, wanted))
+    """Compare all wanted limits with the actual ones, the defaults first. Protocol 3 has no defaults."""
     servers = (each for server in daemon.servers.values() for each in _check_server(daemon, server, wanted, at))
     return (*check_defaults(daemon, wanted), *servers)
 
@@ -73,14 +66,15 @@ def check_defaults(daemon: Daemon, wanted: Limits) -> Iterator[LimitCheck]:
     """Compare the wanted limits with the defaults for future servers, of which protocol 3 has none."""
     if daemon.runtime.protocol == PROTOCOL:
         return
-    if daemon.has_static_partitions:
-        wanted = updated(wanted, active_thread_percentage=None)
     found, threads = daemon.default_limits, "set_default_active_thread_percentage "
     yield from _check_memory(daemon, None, "set_default_device_pinned_mem_limit", found, wanted, logged=False)
     yield from _check_others(daemon, None, (threads, _DEFAULT_PRIORITY), found, wanted)
 
 
 def _check_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> Iterator[LimitCheck]:
+    if daemon.runtime.protocol == PROTOCOL:
+        yield from _check_named(daemon, server, wanted)
+        return
     pid, found, logged_at = server.pid, server.limits, server.limits_logged_at
     # If the log has all limits of the server, it has no memory limit that the log does not have.
     logged = logged_at is not None and (found.client_priority is not None or at - logged_at >= LOG_SECONDS)
@@ -124,9 +118,12 @@ def _check_memory(
 def _check_others(
     daemon: Daemon, server: int | None, commands: tuple[str, str], found: Limits, wanted: Limits
 ) -> Iterator[LimitCheck]:
-    """Compare the thread percentage and the priority. `commands` set them, without the value at the end."""
+    """Compare the thread percentage and the priority. `commands` set them, without the value at the end.
+
+    With static SM partitions, thread percentages do not apply.
+    """
     share, in_force = wanted.active_thread_percentage, found.active_thread_percentage
-    if share is not None:
+    if share is not None and not daemon.has_static_partitions:
         reason = Reason(ReasonCode.THREAD_PERCENTAGE_DIFFERS, found=in_force, wanted=share)
         holds = in_force is not None and abs(in_force - share) <= PERCENTAGE_ERROR
         yield _check(daemon, server, f"{commands[0]}{share:g}", reason, known=in_force is not None, holds=holds)

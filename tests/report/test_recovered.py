@@ -27,7 +27,7 @@ def died(clients: frozenset[int] | None = frozenset({CLIENT}), *, back_at: float
     ],
 )
 def test_a_daemon_that_died_and_is_up_again(clients: frozenset[int] | None, severity: Severity, ended: str) -> None:
-    (first,) = recovered(died(clients), AT + 30)
+    (first,) = (replace(each, at=AT + 30) for each in recovered(died(clients), AT + 30))
     assert (first.severity, first.fails) == (severity, True)
     assert first.text == f"MPS daemon {DAEMON} died 30 s ago, and is up again; {ended}"
 

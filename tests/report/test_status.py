@@ -439,7 +439,7 @@ COMMAND = Policy(daemon_policies={DAEMON: DaemonPolicy(command=("nvidia-cuda-mps
 
 def found(node: Node, policy: Policy) -> list[Finding]:
     judged, _, _ = evaluate(node, policy, at=node.at, chance=0.0)
-    return list(daemon_findings(judged, judged.at, policy))
+    return [replace(each, at=judged.at) for each in daemon_findings(judged, judged.at, policy)]
 
 
 def hung_program() -> Node:
