@@ -1,4 +1,4 @@
-"""Clients of JSON APIs: an exporter on another node, for `--url`, and Prometheus, for `--prometheus`.
+"""The client of Prometheus' HTTP API, for `--prometheus`.
 
 Credentials come from files: a password from ~/.netrc, a client certificate from `--cert`. The answer is untrusted.
 """
@@ -13,17 +13,16 @@ import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import SplitResult, quote, urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 from exporter.collectors.thread import BoundedCalls
 from exporter.errors import ConfigError, ServiceError
 from exporter.parse.printable import LONGEST_PROBLEM, printable
-from exporter.report.text import SIMULATED
-from exporter.status_client import MAX_ANSWER_BYTES, SERVICE_SECONDS, Answer
+from exporter.status_client import MAX_ANSWER_BYTES, Answer
 
-PATH = "/api/v1/"
-
-_SERVER = "cuda-mps-exporter/"
+_LISTENS = "check that Prometheus runs there and listens on that address (default port: 9090)"
+_OTHER = "no API of Prometheus answers there"
+_CHECK = "check host, port and path (Mimir: /prometheus; cluster of VictoriaMetrics: /select/0/prometheus)"
 _OTHER_NAME = (62, 64)
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _STATED = (
@@ -36,49 +35,55 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 _NEEDS_CERTIFICATE = "if the server requires a client certificate, name its file with --cert"
 
 
-class _JsonApi:
-    """A server by its URL. No redirect is followed, so credentials reach only the host of the URL."""
+class Prometheus:
+    """A server with the HTTP API of Prometheus, below any path.
 
-    _OPTION, _EXAMPLE = "--url", "http://node1:10677"
-    _LISTENS = "the exporter runs there and listens on that address (--web.listen-address; default port: 10677)"
-    _OTHER = "another service answers there"
-    _CHECK = "check host and port (default port: 10677)"
+    No redirect is followed, so credentials reach only the host of the URL.
+    """
 
-    def __init__(self, url: str, certificate: str | None = None, *, timeout: float = SERVICE_SECONDS) -> None:
+    def __init__(self, url: str, certificate: str | None = None, *, timeout: float) -> None:
         """`certificate` is a PEM file with a certificate and its key. ConfigError for an invalid URL or file."""
         self.url = url
         self._timeout = timeout
-        self._parts = _parsed(url, self._OPTION, self._EXAMPLE)
+        self._parts = _parsed(url)
         self._login = _login(self._parts.hostname or "")
         self._headers = {}
         if self._login is not None:
             self._headers["Authorization"] = "Basic " + base64.b64encode(":".join(self._login).encode()).decode()
         self._tls = _tls(certificate) if self._parts.scheme == "https" else None
         if certificate is not None and self._tls is None:
-            raise ConfigError(f"--cert: a client certificate needs {self._OPTION} https://…")
+            raise ConfigError("--cert: a client certificate needs --prometheus https://…")
 
-    def _get_json(self, page: str, parameters: Mapping[str, Any]) -> Answer:
-        """Return the envelope of a page of the API; ServiceError if there is none, with what to do."""
-        query = f"?{urlencode(parameters)}" if parameters else ""
-        return self._answer(f"{self._parts.path.rstrip('/')}{PATH}{page}{query}")
+    def vector(self, expression: str, at: float) -> list[tuple[Mapping[str, str], float]]:
+        """Return the samples of an expression at a time; ServiceError if there are none, with what to do."""
+        query = urlencode({"query": expression, "time": f"{at:.0f}"})
+        answer = self._answer(f"{self._parts.path.rstrip('/')}/api/v1/query?{query}")
+        if answer.get("isPartial") or answer.get("warnings"):
+            problem = f"the answer is incomplete: {answer.get('warnings') or 'a part of the store is down'}; try again"
+            raise self._error(problem)
+        try:
+            return [(dict(each["metric"]), float(each["value"][1])) for each in answer["data"]["result"]]
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._error(f"{_OTHER}; {_CHECK}") from error
 
     def _answer(self, target: str) -> Answer:
+        """Return the envelope of a page of the API; ServiceError if there is none, with what to do."""
         # A timeout of the connection begins again with each byte, and looking up a name has none.
         received = BoundedCalls(self._timeout).call(target, lambda: self._get(target), None)
         if received is None:
             raise self._error(f"no complete answer within {self._timeout:g} s; check the node and the network")
-        status, server, body = received
+        status, body = received
         try:
             envelope = json.loads(body)
         except (ValueError, RecursionError):
             envelope = None
         if status != HTTPStatus.OK:
-            raise self._error(self._refusal(status, server, envelope))
+            raise self._error(self._refusal(status, envelope))
         if not isinstance(envelope, dict) or not isinstance(envelope.get("data"), dict | list):
-            raise self._error(f"{self._OTHER}; {self._CHECK}")
+            raise self._error(f"{_OTHER}; {_CHECK}")
         return envelope
 
-    def _get(self, target: str) -> tuple[int, str, bytes]:
+    def _get(self, target: str) -> tuple[int, bytes]:
         host, port = self._parts.hostname or "", self._parts.port
         connection = (
             http.client.HTTPConnection(host, port, timeout=self._timeout)
@@ -92,7 +97,7 @@ class _JsonApi:
                 raise self._error(_tls_problem(error)) from error
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or error
-                raise self._error(f"cannot connect: {reason}; check that {self._LISTENS}") from error
+                raise self._error(f"cannot connect: {reason}; {_LISTENS}") from error
             try:
                 connection.request("GET", target, headers=self._headers)
                 # An answer without a length owns the socket, which closing the connection would leave open.
@@ -105,9 +110,9 @@ class _JsonApi:
                 raise self._error(f"no valid HTTP response: {error or type(error).__name__}; {advice}") from error
         if len(body) > MAX_ANSWER_BYTES:
             raise self._error(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
-        return response.status, response.getheader("Server", ""), body
+        return response.status, body
 
-    def _refusal(self, status: int, server: str, envelope: Any) -> str:
+    def _refusal(self, status: int, envelope: Any) -> str:
         """Return why the server did not answer, and what to do."""
         if status == HTTPStatus.UNAUTHORIZED and self._login is None:
             host = self._parts.hostname
@@ -115,62 +120,13 @@ class _JsonApi:
         if status == HTTPStatus.UNAUTHORIZED and self._login is not None:
             return f"the password of user {self._login[0]} in ~/.netrc was refused; correct it there"
         if status in _STATED and (stated := _stated(envelope)):
-            return stated
+            return f"{printable(stated, 256)} (HTTP {status}); check --selector, or choose fewer days"
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             return "the server is busy (HTTP 503); try again"
-        return f"{self._OTHER} (HTTP {status}); {self._CHECK}"
+        return f"{_OTHER} (HTTP {status}); {_CHECK}"
 
     def _error(self, problem: str) -> ServiceError:
         return ServiceError(f"{self.url}: {printable(problem, LONGEST_PROBLEM)}")
-
-
-class RemoteExporter(_JsonApi):
-    """An exporter on another node."""
-
-    def query(self, command: str, **arguments: Any) -> Answer:
-        """Return the answer to a command as the service socket does; ServiceError if there is none, with what to do."""
-        name, given = arguments.get("id"), {}
-        if name is None:
-            given = {key: str(value).lower() if value is True else value for key, value in arguments.items() if value}
-        answer = self._get_json(command if name is None else f"{command}/{quote(name, safe='')}", given)
-        data, warnings = answer["data"], answer.get("warnings")
-        simulated = isinstance(warnings, list) and SIMULATED in warnings
-        return {command: data if name is None else [data], "simulated": simulated}
-
-    def _refusal(self, status: int, server: str, envelope: Any) -> str:
-        if status == HTTPStatus.FORBIDDEN:
-            return (
-                "this exporter shows names of users and workloads only to local or authenticated visitors; set up"
-                " passwords or client certificates there (--web.config.file), or run this command on that node"
-            )
-        if server.startswith(_SERVER) and status == HTTPStatus.NOT_FOUND and not _stated(envelope):
-            return f"version {printable(server.removeprefix(_SERVER))} does not support --url; update it"
-        return super()._refusal(status, server, envelope)
-
-
-class Prometheus(_JsonApi):
-    """A server with the HTTP API of Prometheus, below any path."""
-
-    _OPTION, _EXAMPLE = "--prometheus", "http://prometheus:9090"
-    _LISTENS = "Prometheus runs there and listens on that address (default port: 9090)"
-    _OTHER = "no API of Prometheus answers there"
-    _CHECK = "check host, port and path (Mimir: /prometheus; cluster of VictoriaMetrics: /select/0/prometheus)"
-
-    def vector(self, expression: str, at: float) -> list[tuple[Mapping[str, str], float]]:
-        """Return the samples of an expression at a time; ServiceError if there are none, with what to do."""
-        answer = self._get_json("query", {"query": expression, "time": f"{at:.0f}"})
-        if answer.get("isPartial") or answer.get("warnings"):
-            problem = f"the answer is incomplete: {answer.get('warnings') or 'a part of the store is down'}; try again"
-            raise self._error(problem)
-        try:
-            return [(dict(each["metric"]), float(each["value"][1])) for each in answer["data"]["result"]]
-        except (LookupError, TypeError, ValueError) as error:
-            raise self._error(f"{self._OTHER}; {self._CHECK}") from error
-
-    def _refusal(self, status: int, server: str, envelope: Any) -> str:
-        if status in _STATED and (stated := _stated(envelope)):
-            return f"{printable(stated, 256)} (HTTP {status}); check --selector, or choose fewer days"
-        return super()._refusal(status, server, envelope)
 
 
 def _stated(envelope: Any) -> str:
@@ -178,18 +134,18 @@ def _stated(envelope: Any) -> str:
     return stated if isinstance(stated, str) else ""
 
 
-def _parsed(url: str, option: str, example: str) -> SplitResult:
+def _parsed(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isprintable()
     except ValueError:
         valid = False
     if not valid or parts.query or parts.fragment or " " in url:
-        raise ConfigError(f"{option}: expected an address such as {example}")
+        raise ConfigError("--prometheus: expected an address such as http://prometheus:9090")
     if parts.path.rstrip("/").endswith(("/metrics", "/api/v1")):
-        raise ConfigError(f"{option}: expected the address without a page: {url[: -len(parts.path)]}")
+        raise ConfigError(f"--prometheus: expected the address without a page: {url[: -len(parts.path)]}")
     if "@" in parts.netloc:
-        raise ConfigError(f"{option}: other users can see a password on the command line; put it into ~/.netrc")
+        raise ConfigError("--prometheus: other users can see a password on the command line; put it into ~/.netrc")
     return parts
 
 

@@ -252,7 +252,7 @@ class Service:
         found = IncidentFilter(**wanted).apply(self._history.incidents)
         objects = (plain(self._incident(each, clients)) for each in found)
         encoded = encode_within(objects, MOST_BYTES)
-        return {"incidents": list(map(json.loads, encoded)), "simulated": self.loop.node.simulated}
+        return {"incidents": list(map(json.loads, encoded))}
 
     def _incident(self, incident: Incident, clients: int) -> IncidentStatus:
         address = address_of(self.loop.node, incident.daemon, self._watchdog.policy)

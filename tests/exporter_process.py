@@ -79,15 +79,18 @@ class Exporter:
 
     def scrape(self) -> str:
         """Return its metrics as text."""
-        with urllib.request.urlopen(self.address(), timeout=PATIENCE_SECONDS) as response:
-            text: str = response.read().decode()
-        return text
+        return self.text("/metrics")
 
     def page(self, path: str) -> Any:
         """Return the JSON of another path."""
+        return json.loads(self.text(path))
+
+    def text(self, path: str) -> str:
+        """Return the text of a path."""
         address = self.address().removesuffix("/metrics") + path
         with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as response:
-            return json.load(response)
+            text: str = response.read().decode()
+        return text
 
     def samples(self, name: str, **labels: str) -> list[tuple[Labels, float]]:
         """Return the samples of a name that have these labels."""

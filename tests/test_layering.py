@@ -70,7 +70,7 @@ PACKAGES: Mapping[str, str] = {
     "recording": "config errors model parse",
     "log": "config parse report",
     "status_client": "errors model parse report",
-    "remote_client": "collectors errors parse report status_client",
+    "remote_client": "collectors errors parse status_client",
     "terminal": "parse report",
     "web": "__version__ errors metrics model page parse report status_client view",
     "loop": "actions clock collectors config model policy reducer report state view watchdog",

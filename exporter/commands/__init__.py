@@ -82,10 +82,9 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
             switch("--json", help="Print JSON.")
             switch("--brief", help="Print an overview and the problems only.")
             add("--daemon", metavar="NAME", help="Show one daemon, by its name in metrics.")
-            source = parser.add_mutually_exclusive_group()
             meaning = "Collect directly, as with --pipe-directory. (default: ask the service if it runs)"
-            source.add_argument("--look", action="store_true", help=meaning)
-            _add_url_and_color(parser, source)
+            switch("--look", help=meaning)
+            _add_color(parser)
         case "incidents":
             more = "Exit code 1 if a shown incident is open, or incidents cannot be read; else 0."
             operands, example = "[ID]", "--open"
@@ -95,7 +94,7 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
             add("--daemon", metavar="NAME", help="List only incidents of one daemon, by its name in metrics.")
             meaning = f"List the newest N incidents. (default: {DEFAULT_INCIDENTS})"
             add("--limit", type=_count, default=DEFAULT_INCIDENTS, metavar="N", help=meaning)
-            _add_url_and_color(parser, parser)
+            _add_color(parser)
         case "once":
             more = "Exit code 1 if no service runs; then the file remains as it is."
             example = "--output /var/lib/prometheus/node-exporter/cuda-mps.prom"
@@ -171,14 +170,7 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.epilog = f"Example: {parser.prog} {example}".rstrip()
 
 
-def _add_url_and_color(parser: argparse.ArgumentParser, source: "argparse._ActionsContainer") -> None:
-    source.add_argument(
-        "--url",
-        metavar="URL",
-        help="Ask the exporter at this address, such as http://node1:10677. Its user and password are in ~/.netrc."
-        " SSL_CERT_FILE names the file of its CA.",
-    )
-    parser.add_argument("--cert", metavar="FILE", help="Client certificate and its key (PEM) for --url.")
+def _add_color(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--color",
         choices=COLOR_CHOICES,

@@ -8,13 +8,13 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exporter.config.settings import Config
-from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
+from exporter.errors import ExporterError, HistoryError, ServiceError
 from exporter.model.values import plain
 from exporter.parse.printable import printable, printable_value
 from exporter.status_client import SERVICE_SECONDS, Answer, parse_answer, parse_incidents, parse_status, query_service
@@ -29,11 +29,9 @@ METRICS_MODE = 0o644
 
 def status(arguments: Namespace, config: Config) -> int:
     """Show the state of the node, from the service or else by collecting."""
-    if arguments.url is not None and arguments.pipe_directory is not None:
-        raise ConfigError("--url: not allowed with --pipe-directory")
-    query = _query_of(arguments, config)
     with progress(sys.stderr, "Reading the state of the node ..."):
-        answer = None if arguments.look or arguments.pipe_directory else query("status")
+        look = arguments.look or arguments.pipe_directory
+        answer = None if look else query_service(config.runtime_directory, "status", SERVICE_SECONDS)
         document = _collected(config) if answer is None else parse_status(answer)
     from exporter.report.status_text import headline, only_daemon, status_lines
 
@@ -68,8 +66,7 @@ def incidents(arguments: Namespace, config: Config) -> int:
     wanted = IncidentFilter(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
     # The table names no clients, of which there can be many.
     clients = {} if arguments.json or wanted.id is not None else {"clients": 1}
-    answer = _query_of(arguments, config)("incidents", **asdict(wanted), **clients)
-    simulated = False
+    answer = query_service(config.runtime_directory, "incidents", SERVICE_SECONDS, **asdict(wanted), **clients)
     if answer is None:
         found = _stored_incidents(config, wanted)
         print(
@@ -78,31 +75,18 @@ def incidents(arguments: Namespace, config: Config) -> int:
             file=sys.stderr,
         )
     else:
-        found, simulated = parse_incidents(answer), answer.get("simulated") is True
+        found = parse_incidents(answer)
     if wanted.id is not None and not found:
         raise ServiceError(f"no incident {printable(wanted.id)} is stored; `incidents` lists those that are")
     terminal = Terminal(sys.stdout, os.environ, arguments.color)
     if not arguments.json:
-        lines = incident_lines(found, terminal.width, detailed=wanted.id is not None, simulated=simulated)
-        terminal.show(lines)
+        terminal.show(incident_lines(found, terminal.width, detailed=wanted.id is not None))
     elif wanted.id is not None:
         terminal.show_text(json.dumps(printable_value(plain(found[0])), indent=2) + "\n")
     else:
         texts = (json.dumps(printable_value(plain(each)), ensure_ascii=False) for each in found)
         terminal.show_text("[{}]\n".format(",\n".join(texts)))
     return int(any(each.open for each in found))
-
-
-def _query_of(arguments: Namespace, config: Config) -> Callable[..., Answer | None]:
-    """Return the function that sends a command to the exporter of `--url`, or else to the service of this node."""
-    if arguments.url is None:
-        if arguments.cert is not None:
-            raise ConfigError("--cert: a client certificate needs --url https://…")
-        return lambda command, **given: query_service(config.runtime_directory, command, SERVICE_SECONDS, **given)
-    # HTTP and TLS take long to import.
-    from exporter.remote_client import RemoteExporter
-
-    return RemoteExporter(arguments.url, arguments.cert).query
 
 
 def _stored_incidents(config: Config, wanted: "IncidentFilter") -> "Sequence[IncidentStatus]":

@@ -159,8 +159,8 @@ def print_commands(origin: str) -> None:
     own = shlex.join(words)
     text = (
         f"{SIMULATED}.\n\nTry in another terminal:\n\n"
-        f"  {own} status --url {origin}\n"
-        f"  {own} incidents --url {origin}\n"
+        f"  curl -s {shlex.quote(f'{origin}/status')}\n"
+        f"  curl -s {shlex.quote(f'{origin}/api/v1/incidents')}\n"
         f"  {own} replay --events sample:client_traps\n\n"
         "doctor and record examine this machine. They cannot examine the simulated node.\n"
     )

@@ -15,7 +15,6 @@ from exporter.report.incident_document import (
     XidStatus,
 )
 from exporter.report.text import (
-    SIMULATED,
     Column,
     Line,
     Piece,
@@ -39,7 +38,6 @@ from exporter.report.text import (
     short_time,
     truncate,
     utc_time,
-    warning,
     workload_text,
 )
 
@@ -107,11 +105,10 @@ def indications_text(reasons: Iterable[ReasonStatus]) -> str:
 
 
 def incident_lines(
-    incidents: Sequence[IncidentStatus], width: int | None = None, *, detailed: bool = False, simulated: bool = False
+    incidents: Sequence[IncidentStatus], width: int | None = None, *, detailed: bool = False
 ) -> Sequence[Line]:
-    """Return the only incident in detail, or a table of incidents. The lines state it if the node is `simulated`."""
-    first = [line_of(warning(SIMULATED))] if simulated else []
-    return [*first, *(details(incidents[0]) if detailed else incidents_table(incidents, width))]
+    """Return the only incident in detail, or a table of incidents."""
+    return details(incidents[0]) if detailed else incidents_table(incidents, width)
 
 
 def incidents_table(incidents: Sequence[IncidentStatus], width: int | None = None) -> Sequence[Line]:

@@ -299,6 +299,7 @@ def test_rejects_invalid_arguments(run: Run, tmp_path: Path, subtests: pytest.Su
             code, _, problem = run(*arguments)
             assert code == 2
             assert expected in problem
+            assert "secret" not in problem
     for month in ("2026-13", "2026-00", "2026", "26-10", "2026-1", "0000-01"):
         with subtests.test(month=month), pytest.raises(SystemExit, match="2"):
             run(*url, "--month", month)

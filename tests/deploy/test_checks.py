@@ -11,7 +11,7 @@ from tests.deploy.layouts import Layout, device_plugin, dra, gke
 from tests.deploy.node import Node
 from tests.deploy.test_pod import POD, cgroup, started
 from tests.eventually import eventually
-from tests.exporter_process import Exporter, run
+from tests.exporter_process import Exporter
 from tests.standin.nvml import DRIVER_NOT_LOADED, Device, NvmlStandIn, Process, fails
 from tests.test_installation_pages import IN_KUBERNETES, expected_output, is_shown, values_of
 from tests.tools import needed
@@ -51,5 +51,5 @@ def test_the_check_of_a_page_prints_what_the_page_shows(page: str, nvml: NvmlSta
 
 
 def _assert_prints(program: Exporter, expected: list[str]) -> None:
-    done = run({}, "status", "--url", program.address().removesuffix("/metrics"))
-    assert is_shown(done.stdout, expected), f"{done.stdout}{done.stderr}"
+    printed = program.text("/status")
+    assert is_shown(printed, expected), printed

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.eventually import eventually
-from tests.exporter_process import Exporter, on_the_gpu, run
+from tests.exporter_process import Exporter, on_the_gpu
 from tests.runtimes.programs import Place, Slurm
 from tests.runtimes.test_labels import exporter, place
 from tests.standin.mps import MpsStandIn
@@ -28,9 +28,8 @@ def test_the_check_of_the_page_prints_what_the_page_shows(
     mps.connect_and_wait(pid)
 
     def assert_shown() -> None:
-        done = run({}, "status", "--url", exporter.address().removesuffix("/metrics"))
-        printed = done.stdout.replace(str(mps.pipe_directory), NAME)
+        printed = exporter.text("/status").replace(str(mps.pipe_directory), NAME)
         printed = re.sub(rf" sleep +job {job} ", " train job 4711 ", printed)
-        assert is_shown(printed, expected), f"{done.stdout}{done.stderr}"
+        assert is_shown(printed, expected), printed
 
     eventually(assert_shown)

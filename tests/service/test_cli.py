@@ -64,7 +64,7 @@ def test_no_command_needs_open_standard_streams(tmp_path: Path) -> None:
         (["status", "--colour=always"], "did you mean --color?"),
         (["status", "--qqqqqqqq"], "unrecognized arguments: --qqqqqqqq\n"),
         (["record", "--for", "0s", "new.jsonl"], "--for: invalid value '0': expected a duration above 0"),
-        (["status", "--url", "http://node1:10677/metrics"], "without a page: http://node1:10677\n"),
+        (["report", "--prometheus", "http://node1:9090/metrics"], "without a page: http://node1:9090\n"),
         (["demo", "--web.config.file", "/nowhere/web.yml"], "/nowhere/web.yml: cannot be read"),
     ],
 )

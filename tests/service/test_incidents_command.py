@@ -18,6 +18,7 @@ from tests.clocks import HandClock
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile
 from tests.report.test_incident_text import IN_WORDS
 from tests.service.running import Running
+from tests.status import incident_json
 from tests.terminal.pseudo_terminal import pseudo
 
 RunCommand = Callable[..., tuple[int, str, str]]
@@ -179,3 +180,17 @@ def test_reports_a_service_of_another_version(
     service.close()
     assert (code, output) == (1, "")
     assert "another version" in problem
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_prints_no_escape_sequence_of_a_false_service(
+    tmp_path: Path, run_command: RunCommand, arguments: tuple[str, ...]
+) -> None:
+    fault = incident_json(blocked()) | {"title": "\x1b[2J\nfault", "verdict": "\x1b["}
+    service = ServiceSocket(tmp_path, {"incidents": lambda **_: {"incidents": [fault]}})
+    service.open()
+    code, output, _ = run_command(*arguments)
+    service.close()
+    assert code == 1
+    assert "513-1a" in output
+    assert "\x1b" not in output
