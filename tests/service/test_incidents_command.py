@@ -13,7 +13,7 @@ from exporter.model.settings import Retention
 from exporter.service import HEALTHY_SECONDS
 from exporter.store.database import StateFile
 from exporter.web.server import ServiceSocket
-from tests.builders import AT, node, with_living
+from tests.builders import AT, three_clients, with_living
 from tests.clocks import HandClock
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile
 from tests.report.test_incident_text import IN_WORDS
@@ -27,8 +27,8 @@ OTHER = "/run/nvidia/mps/other"
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    """A service that nothing has happened to."""
-    present = with_living(node(), *blocked().client_details.values())
+    """A service with three clients, to which nothing has happened."""
+    present = with_living(three_clients(), *blocked().client_details.values())
     running = Running(tmp_path, present, HandClock(AT + 182))
     with running.service.service_socket():
         yield running
