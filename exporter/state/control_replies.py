@@ -30,8 +30,8 @@ _STATES = {
 
 MOST_NAMESPACES = 256  # Namespaces of one daemon that are stored.
 
-_ABOUT_A_SERVER = (
-    *(control_reply.SERVER_STATUS, control_reply.LIST_CLIENTS, control_reply.THREADS, control_reply.PINNED_MEMORY),
+_ABOUT_A_SERVER = frozenset(
+    {control_reply.SERVER_STATUS, control_reply.LIST_CLIENTS, control_reply.THREADS, control_reply.PINNED_MEMORY}
 )
 
 
