@@ -119,7 +119,7 @@ WHAT = Row(
             "Suspected workloads",
             "The workload of this fault's suspect, also while the fault is open. Faults: how often a client of the "
             "workload was the main suspect on this node, in the selected time range. A fault counts when it ends. "
-            "Another client can cause a suspicion on purpose, so their number is no proof.",
+            "Another client can cause a suspicion on purpose, so the number of faults proves nothing.",
             (
                 (
                     f"round(sum by ({WORKLOAD}) (increase("

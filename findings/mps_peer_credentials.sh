@@ -4,7 +4,7 @@
 #   end, SO_PEERCRED names the client's process, and at the client's end what listened: the daemon.
 # Behaviour: the daemon makes both ends of each connection between client and server, and passes one to each. SO_PEERCRED
 #   names the daemon at both ends, for the client's life and after its exit. `ss -p` and lsof, which compare inodes, still
-#   find both processes. What the kernel does attest of a client is another socket: libcuda listens at an abstract name
+#   find both processes. Another socket identifies the client: libcuda listens at an abstract name
 #   with the client's PID, and whatever inherits that socket shows the client's PID by SO_PEERCRED.
 # Output seen:
 #   connections between client and server: 2

@@ -251,7 +251,7 @@ def _wrong_limits(limits: Iterable[tuple[str, int | None]], devices: tuple[str, 
         elif not size:
             yield f"the limit of device {shown(name)} is not a size."
         elif is_number and devices is not None and int(name) >= len(devices):
-            yield f"device {int(name)} is not visible: the client sees {len(devices)}. So it has no limit at all."
+            yield f"device {int(name)} is not visible (visible devices: {len(devices)}). So it has no limit at all."
 
 
 def _served(facts: Facts) -> Iterator[Gpu]:

@@ -168,7 +168,7 @@ LIMITS = Group(
         "cuda_mps_server_active_thread_ratio",
         lambda each: each[0].thread_ratio(each[1].limits.active_thread_percentage),
     ).help(
-        "Active thread percentage of each client, as a fraction, if it did not request less. It gets an even number of "
+        "Active thread percentage of each client, as a fraction, unless it sets less. A client gets an even number of "
         "SMs, at least 8. Absent with static SM partitions."
     ),
     _SERVER.of(lambda view, each: memory_limits_by_gpu(view.node, each[0], each[1].limits.pinned_memory))

@@ -378,7 +378,7 @@ CAPACITY = Group(
         "process without a limit in its environment may have set one itself."
     ),
     _CAPACITY.value("cuda_mps_gpu_pinned_memory_committed_ratio", lambda each: each.memory_committed).help(
-        "Sum of the clients' memory limits, divided by the GPU's memory. Absent if one is unknown or not set, as above."
+        "Sum of the clients' memory limits, divided by the GPU's memory. Absent if any of them is unknown or not set."
     ),
     _workload_limit("cuda_mps_workload_active_thread_ratio", lambda each: each.threads).help(
         "Fraction of the GPU's threads that each of the workload's clients may use at most, summed: the smaller limit "

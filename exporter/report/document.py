@@ -243,7 +243,7 @@ class SharingStatus:
     """How the MPS clients share a GPU in the last `seconds`.
 
     `departed_sm_ratio` is what processes used that have exited. The committed ratios are the sums of the clients'
-    limits if all are certain. `reserved` has these limits as text, else as upper bounds. `sms` is how many SMs the GPU
+    limits if all are certain. `reserved` has these sums as text, even if uncertain. `sms` is how many SMs the GPU
     has. `idle` and `over_limit` are PIDs of clients.
     """
 

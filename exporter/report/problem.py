@@ -125,7 +125,7 @@ class NodeProblem(Problem):
         label="workload often suspected",
         summary="Workload {workload} on {node} is often suspected of faults",
         meaning="The workload was the main suspect of several faults within a day. Another client can cause such "
-        "a suspicion on purpose, so their number is no proof.",
+        "a suspicion on purpose, so the number of faults proves nothing.",
         remedy="Compare the evidence of these faults, as `cuda-mps-exporter incidents ID` shows it. Do not end or move "
         "the workload only because of this alert.",
         alert="CudaMpsWorkloadOftenSuspected",
