@@ -285,6 +285,7 @@ class LogState:
     contradicted_at: float | None = None  # When another source last refuted a claim.
     last_command: str | None = None  # The command in the last line of the log, if that line has one.
     commanded_at: float = 0.0  # When a control command was last logged.
+    closed_at: float = 0.0  # When the end of a control session was last logged.
     terminated_at: float | None = None  # When one was last logged that ends a client.
     others_at: float | None = None  # When another daemon than the running one last wrote to the log.
     echoing: bool = False  # Whether the daemon is writing a reply into its log.

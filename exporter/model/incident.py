@@ -167,6 +167,7 @@ CHOSEN_BELOW = 1 << 44
 of a range there nor the distance to it distinguishes clients, and any client can use them on purpose."""
 
 CLOSE = 1 << 30  # An address that is farther from a range may be a random pointer of any client.
+CLOSE_TO_HOST = 64 << 20  # The same for ranges of the host, of which each process has many.
 
 MIN_ADDRESS_SHARE = 0.5
 """If no client, or group of clients that are alike, has this share, the address distinguishes none."""
@@ -225,7 +226,8 @@ class AddressClue:
     @property
     def is_weak(self) -> bool:
         """Whether the address is not enough to name a client: any client may have used it, by chance or on purpose."""
-        return self.address < CHOSEN_BELOW or self.best is None or self.best.distance > CLOSE
+        best = self.best
+        return self.address < CHOSEN_BELOW or best is None or best.distance > (CLOSE_TO_HOST if best.is_host else CLOSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

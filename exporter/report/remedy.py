@@ -114,7 +114,9 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
         server_names={pid: server.name for pid, server in daemon.servers.items() if server.name is not None},
         servers=frozenset(daemon.servers),
         ending={
-            client_id(client, node.processes.get(pid)): pids_to_end(node, pid) for pid, client in daemon.clients.items()
+            client_id(client, node.processes.get(pid)): pids
+            for pid, client in daemon.clients.items()
+            if (pids := pids_to_end(node, pid)) or client.exited_at
         },
     )
     if not _in_container(daemon):

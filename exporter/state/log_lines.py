@@ -91,7 +91,7 @@ def _daemon_line_read(step: Step, at: float, entry: LogEntry) -> None:
         # A refused quit, or one whose session was closed, has no effect. An obeyed one leaves its session open until
         # the daemon ends (measured, R580).
         case log_message.SessionClosed():
-            step.daemon = with_log(with_lifecycle(daemon, quit_claimed_at=None), echoing=False)
+            step.daemon = with_log(with_lifecycle(daemon, quit_claimed_at=None), echoing=False, closed_at=at)
         case log_message.CommandDenied():
             # It refused the last command, which may not be the one that ends a client: any user can send one.
             ended_at = None if daemon.log.terminated_at == daemon.log.commanded_at else daemon.log.terminated_at

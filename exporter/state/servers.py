@@ -85,7 +85,9 @@ def _own_end(daemon: Daemon, client: Client, at: float) -> tuple[DisconnectReaso
         return DisconnectReason.OUT_OF_MEMORY if client.out_of_memory else DisconnectReason.EXIT, None
     if terminated_at is not None and abs(requested_at - terminated_at) <= TERMINATION_SECONDS:
         session = daemon.commands.session_holder
-        sent = session is not None and session.started is not None and session.started <= terminated_at
+        # Only if its session is still open, the process that was seen in it afterwards is the sender.
+        is_open = session is not None and session.at >= terminated_at > daemon.log.closed_at
+        sent = session is not None and is_open and (session.started or at) <= terminated_at
         pid, user = (session.pid, session.user) if session is not None and sent else (None, None)
         return DisconnectReason.TERMINATED, (Reason(ReasonCode.ENDED_BY_COMMAND, pid=pid, user=user),)
     evicted = daemon.runtime.protocol not in (None, DEFAULT_PROTOCOL) and daemon.log.commanded_at > requested_at

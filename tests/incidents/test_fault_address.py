@@ -342,6 +342,13 @@ def test_a_client_is_named_only_within_1_gib_of_its_range() -> None:
         assert (ReasonCode.ADDRESS_WEAK in codes(incident)) is (address in far)
 
 
+def test_a_client_is_not_named_only_because_a_range_of_the_host_is_close() -> None:
+    host = LAYOUT[B] + 20 * GIB
+    own = {**EACH, B: (replace(ranges(B), host=((host, host + 64 * MIB),)),)}
+    incident = incident_of(host - 900 * MIB, *(reading for of_one in own.values() for reading in of_one))
+    assert confidences(incident)[B] < 0.5
+
+
 def codes(incident: Incident) -> Collection[ReasonCode]:
     """Return the indications of the main suspect."""
     return [] if incident.suspect is None else [each.code for each in incident.suspect.indications]

@@ -81,11 +81,20 @@ class TestTerminated:
 
     def test_a_session_that_was_open_at_the_command_is_its_sender(self) -> None:
         """It is still open, and the daemon refuses others. A process that started later did not send it."""
+        command = control_log("NEW UI", f"Cmd:terminate_client {SERVER} {CLIENT}", at=AT + 4)
         held = (refusal(at=AT + 4.5), refusal(at=AT + 6))
-        event, _ = left(at_server(*commanded(), *held, holder(at=AT + 6.1), *requested(at=AT + 7), exited(at=AT + 8)))
+        event, _ = left(at_server(*command, *held, holder(at=AT + 6.1), *requested(at=AT + 7), exited(at=AT + 8)))
         assert event.indications == (Reason(ReasonCode.ENDED_BY_COMMAND, pid=4000, user="root"),)
         assert reason_text(event.indications[0]) == "a control command ended it, sent by process 4000 of user root"
         assert reason_text(BY_COMMAND) == "a control command ended it"
+
+    @pytest.mark.parametrize("seen_at", [AT + 3, AT + 6.1])
+    def test_a_process_of_another_session_is_not_the_sender(self, seen_at: float) -> None:
+        """It was seen before the command, or after the end of the session that sent it."""
+        held = (refusal(at=AT + 2.5), holder(at=AT + 3)) if seen_at < AT + 4 else ()
+        later = () if held else (refusal(at=AT + 4.5), refusal(at=AT + 6), holder(at=seen_at))
+        seen = (*held, *commanded(), *later, *requested(at=AT + 7), exited(at=AT + 8))
+        assert left(at_server(*seen))[0].indications == (BY_COMMAND,)
 
     def test_a_client_that_ends_long_after_the_request_ended_itself(self) -> None:
         event, _ = left(at_server(*commanded(), *requested(), clients(OTHER, at=AT + 15)))

@@ -7,6 +7,7 @@ from exporter.model.event import EventName
 from exporter.model.identity import ConnectionHolders, ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.page.page import Page
 from exporter.report.remedy import address_of, command_to_end
 from exporter.state.poll_schedule import processes_wanted, readings_wanted
 from exporter.state.processes import workload_of
@@ -31,6 +32,7 @@ from tests.builders import (
     server_log,
 )
 from tests.metrics.test_families import samples
+from tests.page.inputs import status_input
 from tests.status import incident_json, status_json, status_table
 
 OTHER, HOLDER = CLIENT + 1, 900
@@ -191,6 +193,16 @@ class TestFault:
         text = f"PID {CLIENT} (train.py of alice, exited, held by PID {HOLDER})"
         assert f"{text}, which blocks recovery" in status_table(found)
         assert f"Blocked by {text}, for 20 s so far" in status_table(found)
+        page = Page({}).node(status_input(found)).decode().replace("\N{NO-BREAK SPACE}", " ")
+        assert f"<bdi>{text}</bdi>, for " in page
+
+    def test_a_blocking_client_whose_process_was_never_read_has_not_exited(self) -> None:
+        log, listed = server_log(active(), active(OTHER)), gpu_reading((CLIENT, OTHER), at=AT + 12)
+        began = (*at_work(CLIENT, OTHER), daemon_process(), server_process(), *log, gpu_reading((CLIENT, OTHER)))
+        found = present(*began, *fault(AT + 10), clients(CLIENT, OTHER, at=AT + 12), listed)
+        (incident,) = found.incidents.values()
+        blocking = incident_json(incident, AT + 13, address_of(found, DAEMON))["blocking"]
+        assert {each["pid"] for each in blocking if "held_by" not in each} == {CLIENT, OTHER}
 
     def test_without_a_known_holder_there_is_no_command(self) -> None:
         found = present(*self.FAULTED, exited(HOLDER, at=AT + 30))
