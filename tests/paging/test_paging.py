@@ -77,7 +77,7 @@ CASES = {
         "CudaMpsServerFault",
         "critical",
         TRAINING,
-        ("Clients that still run: 1.", "The suspect is ", ", with a confidence of 0.9"),
+        ("Clients that block recovery: 1.", "The suspect is ", ", with a confidence of 0.9"),
     ),
     "a GPU that needs a reset": Case(
         f"{AT}:hardware-xid:15s", PAGER, "CudaMpsQuarantined", "critical", INFERENCE, ("reset",)
