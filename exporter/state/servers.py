@@ -84,12 +84,11 @@ def _own_end(daemon: Daemon, client: Client, at: float) -> tuple[DisconnectReaso
     if client.out_of_memory or requested_at is None or at - requested_at > TERMINATION_SECONDS:
         return DisconnectReason.OUT_OF_MEMORY if client.out_of_memory else DisconnectReason.EXIT, None
     if terminated_at is not None and abs(requested_at - terminated_at) <= TERMINATION_SECONDS:
-        session = daemon.commands.session_holder
-        # Only if its session is still open, the process that was seen in it afterwards is the sender.
-        is_open = session is not None and session.at >= terminated_at > daemon.log.closed_at
-        sent = session is not None and is_open and (session.started or at) <= terminated_at
-        pid, user = (session.pid, session.user) if session is not None and sent else (None, None)
-        return DisconnectReason.TERMINATED, (Reason(ReasonCode.ENDED_BY_COMMAND, pid=pid, user=user),)
+        seen, is_open = daemon.commands.session_holder, daemon.log.closed_at < terminated_at
+        # A process is the sender only if it was seen in that session, which must still be open.
+        if is_open and seen is not None and seen.started is not None and seen.started <= terminated_at <= seen.at:
+            return DisconnectReason.TERMINATED, (Reason(ReasonCode.ENDED_BY_COMMAND, pid=seen.pid, user=seen.user),)
+        return DisconnectReason.TERMINATED, (Reason(ReasonCode.ENDED_BY_COMMAND),)
     evicted = daemon.runtime.protocol not in (None, DEFAULT_PROTOCOL) and daemon.log.commanded_at > requested_at
     return DisconnectReason.EVICTED if evicted else DisconnectReason.TERMINATED, None
 
@@ -138,11 +137,12 @@ def listed_after_exit(step: Step, node: Node, reading: GpuReading) -> None:
     MPS and NVML list a client until every process that has its connection has ended (measured, R580). So it is
     connected again.
     """
-    for pid in (each.pid for each in reading.mps_processes or () if each.pid not in node.processes):
-        client, death = last_known(step.daemon, pid), node.deaths.get(pid)
-        if client is None or death is None or reading.at - death.at < CONFIRMING_SECONDS:
+    for pid, death in node.deaths.items():
+        client = last_known(step.daemon, pid)
+        if client is None or pid in node.processes or reading.at - death.at < CONFIRMING_SECONDS:
             continue
-        if client.server in step.daemon.servers and pid not in step.daemon.connections.disconnects:
+        is_connected = client.server in step.daemon.servers and pid not in step.daemon.connections.disconnects
+        if is_connected and any(each.pid == pid for each in reading.mps_processes or ()):
             connect(step, reading.at, client.server, pid, replace(client, exited_at=client.exited_at or reading.at))
 
 

@@ -342,11 +342,12 @@ def test_a_client_is_named_only_within_1_gib_of_its_range() -> None:
         assert (ReasonCode.ADDRESS_WEAK in codes(incident)) is (address in far)
 
 
-def test_a_client_is_not_named_only_because_a_range_of_the_host_is_close() -> None:
+@pytest.mark.parametrize(("distance", "named"), [(64 * MIB, True), (64 * MIB + 1, False), (900 * MIB, False)])
+def test_a_client_is_named_only_within_64_mib_of_its_range_of_the_host(distance: int, named: bool) -> None:
     host = LAYOUT[B] + 20 * GIB
     own = {**EACH, B: (replace(ranges(B), host=((host, host + 64 * MIB),)),)}
-    incident = incident_of(host - 900 * MIB, *(reading for of_one in own.values() for reading in of_one))
-    assert confidences(incident)[B] < 0.5
+    incident = incident_of(host - distance, *(reading for of_one in own.values() for reading in of_one))
+    assert (confidences(incident)[B] >= 0.5) is named
 
 
 def codes(incident: Incident) -> Collection[ReasonCode]:
