@@ -26,8 +26,10 @@ CLIENTS = Row(
     (
         table(
             "SM time by client",
-            "Fraction of each GPU's SMs that each client used in the last minute, one standard error of it, and the "
-            "method. A client that is not listed has no known use, or is too young for its own series.",
+            "Fraction of each GPU's SMs that each client used in the last minute, or since its first use, "
+            "one standard error of it, and the method. If the error is more than a quarter of the fraction, only the "
+            "range of two standard errors is known. An idle client has 0. The use of clients that are not listed is "
+            "unknown.",
             (
                 f"sum by ({_SAME}) ({_USED}{{gpus}} {_INFO})",
                 f"sum by ({_SAME}) ({_ERROR}{{gpus}} {_BY_METHOD} {_INFO})",
@@ -48,7 +50,8 @@ CLIENTS = Row(
         ),
         lines(
             "SM time by client over time",
-            "Fraction of a GPU's SMs that each client used in the minute before, by method.",
+            "Fraction of a GPU's SMs that each client used in the minute before, or since its first use, by method. In "
+            "a client's first minute, the sum can exceed what the GPU used.",
             Query(f"sum by ({_SAME}) ({_USED}{{gpus}} {_INFO}) {WITH_INDEX}", f"{_ON_GPU} {{{{method}}}}"),
             unit=looks.RATIO,
             stacked=True,
@@ -56,7 +59,7 @@ CLIENTS = Row(
         ),
         lines(
             "Standard error",
-            "One standard error of each client's fraction of a GPU.",
+            "One standard error of each client's fraction of a GPU. It is 0 for a client alone.",
             Query(f"sum by ({CLIENT}, gpu, {_WHO}) ({_ERROR}{{gpus}} {_INFO}) {WITH_INDEX}", _ON_GPU),
             unit=looks.RATIO,
             width=6,

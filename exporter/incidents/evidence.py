@@ -412,7 +412,8 @@ def _work_of(counts: _Counts, process: ProcessReading, *, one_context: bool, ali
     """Return whether a client had work in flight; None if that is unknown.
 
     It is idle only if the probes know of all its work: an unknown kernel may run since before they were attached. They
-    saw its first CUDA call, or a successful synchronisation of its only context.
+    saw its first CUDA call, or a successful synchronisation of its only context. What may have ended while they were
+    detached, or ended by a query whose answer may have been an error, is no evidence.
     """
     pid, fault_ns = process.pid, counts.fault_ns
     before, after = counts.before.get(pid), counts.after.get(pid)
@@ -431,7 +432,8 @@ def _work_of(counts: _Counts, process: ProcessReading, *, one_context: bool, ali
     if not complete and (pid not in counts.probed or (alive and pid not in counts.probed_before)):
         return None
     in_flight = _was_in_flight(counts, last, read_after=after is not None)
-    if in_flight is None or not (in_flight or complete):
+    unsure = last.open_unsure_ns if in_flight else last.answered_ns
+    if in_flight is None or unsure or not (in_flight or complete):
         return None
     launched = 0 < last.launched_ns <= fault_ns
     seconds = (fault_ns - last.launched_ns) / SECOND_NS if launched else None

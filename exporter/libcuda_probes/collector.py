@@ -5,6 +5,8 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import takewhile
+from operator import attrgetter
 
 from exporter.clock import Clock
 from exporter.collectors.nvml.driver import DriverError
@@ -12,9 +14,9 @@ from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
 from exporter.collectors.thread import Reading
 from exporter.libcuda_probes.libraries import Libraries, Library
 from exporter.libcuda_probes.loader import BpfError, Kernel
-from exporter.libcuda_probes.probes import MAX_PROCESSES, LibcudaProbes
+from exporter.libcuda_probes.probes import MAX_PROCESSES, Group, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
-from exporter.model.launches import OPEN_COUNTS, GpuUse, ProcessWork, WorkReading, began_ns, sums
+from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns, sums
 from exporter.model.reason import Reason, ReasonCode, joined
 from exporter.parse.mps_variables import sms_of
 
@@ -39,43 +41,46 @@ SETTLED_HITS_PER_SECOND = 6_000.0
 """The limit while all clients are settled: 0.6 % of the time of a process. Of 15 seconds with 90,000 launches each, the
 probes count one."""
 
-MIN_ATTACHED_RATIO = 0.02
+MAX_QUERIES_PER_SECOND = 4_000.0
+"""The same for queries, which can be 400,000 a second: 0.3 % of the time of a process. Above it they are probed for as
+long as the reading of GPM takes, and then paused."""
 
 MIN_PAUSE_SECONDS = 1.0  # shorter pauses add up to one of this length, because each detachment has its own cost
 MAX_PAUSE_SECONDS = 30.0
 
 
 def probe_hits(work: ProcessWork) -> int:
-    """Return how often a process has hit a probe. A synchronisation hits two: its return is probed as well."""
-    return work.kernels + work.graphs + work.records + work.uploads + work.context_calls + 2 * work.syncs
+    """Return how often a process has hit a probe.
 
-
-def pause_seconds(hits: int, seconds: float, limit: float) -> float:
-    """Return the pause that is due for `seconds` with attached probes, if a process hit them so often."""
-    ratio = max(MIN_ATTACHED_RATIO, min(1.0, limit * seconds / max(1, hits)))
-    return seconds * (1 - ratio) / ratio
+    A synchronisation hits two: its return is probed as well. Queries have a limit of their own.
+    """
+    launches = work.kernels + work.graphs + work.records + work.uploads
+    return launches + work.context_calls + 2 * work.syncs
 
 
 @dataclass(slots=True)
 class Pauses:
-    """The pauses of the probes, for all processes together.
+    """The pauses of a group of probes, for all processes together.
 
     The lower limit applies while all clients are `settled`. If one becomes unsettled in a pause, the pause is only as
-    long as the higher limit requires.
+    long as the higher limit requires. `hits` counts what limits the group.
     """
 
     settled: bool = False
+    hits: Callable[[ProcessWork], int] = probe_hits
+    limit: float = MAX_HITS_PER_SECOND
+    settled_limit: float = SETTLED_HITS_PER_SECOND
     _due: float = 0.0
     _least_due: float = 0.0
     _began: float | None = None
 
     def add(self, before: Mapping[int, ProcessWork], now: Mapping[int, ProcessWork], seconds: float) -> None:
-        """Add what is due for `seconds` with attached probes."""
-        earlier = {pid: probe_hits(work) for pid, work in before.items()}
-        hits = max((probe_hits(work) - earlier.get(pid, 0) for pid, work in now.items()), default=0)
-        least = pause_seconds(hits, seconds, MAX_HITS_PER_SECOND)
+        """Add what is due for `seconds` with attached probes. Probes of other groups may be hit in a pause too."""
+        earlier = {pid: self.hits(work) for pid, work in before.items()}
+        hits = max((self.hits(work) - earlier.get(pid, 0) for pid, work in now.items()), default=0)
+        least = max(0.0, hits / self.limit - seconds)
         self._least_due += least
-        self._due += pause_seconds(hits, seconds, SETTLED_HITS_PER_SECOND) if self.settled else least
+        self._due += max(0.0, hits / self.settled_limit - seconds) if self.settled else least
 
     @property
     def seconds(self) -> float:
@@ -123,38 +128,44 @@ class LibcudaCollector:
         self._check_failure: BpfError | None = None
         self._probes: LibcudaProbes | None = None
         self._attached: dict[str, Library] = {}
+        self._groups: frozenset[Group] = frozenset()
         self._attached_at: dict[str, int] = {}
         self._watched_from_start: dict[tuple[int, int], bool] = {}
         self._failed: dict[str, tuple[str, float]] = {}
         self._pids: tuple[int, ...] = ()
         self._percentages: Mapping[int, float] = {}
         self._last: Mapping[int, ProcessWork] = {}
-        self._ended_by_pauses: dict[tuple[int, int], Mapping[str, int]] = {}
-        self._pauses = Pauses()
-        self._read_at: float | None = None
-        self._watching = False
-        self._paused_pids: frozenset[int] = frozenset()
+        self._pauses = {
+            Group.RARE: Pauses(hits=lambda work: work.context_calls + 2 * work.context_syncs),
+            Group.FREQUENT: Pauses(),
+            Group.QUERIES: Pauses(False, attrgetter("queries"), MAX_QUERIES_PER_SECOND, MAX_QUERIES_PER_SECOND),
+        }
+        self._read_at = self.clock.monotonic()
         self._cleaned_at = float("-inf")
 
     def watch(self, percentages: Mapping[int, float], others: Iterable[int], settled: bool = False) -> None:
         """Set what to probe, in any thread: clients with percentages, and others; less often if all are `settled`."""
-        self._percentages, self._pids, self._pauses.settled = percentages, (*percentages, *others), settled
+        self._percentages, self._pids = percentages, (*percentages, *others)
+        for pauses in self._pauses.values():
+            pauses.settled = settled
 
     def collect(self) -> Reading:
         """Read everything before a pause begins: the launches first, since what GPM reports is older by its lag."""
         try:
-            probes = self._probes or self._open()
+            probes, groups, read_at = self._probes or self._open(), self._groups, self._read_at
             problems = [Reason(ReasonCode.LIBRARY_NOT_WATCHED, detail=why) for why in self._attach_all(probes)]
-            before, work = self._last, self._read(probes)
+            before, work = self._last, self._read(probes, watched=Group.FREQUENT in groups)
+            self._count(before, self._read_at - read_at, groups)
             self.wait(GPM_LAG_SECONDS)
             uses: tuple[GpuUse, ...] = ()
             try:
                 uses = self.uses()
             except DriverError as error:
                 problems.append(error.problem)
-            self._pauses.add(before, self._last, work.seconds)
-            if self._attached and self._pauses.seconds:
-                self._pause(probes)
+            if Group.QUERIES in self._groups - groups:
+                before, self._last = self._last, sums(probes.read())
+                self._count(before, GPM_LAG_SECONDS, self._groups)
+            self._pause(probes)
         except DriverError as error:
             return Reading(problem=error.problem)
         except BpfError as error:
@@ -192,60 +203,48 @@ class LibcudaCollector:
         """Attach to the libraries that processes use now, except during a pause. Return why others are not watched."""
         found = self.libraries.find(self._pids, self._percentages)
         now = self.clock.monotonic()
-        if self._pauses.lasts(now):
-            return found.problems
-        self._paused_pids = frozenset()
         libraries = {library.path_to_open: library for library in found.libraries}
         for path in self._attached.keys() - libraries.keys():
             probes.detach(path)
             del self._attached[path]
-        if not self._watching:
-            probes.begin()
         self._failed = {path: (why, until) for path, (why, until) in self._failed.items() if path in libraries}
+        groups = [*takewhile(lambda group: not self._pauses[group].lasts(now), self._pauses)]
         for path, library in libraries.items():
             if path in self._failed and now < self._failed[path][1]:
                 continue
             try:
+                probes.attach(path, library.offsets, groups)
                 if path not in self._attached:
-                    probes.attach(path, library.offsets)
                     self._attached_at[path] = self.boot_ns()
+                    probes.forget(library.pids)  # what they did since probes were last on it is unknown
                 self._attached[path] = library
                 self._failed.pop(path, None)
             except BpfError as error:
+                self._attached.pop(path, None)
                 self._failed[path] = f"{library.path}: {error}", now + RETRY_SECONDS
+        probes.begin([group for group in groups if self._attached and group not in self._groups])
+        self._groups = frozenset(groups if self._attached else ())
         return [*found.problems, *(why for why, _ in self._failed.values())]
 
-    def _read(self, probes: LibcudaProbes) -> WorkReading:
+    def _read(self, probes: LibcudaProbes, *, watched: bool) -> WorkReading:
         now = self.clock.monotonic()
-        watched = 0.0 if self._read_at is None or not self._watching else now - self._read_at
-        self._read_at, self._watching = now, bool(self._attached)
-        parts = self._work(probes)
+        seconds, self._read_at = (now - self._read_at if watched else 0.0), now
+        parts = {(work.pid, work.device): work for work in probes.read()}
         work = self._last = self._with_known_beginnings(sums(parts.values()))
         allowed = {pid: sms_of(percentage, probes.sms) for pid, percentage in self._percentages.items()}
         probes.limit_sms({pid: sms for pid, sms in allowed.items() if sms is not None})
         reading = WorkReading(
             at=self.clock.now(),
             boot_ns=self.boot_ns(),
-            seconds=watched,
+            seconds=seconds,
             sms=probes.sms,
             lost=probes.lost,
             processes=tuple(work.values()),
             on_devices=tuple(part for part in parts.values() if part.device >= 0),
-            watched=self._watched_pids(),
+            watched=tuple(sorted({pid for library in self._attached.values() for pid in library.pids})),
         )
         self._clean_up(probes, now)
         return reading
-
-    def _work(self, probes: LibcudaProbes) -> dict[tuple[int, int], ProcessWork]:
-        """Return the work by process and device. Spans that a pause ended count until its begin."""
-        works: dict[tuple[int, int], ProcessWork] = {}
-        for work in probes.read():
-            key = work.pid, work.device
-            works[key] = work
-            if key in self._ended_by_pauses:
-                ended = self._ended_by_pauses[key]
-                works[key] = replace(work, **{name: getattr(work, name) + count for name, count in ended.items()})
-        return works
 
     def _with_known_beginnings(self, works: Mapping[int, ProcessWork]) -> dict[int, ProcessWork]:
         """Drop `initialized_ns` of a process that is older than the probes on its library: it may be a later call."""
@@ -264,22 +263,21 @@ class LibcudaCollector:
             for pid, work in works.items()
         }
 
-    def _pause(self, probes: LibcudaProbes) -> None:
-        self._paused_pids = frozenset(self._watched_pids())
-        for path in tuple(self._attached):
-            probes.detach(path)
-        self._attached.clear()
-        for key, work in self._work(probes).items():
-            before = self._ended_by_pauses.get(key, {})
-            self._ended_by_pauses[key] = {
-                name: before.get(name, 0) + getattr(work, of_open) for name, of_open in OPEN_COUNTS.items()
-            }
-        probes.begin()
-        self._watching = False
-        self._pauses.begin(self.clock.monotonic())
+    def _count(self, before: Mapping[int, ProcessWork], seconds: float, groups: frozenset[Group]) -> None:
+        """Add what is due for these seconds, in which these groups were attached."""
+        for group, pauses in self._pauses.items():
+            pauses.add(before, self._last, seconds if group in groups else 0.0)
 
-    def _watched_pids(self) -> tuple[int, ...]:
-        return tuple(sorted(self._paused_pids.union(*(library.pids for library in self._attached.values()))))
+    def _pause(self, probes: LibcudaProbes) -> None:
+        """Begin the pauses that are due. The later groups show nothing without the earlier ones."""
+        due = False
+        for group, pauses in self._pauses.items():
+            due = due or pauses.seconds > 0
+            if due and group in self._groups:
+                probes.pause(group)
+                self._groups -= {group}
+                if pauses.seconds:
+                    pauses.begin(self._read_at)  # what is due for the time since then is added later
 
     def _clean_up(self, probes: LibcudaProbes, now: float) -> None:
         """Delete counts that were read: of ended processes, and of others than clients if room is scarce."""
@@ -296,4 +294,3 @@ class LibcudaCollector:
             if not lives or (crowded and pid not in clients):
                 unneeded.append(pid)
         probes.forget(unneeded)
-        self._ended_by_pauses = {key: spans for key, spans in self._ended_by_pauses.items() if key[0] not in unneeded}

@@ -79,14 +79,17 @@ struct stream {
 	u64 since, last; /* the begin of the span (0: the stream is idle), and its last launch */
 	u64 launches, width, widest; /* the width of the widest kernel */
 	u64 copied; /* when the last copy to the host was called that took so long that the GPU was behind */
-	u64 burst_since, burst_launches, burst_width;
+	u64 waited; /* `called` of the last wait for all of it that has not returned; 0: none */
+	u64 burst_since, burst_launches, burst_width; /* burst_since is 0 if launches may have been missed */
 	u64 burst_gaps; /* the widths, each multiplied by the gap before its kernel: see launch() */
 };
 
 struct process {
 	u64 first; /* the time of its first call */
 	u64 kernels, graphs, graph_kernels, syncs, records, uploads; /* uploads are copies to the GPU */
-	u64 contexts; /* calls that change the current context */
+	u64 contexts; /* calls that change the current context, first calls, and begins and ends of captures */
+	u64 context_syncs; /* those of `syncs` that wait for a context, or end one or a stream */
+	u64 queries;
 	/* Ended spans: their number, length, and length times mean width and times the greatest width. */
 	u64 spans, flight, area, bound;
 	u64 widths;
@@ -95,11 +98,12 @@ struct process {
 	u64 launched, failed; /* the last launch, and the first synchronisation that failed */
 	u64 initialized; /* the first call of cuInit, which precedes all launches */
 	u64 synced; /* when the last synchronisation of a whole context was called that succeeded */
+	u64 answered; /* the last query that ended a span */
 	u64 capturing; /* since when a graph is captured; 0: none is */
 	u64 captures, captured, captured_width; /* captures, and the kernels in them */
+	u64 captured_widest; /* the width of the widest one; ~0: some were missed */
 	u64 busy, gaps; /* time with work in flight on any stream, and short times between */
 	u64 busy_since, idle_since; /* the last time that work was in flight, and the end of it */
-	u64 waiting_since; /* 0: no thread is in a synchronisation */
 	struct stream streams[STREAMS];
 };
 
@@ -109,7 +113,12 @@ struct call { /* the synchronisation that a thread is in */
 	u64 process; /* its key: see process_key() */
 	u64 stream; /* its key, or EVERY_STREAM */
 	u64 before; /* launches until then are done when it returns */
-	u64 called, kind;
+	u64 called, kind; /* the lowest bits of `called` are the kind */
+};
+
+struct question { /* what a thread asked last, without another call since; `called` is 0 after one */
+	struct call call; /* `called` is its first question */
+	u64 event, previous, at; /* the last two questions; `previous` is 0 if there was only one */
 };
 
 struct handle { u64 pid, value; }; /* of an event, a stream or a context of a process */
@@ -122,13 +131,14 @@ struct recording { u64 process, stream, at; };
 struct current { u32 depth, device; u64 contexts[DEPTH]; };
 struct creation { u64 context; u32 device, push; }; /* the address that receives a new context */
 struct map_definition { u32 type, key_size, value_size, max_entries; };
-enum { WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS, NUMBERS };
+enum { WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS, RARE_SINCE, QUERIES_SINCE, NUMBERS };
 
 #define MAP(name, type, key, value, entries) \
 	struct map_definition name SEC("maps") = { type, sizeof(key), sizeof(value), entries }
 
 MAP(processes, BPF_MAP_TYPE_HASH, u64, struct process, 2048); /* by process_key() */
 MAP(calls, BPF_MAP_TYPE_LRU_HASH, u64, struct call, 4096); /* by pid_tgid */
+MAP(questions, BPF_MAP_TYPE_LRU_HASH, u64, struct question, 4096); /* by pid_tgid */
 MAP(events, BPF_MAP_TYPE_LRU_HASH, struct handle, struct recording, 32768);
 /* On nodes with several GPUs: devices by context, the contexts of threads, and processes by stream. */
 MAP(contexts, BPF_MAP_TYPE_LRU_HASH, struct handle, u32, 4096);
@@ -137,7 +147,7 @@ MAP(creations, BPF_MAP_TYPE_LRU_HASH, u64, struct creation, 1024);
 MAP(streams, BPF_MAP_TYPE_LRU_HASH, struct handle, u64, 8192);
 /* How many SMs a process may use, by PID, if not all. The exporter writes it. */
 MAP(sm_limits, BPF_MAP_TYPE_HASH, u64, u64, 2048);
-/* Since when spans are complete, launches without room in `processes`, the SMs of a GPU, and several GPUs. */
+/* Since when each group is attached (~0: it is not), launches without room, the SMs of a GPU, and several GPUs. */
 MAP(numbers, BPF_MAP_TYPE_ARRAY, u32, u64, NUMBERS);
 /* An empty process, which is too large for a program's stack. */
 MAP(blank, BPF_MAP_TYPE_ARRAY, u32, struct process, 1);
@@ -148,7 +158,7 @@ MAP(blank, BPF_MAP_TYPE_ARRAY, u32, struct process, 1);
 #define PER_THREAD_STREAM 2
 #define EVERY_STREAM 0
 
-enum { PLAIN, CONTEXT, BY_EVENT, COPY, DESTROY }; /* kinds of synchronisations */
+enum { PLAIN, CONTEXT, BY_EVENT, COPY, DESTROY, KINDS = 8 }; /* kinds of synchronisations */
 
 INLINE u64 current_pid(void) { return bpf_get_current_pid_tgid() >> 32; }
 INLINE u64 *number(u32 index) { return bpf_map_lookup_elem(&numbers, &index); }
@@ -264,36 +274,44 @@ INLINE struct stream *get_slot(struct process *process, u64 key)
 /* So long after the last launch, what nobody waits for counts as done: some streams are never waited for. */
 #define DONE_NS 1000000000ULL
 
-/* A longer wait has probably ended without its probe. */
-#define LONGEST_WAIT_NS 60000000000ULL
-
-INLINE int is_busy(struct process *process, u64 now, u64 watched_since)
+INLINE int is_busy(struct process *process, u64 now)
 {
-	u64 waiting = READ_ONCE(process->waiting_since), since, newest = 0;
-	int i;
+	struct stream *each = process->streams;
+	int busy = 0;
 
-	for (i = 0; i < STREAMS; i++) {
-		since = READ_ONCE(process->streams[i].since);
-		if (since >= watched_since && READ_ONCE(process->streams[i].last) > newest)
-			newest = READ_ONCE(process->streams[i].last);
-	}
-	if (waiting >= watched_since && now - waiting < LONGEST_WAIT_NS)
-		return newest > 0;
-	return newest + DONE_NS > now;
+	for (int i = 0; i < STREAMS; i++, each++)
+		if (READ_ONCE(each->since) && (READ_ONCE(each->waited) || READ_ONCE(each->last) + DONE_NS > now))
+			busy = 1;
+	return busy;
 }
 
-INLINE void begin_busy(struct process *process, u64 now, u64 watched_since)
+INLINE void begin_busy(struct process *process, u64 now)
 {
 	u64 idle_since = READ_ONCE(process->idle_since);
 
-	if (idle_since >= watched_since && now > idle_since && now - idle_since < IDLE_NS)
+	if (now > idle_since && now - idle_since < IDLE_NS)
 		ADD(process->gaps, now - idle_since);
 	WRITE_ONCE(process->busy_since, now);
 }
 
+/* End the span of a stream. Return whether there was one. */
+INLINE int end_span(struct process *process, struct stream *stream, u64 now)
+{
+	u64 since = EXCHANGE(stream->since, 0), launches = EXCHANGE(stream->launches, 0);
+	u64 width = EXCHANGE(stream->width, 0), widest = EXCHANGE(stream->widest, 0), length = now - since;
+
+	if (!since || since > now)
+		return 0;
+	ADD(process->spans, 1);
+	ADD(process->flight, length);
+	ADD(process->area, length * MEAN_WIDTH(width, launches ?: 1) >> FRACTION_BITS);
+	ADD(process->bound, length * widest);
+	return 1;
+}
+
 /*
- * Add kernels to the span of a stream, or begin one; `watched_since` makes older spans void. `width` is
- * their sum, and `widest` that of one.
+ * Add kernels to the span of a stream, or begin one. A span from before `watched_since` ends: its work may have ended at
+ * any time. `width` is the sum of the kernels, and `widest` that of one.
  */
 INLINE void add_to_stream(struct process *process, struct stream *stream, u64 now, u64 watched_since,
 			  u64 kernels, u64 width, u64 widest, u64 gaps)
@@ -301,15 +319,13 @@ INLINE void add_to_stream(struct process *process, struct stream *stream, u64 no
 	u64 since = READ_ONCE(stream->since);
 	int begins = since == 0 || since < watched_since;
 
-	if ((begins || now - READ_ONCE(stream->last) >= DONE_NS) && !is_busy(process, now, watched_since))
-		begin_busy(process, now, watched_since);
+	if ((begins || now - READ_ONCE(stream->last) >= DONE_NS) && !is_busy(process, now))
+		begin_busy(process, now);
 	if (begins) {
-		if (since) {
-			WRITE_ONCE(stream->launches, 0);
-			WRITE_ONCE(stream->width, 0);
-			WRITE_ONCE(stream->widest, 0);
-		}
-		COMPARE_EXCHANGE(stream->since, since, now);
+		if (since)
+			end_span(process, stream, now);
+		COMPARE_EXCHANGE(stream->since, 0, now);
+		WRITE_ONCE(stream->waited, 0);
 	}
 	if (begins || now - READ_ONCE(stream->last) >= PAUSE_NS) {
 		WRITE_ONCE(stream->burst_since, now);
@@ -331,7 +347,7 @@ INLINE void add_to_stream(struct process *process, struct stream *stream, u64 no
 INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 {
 	u64 pid = current_pid(), owner = process_key(), key = stream_key(handle, ptsz), now = bpf_ktime_get_boot_ns();
-	u64 width = blocks, kernels = 1, captured, captures, capturing, *limit, *since, *lost;
+	u64 width = blocks, widest, kernels = 1, captured, captures, capturing, *limit, *since, *rare, *lost;
 	struct process *process = get_process(owner, now);
 	struct handle stream = { pid, key };
 
@@ -348,13 +364,17 @@ INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 		return 0;
 	if (graph || width > *limit)
 		width = *limit;
+	widest = width;
 
 	if (graph) { /* its kernels are the average of what was captured, if anything was */
 		captured = READ_ONCE(process->captured);
 		captures = READ_ONCE(process->captures);
+		rare = number(RARE_SINCE);
 		if (captured && captures) {
 			width = READ_ONCE(process->captured_width) / captures;
 			kernels = captured / captures;
+			if (rare && process->first >= *rare && READ_ONCE(process->captured_widest) < widest)
+				widest = READ_ONCE(process->captured_widest);
 		}
 		ADD(process->graphs, 1);
 		ADD(process->graph_kernels, kernels);
@@ -363,6 +383,8 @@ INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 		if (capturing && now - capturing <= CAPTURE_NS) { /* it does not run */
 			ADD(process->captured, 1);
 			ADD(process->captured_width, width);
+			if (width > READ_ONCE(process->captured_widest))
+				WRITE_ONCE(process->captured_widest, width);
 			return 0;
 		}
 		ADD(process->kernels, 1);
@@ -373,8 +395,7 @@ INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 		bpf_map_update_elem(&streams, &stream, &owner, BPF_ANY);
 	since = number(WATCHED_SINCE);
 	if (since) /* within a graph, the gap before a kernel is 1 unit; before other kernels it is 2 */
-		add_to_stream(process, get_slot(process, key), now, *since, kernels, width, graph ? *limit : width,
-			      graph ? 1 : 2);
+		add_to_stream(process, get_slot(process, key), now, *since, kernels, width, widest, graph ? 1 : 2);
 	return 0;
 }
 
@@ -405,21 +426,27 @@ INLINE int init(void)
 	u64 now = bpf_ktime_get_boot_ns();
 	struct process *process = get_process(current_pid(), now);
 
+	if (!process)
+		return 0;
+	ADD(process->contexts, 1);
 	/* A program may call it again: then it says nothing about what came before. */
-	if (process && READ_ONCE(process->first) == now)
+	if (READ_ONCE(process->first) == now)
 		WRITE_ONCE(process->initialized, now);
 	return 0;
 }
 
 INLINE int capture(int begins)
 {
-	u64 key = process_key(), now = bpf_ktime_get_boot_ns();
+	u64 key = process_key(), now = bpf_ktime_get_boot_ns(), *since = number(WATCHED_SINCE);
 	struct process *process = begins ? get_process(key, now) : find_process(key);
 
-	if (!process)
+	if (!process || !since)
 		return 0;
+	ADD(process->contexts, 1);
 	if (begins)
 		ADD(process->captures, 1);
+	else if (READ_ONCE(process->capturing) < *since)
+		WRITE_ONCE(process->captured_widest, ~0ULL);
 	WRITE_ONCE(process->capturing, begins ? now : 0);
 	return 0;
 }
@@ -454,39 +481,64 @@ INLINE int upload(void)
 	return 0;
 }
 
+/* The slots that streams use. They are used in order, and never again empty. */
+#define FOR_USED(stream, process) \
+	for (int i = 0; i < STREAMS && READ_ONCE((stream = &(process)->streams[i])->key); i++)
+
+/* Whether a call waits for all work of a stream, if it has any. */
+INLINE int covers(struct call *call, struct stream *stream)
+{
+	return READ_ONCE(stream->since) && READ_ONCE(stream->last) <= call->before &&
+	       (call->stream == EVERY_STREAM || READ_ONCE(stream->key) == call->stream);
+}
+
 /* A wait begins. It creates the process too: waits have a cost, which the rate limit counts. */
 INLINE int wait(u64 stream, u64 event, int kind)
 {
 	u64 owner = process_of_stream(stream), thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns();
-	struct call call = { owner, stream, now, now, kind };
+	u64 called = (now & ~(u64)(KINDS - 1)) | kind, *since = number(WATCHED_SINCE);
+	struct call call = { owner, stream, now, called, kind };
 	struct handle key = { current_pid(), event };
 	struct process *process = get_process(owner, now);
 	struct recording *recording;
+	struct stream *each;
 
-	if (!process)
+	if (!process || !since)
 		return 0;
 	ADD(process->syncs, 1);
+	if (kind == CONTEXT || kind == DESTROY)
+		ADD(process->context_syncs, 1);
 	if (kind == BY_EVENT) {
 		recording = bpf_map_lookup_elem(&events, &key);
-		if (!recording)
+		process = recording ? find_process(recording->process) : 0;
+		if (!process) {
+			bpf_map_delete_elem(&calls, &thread); /* the return of an earlier wait may have been missed */
 			return 0;
+		}
 		call.process = recording->process;
 		call.stream = recording->stream;
 		call.before = recording->at;
-		process = find_process(call.process);
 	}
-	if (process && now - READ_ONCE(process->waiting_since) >= LONGEST_WAIT_NS) /* also if it is 0 */
-		WRITE_ONCE(process->waiting_since, now);
+	FOR_USED(each, process) {
+		if (!covers(&call, each))
+			continue;
+		if (READ_ONCE(each->burst_since) < *since)
+			WRITE_ONCE(each->burst_since, 0);
+		if (kind != DESTROY) /* which does not wait */
+			WRITE_ONCE(each->waited, called);
+	}
 	bpf_map_update_elem(&calls, &thread, &call, BPF_ANY);
 	return 0;
 }
 
 /* Add a burst to what is sure, if the client waited for its end for long, or most of its time. */
-INLINE void add_sure(struct process *process, struct stream *stream, struct call *call, u64 now)
+INLINE void add_sure(struct process *process, struct stream *stream, struct call *call, u64 now, u64 since)
 {
-	u64 length = now - READ_ONCE(stream->burst_since), waited = now - call->called;
+	u64 begun = READ_ONCE(stream->burst_since), length = now - begun, waited = now - call->called;
 	u64 width, launches, height, copied = READ_ONCE(stream->copied);
 
+	if (!begun || begun < since)
+		return;
 	if (copied > READ_ONCE(stream->last) && copied < call->called)
 		waited = now - copied;
 	if (waited < BEHIND_NS && length > 2 * waited)
@@ -502,88 +554,119 @@ INLINE void add_sure(struct process *process, struct stream *stream, struct call
 	ADD(process->sure_area, length * height >> FRACTION_BITS);
 }
 
-/* End the span of a stream, if the call waited for all of it. */
-INLINE void end_span(struct process *process, struct stream *stream, struct call *call, u64 now,
-		     u64 watched_since)
+/* End the spans that a call waited for, and return whether there were any. Bursts from before `since` are not sure. */
+INLINE int done(struct process *process, struct call *call, u64 now, u64 since)
 {
-	u64 since, launches, width, widest, length;
+	u64 spans = READ_ONCE(process->spans), busy_since;
+	struct stream *stream;
 
-	if (!READ_ONCE(stream->since) || READ_ONCE(stream->last) > call->before)
-		return;
-	if (call->stream != EVERY_STREAM && READ_ONCE(stream->key) != call->stream)
-		return;
-	since = EXCHANGE(stream->since, 0);
-	launches = EXCHANGE(stream->launches, 0);
-	width = EXCHANGE(stream->width, 0);
-	widest = EXCHANGE(stream->widest, 0);
-	if (since < watched_since || since > now)
-		return;
-	length = now - since;
-	ADD(process->spans, 1);
-	ADD(process->flight, length);
-	ADD(process->area, length * MEAN_WIDTH(width, launches ?: 1) >> FRACTION_BITS);
-	ADD(process->bound, length * widest);
-	add_sure(process, stream, call, now);
+#pragma unroll /* the verifier then needs a quarter of the steps */
+	FOR_USED(stream, process)
+		if (covers(call, stream) && end_span(process, stream, now))
+			add_sure(process, stream, call, now, since);
+	if (READ_ONCE(process->spans) == spans)
+		return 0;
+	busy_since = READ_ONCE(process->busy_since);
+	if (busy_since && now > busy_since && !is_busy(process, now) &&
+	    COMPARE_EXCHANGE(process->busy_since, busy_since, 0) == busy_since) {
+		ADD(process->busy, now - busy_since);
+		WRITE_ONCE(process->idle_since, now);
+	}
+	return 1;
 }
 
 /*
- * A copy to the host returns. If it took long, the client has waited since it was called. The span does
- * not end: only the next synchronisation proves that the copy has ended, and not just been queued.
+ * A wait returns. After an error, its spans have no end. If a copy to the host took long, the client has waited since
+ * it was called. It ends no span: only the next synchronisation proves that it has ended, and not just been queued.
  */
-INLINE int copy_returns(struct process *process, struct call *call, u64 now)
-{
-	int i;
-
-	for (i = 0; now - call->called >= BEHIND_NS && i < STREAMS; i++)
-		if (READ_ONCE(process->streams[i].key) == call->stream)
-			WRITE_ONCE(process->streams[i].copied, call->called);
-	return 0;
-}
-
-/* A wait returns. After an error, the spans of its streams have no end. */
 INLINE int wait_returns(struct registers *regs)
 {
-	u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns(), *since, spans, busy_since;
+	u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns();
 	struct call *found = bpf_map_lookup_elem(&calls, &thread), call;
 	struct process *process;
-	int i;
+	struct stream *stream;
 
 	if (!found)
 		return 0;
 	call = *found;
 	bpf_map_delete_elem(&calls, &thread);
 	process = find_process(call.process);
-	since = number(WATCHED_SINCE);
-	if (!process || !since)
+	if (!process)
 		return 0;
-	COMPARE_EXCHANGE(process->waiting_since, call.called, 0);
-	if ((u32)RESULT(regs)) {
-		if (!READ_ONCE(process->failed))
-			WRITE_ONCE(process->failed, now);
-		return 0;
+#pragma unroll
+	FOR_USED(stream, process) {
+		if (READ_ONCE(stream->waited) == call.called)
+			WRITE_ONCE(stream->waited, 0);
+		if (call.kind == COPY && now - call.called >= BEHIND_NS && READ_ONCE(stream->key) == call.stream)
+			WRITE_ONCE(stream->copied, call.called);
 	}
-	if (call.kind == COPY)
-		return copy_returns(process, &call, now);
+	if ((u32)RESULT(regs))
+		COMPARE_EXCHANGE(process->failed, 0, now);
+	if ((u32)RESULT(regs) || call.kind == COPY)
+		return 0;
 	if (call.kind == CONTEXT && call.called > READ_ONCE(process->synced))
 		WRITE_ONCE(process->synced, call.called);
-	spans = READ_ONCE(process->spans);
-#pragma unroll /* the verifier then needs a quarter of the steps */
-	for (i = 0; i < STREAMS; i++)
-		end_span(process, &process->streams[i], &call, now, *since);
-	if (READ_ONCE(process->spans) == spans)
-		return 0;
-	busy_since = READ_ONCE(process->busy_since);
-	if (busy_since >= *since && now > busy_since && !is_busy(process, now, *since) &&
-	    COMPARE_EXCHANGE(process->busy_since, busy_since, 0) == busy_since) {
-		ADD(process->busy, now - busy_since);
-		WRITE_ONCE(process->idle_since, now);
-	}
-	if (call.kind != DESTROY)
+	if (!done(process, &call, now, 0) || call.kind != DESTROY)
 		return 0;
 	WRITE_ONCE(process->synced, 0); /* what was destroyed may still run, or have failed */
 	process = find_process(thread >> 32);
 	if (process)
 		WRITE_ONCE(process->initialized, 0);
+	return 0;
+}
+
+/* -- queries ----------------------------------------------------------------------------------- */
+
+/*
+ * A thread calls something else than the query that it repeated: the last answer was that the work is done. It ended
+ * between the last two questions, and their middle counts as its end. A single question proves nothing: PyTorch's
+ * allocator asks once, and goes on. If it asks twice, something was usually launched after that event. A return probe
+ * would cost as much again, and breaks C++ exceptions and pthread_cancel.
+ */
+INLINE int goes_on(void)
+{
+	u64 thread = bpf_get_current_pid_tgid(), *since = number(QUERIES_SINCE);
+	struct question *found = bpf_map_lookup_elem(&questions, &thread), question;
+	struct process *process;
+	u64 ended;
+
+	if (!found || !since)
+		return 0;
+	question = *found;
+	found->call.called = 0;
+	ended = question.previous + (question.at - question.previous) / 2;
+	if (question.call.before > ended) /* what other threads have launched since is not known to be done */
+		question.call.before = ended;
+	process = find_process(question.call.process);
+	if (process && question.previous && question.call.called >= *since &&
+	    done(process, &question.call, ended, *since))
+		WRITE_ONCE(process->answered, question.at);
+	return 0;
+}
+
+INLINE int query(u64 stream, u64 event)
+{
+	u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns(), *since = number(QUERIES_SINCE);
+	struct handle key = { current_pid(), event };
+	struct recording *recording = event ? bpf_map_lookup_elem(&events, &key) : 0;
+	struct question *last = bpf_map_lookup_elem(&questions, &thread), question = {
+		{ recording ? recording->process : process_of_stream(stream), recording ? recording->stream : stream,
+		  recording ? recording->at : now, now, PLAIN }, event, 0, now };
+	struct process *process = get_process(question.call.process, now);
+
+	if (!process || !since)
+		return 0;
+	ADD(process->queries, 1);
+	if (last && last->call.called >= *since && last->event == event &&
+	    last->call.stream == question.call.stream && (!event || last->call.before == question.call.before)) {
+		last->call.before = question.call.before;
+		last->previous = last->at;
+		last->at = now;
+		return 0;
+	}
+	goes_on();
+	if (!event || recording)
+		bpf_map_update_elem(&questions, &thread, &question, BPF_ANY);
 	return 0;
 }
 
@@ -676,6 +759,10 @@ PROGRAM(wait_event, wait(EVERY_STREAM, ARGUMENT_0(regs), BY_EVENT))
 PROGRAM(copy, wait(stream_key(ARGUMENT_3(regs), 0), 0, COPY))
 PROGRAM(copy_ptsz, wait(stream_key(ARGUMENT_3(regs), 1), 0, COPY))
 PROGRAM(return, wait_returns(regs))
+PROGRAM(query_event, query(EVERY_STREAM, ARGUMENT_0(regs)))
+PROGRAM(query_stream, query(stream_key(ARGUMENT_0(regs), 0), 0))
+PROGRAM(query_stream_ptsz, query(stream_key(ARGUMENT_0(regs), 1), 0))
+PROGRAM(other, goes_on())
 PROGRAM(set_context, change_current(ARGUMENT_0(regs), REPLACE))
 PROGRAM(push_context, change_current(ARGUMENT_0(regs), PUSH))
 PROGRAM(pop_context, change_current(0, POP))

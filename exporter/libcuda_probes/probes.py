@@ -6,7 +6,8 @@ The layout of what is read is that of `struct process` in probes.bpf.c. A test c
 import contextlib
 import os
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
 
@@ -25,7 +26,28 @@ CREATIONS = frozenset({"retain_context", "create_context", "create_context_v3", 
 CONTEXTS = CREATIONS | {"set_context", "push_context", "pop_context"}
 """Functions that show the GPU of a launch. Only nodes with several GPUs need them."""
 
-RETURN, CREATED = "return", "created"
+QUERIES = frozenset({"query_event", "query_stream"})
+
+RETURN, CREATED, OTHER = "return", "created", "other"
+
+
+class Group(IntEnum):
+    """Probe points that are attached and paused together; their begin has this index in the map `numbers`.
+
+    QUERIES are attached last, so that `OTHER` runs before the other program of a call: it ends what was asked for.
+    """
+
+    FREQUENT = 0
+    RARE = 4
+    QUERIES = 5
+
+
+_RARE = CONTEXTS | ENDS | {"init", "begin_capture", "end_capture", "wait_context"}
+
+
+def group_of(kind: str) -> Group:
+    """Return the group of a kind of probe points."""
+    return Group.QUERIES if kind in QUERIES else Group.RARE if kind in _RARE else Group.FREQUENT
 
 
 class ProbePoint(NamedTuple):
@@ -67,6 +89,8 @@ PROBE_POINTS = (
     *_points("wait_event", "cuEventSynchronize"),
     *_with_variants("wait_default", "cuMemcpyDtoH_v2", "cuMemcpy", suffix="_ptds"),
     *_with_variants("copy", "cuMemcpyDtoHAsync_v2"),
+    *_points("query_event", "cuEventQuery"),
+    *_with_variants("query_stream", "cuStreamQuery"),
     *_points("set_context", "cuCtxSetCurrent"),
     *_points("push_context", "cuCtxPushCurrent_v2"),
     *_points("pop_context", "cuCtxPopCurrent_v2"),
@@ -76,73 +100,90 @@ PROBE_POINTS = (
     *_points("create_context_v4", "cuCtxCreate_v4"),
 )
 """A copy from the device that waits is a synchronisation with the default stream. An asynchronous copy to pageable
-memory waits, too. The destruction of a stream ends its span, because nothing later reports on its work. Queries have no
-probe: a client can query a million times a second, and each call would have its cost."""
+memory waits, too. The destruction of a stream ends its span, because nothing later reports on its work."""
 
-PROGRAMS = tuple(dict.fromkeys([*(point.program for point in PROBE_POINTS), RETURN, CREATED]))
+PROGRAMS = tuple(dict.fromkeys([*(point.program for point in PROBE_POINTS), RETURN, CREATED, OTHER]))
 
 MAX_PROCESSES = 2048
 """A launch of a further process is lost, and counted. Of threads and events, of which the C file has the bounds, the
 least recently used one makes room for a new one."""
 
-WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS = 0, 1, 2, 3  # indexes in the map `numbers`
+LOST, ALL_SMS, SEVERAL_GPUS = 1, 2, 3  # indexes in the map `numbers`, as those of Group
+NEVER = (1 << 64) - 1  # the begin of a group that is not attached
 
 FIELDS = {
     "first": "first_ns", "kernels": "kernels", "graphs": "graphs", "graph_kernels": "graph_kernels", "syncs": "syncs",
-    "records": "records", "uploads": "uploads", "contexts": "context_calls", "spans": "spans", "flight": "flight_ns",
-    "area": "area", "bound": "bound", "widths": "widths", "sure_area": "sure_area", "sure_widths": "sure_widths",
-    "sure_gaps": "sure_gaps", "sure_heights": "sure_heights", "sure_event_heights": "sure_event_heights",
-    "launched": "launched_ns", "failed": "failed_ns", "initialized": "initialized_ns", "synced": "synced_ns",
-    "capturing": None, "captures": None, "captured": None, "captured_width": None, "busy": "busy_ns",
-    "gaps": "gap_ns", "busy_since": None, "idle_since": None, "waiting_since": None,
+    "records": "records", "uploads": "uploads", "contexts": "context_calls", "context_syncs": "context_syncs",
+    "queries": "queries", "spans": "spans", "flight": "flight_ns", "area": "area", "bound": "bound", "widths": "widths",
+    "sure_area": "sure_area", "sure_widths": "sure_widths", "sure_gaps": "sure_gaps", "sure_heights": "sure_heights",
+    "sure_event_heights": "sure_event_heights", "launched": "launched_ns", "failed": "failed_ns",
+    "initialized": "initialized_ns", "synced": "synced_ns", "answered": "answered_ns", "capturing": None,
+    "captures": None, "captured": None, "captured_width": None, "captured_widest": None, "busy": "busy_ns",
+    "gaps": "gap_ns", "busy_since": None, "idle_since": None,
 }  # fmt: skip
 """The numbers of a process in their order, each with its name in `ProcessWork`."""
-
-STREAM_FIELDS = (
-    "key", "since", "last", "launches", "width", "widest", "copied",
-    "burst_since", "burst_launches", "burst_width", "burst_gaps",
-)  # fmt: skip
 
 STREAMS = 16
 DONE_NS = 1_000_000_000
 """So long after the last launch, what nobody waits for counts as done."""
 
-LONGEST_WAIT_NS = 60_000_000_000  # a longer wait has probably ended without its probe
+CONTEXT, KINDS = 1, 8  # a kind of waits, and their number
 FRACTION_BITS = 4  # mean widths are kept in 16ths of an SM
 _HEAD = struct.Struct(f"<{len(FIELDS)}Q")
-_STREAM = struct.Struct(f"<{len(STREAM_FIELDS)}Q")
 _NUMBER = struct.Struct("<Q")
 _INDEX = struct.Struct("<I")
 _PID_MASK = 0xFFFF_FFFF
 
 
-def work_of(key: int, value: bytes, now: int, watched_since: int) -> ProcessWork:
-    """Return the work of a process on a device from its map entry. Spans from before `watched_since` do not count."""
+class Stream(NamedTuple):
+    """The numbers of a stream in their order, and what they show of its span if it has not ended."""
+
+    key: int
+    since: int
+    last: int
+    launches: int
+    width: int
+    widest: int
+    copied: int
+    waited: int
+    burst_since: int
+    burst_launches: int
+    burst_width: int
+    burst_gaps: int
+
+    def waits(self, began: Mapping[Group, int]) -> bool:
+        """Return whether a thread surely waits for all of it. A wait may have ended in a pause."""
+        group = Group.RARE if self.waited % KINDS == CONTEXT else Group.FREQUENT
+        return self.waited >= began[group] and self.last < self.waited + KINDS
+
+
+_STREAM, _SINCE = struct.Struct(f"<{len(Stream._fields)}Q"), Stream._fields.index("since")
+
+
+def work_of(key: int, value: bytes, now: int, began: Mapping[Group, int]) -> ProcessWork:
+    """Return the work of a process on a device from its map entry. `began` is since when each group is attached."""
     head: dict[str, int] = dict(zip(FIELDS, _HEAD.unpack_from(value), strict=True))
     counts = {name: head[field] for field, name in FIELDS.items() if name is not None}
     for name in ("sure_heights", "sure_event_heights"):
         counts[name] >>= FRACTION_BITS
     for name in ("initialized_ns", "synced_ns"):
-        counts[name] = counts[name] if counts[name] >= watched_since else 0
+        counts[name] = counts[name] if counts[name] >= max(began[Group.FREQUENT], began[Group.RARE]) else 0
     until = counts["failed_ns"] or now
-    # Of each span that has not ended: for how long, and the mean and the greatest width of its kernels in SMs.
     streams = _STREAM.iter_unpack(value[_HEAD.size :])
-    spans = [
-        (until - since, width / max(launches, 1), widest, last)
-        for _, since, last, launches, width, widest, *_ in streams
-        if since and watched_since <= since < until
-    ]
-    waits = watched_since <= head["waiting_since"] and now - head["waiting_since"] < LONGEST_WAIT_NS
-    busy = waits or any(last + DONE_NS > now for *_, last in spans)
-    busy_since = head["busy_since"] if busy and watched_since <= head["busy_since"] < until else until
+    spans = [Stream(*numbers) for numbers in streams if 0 < numbers[_SINCE] < until]
+    # Since when no end of a span can have been missed. Some clients only ask, and do not wait.
+    complete = max(began[Group.FREQUENT], began[Group.QUERIES] if head["answered"] else 0)
+    busy = any(span.waited or span.last + DONE_NS > now for span in spans)
+    busy_since = head["busy_since"] if busy and 0 < head["busy_since"] < until else until
     return ProcessWork(
         pid=key & _PID_MASK,
         device=(key >> 32) - 1,
-        open_ns=sum(age for age, *_ in spans),
+        open_ns=sum(until - span.since for span in spans),
         open_busy_ns=until - busy_since,
-        open_area=int(sum(age * width for age, width, *_ in spans)),
-        open_bound=sum(age * widest for age, _, widest, _ in spans),
-        open_since_ns=until - max((age for age, *_ in spans), default=until),
+        open_area=int(sum((until - span.since) * (span.width / max(span.launches, 1)) for span in spans)),
+        open_bound=sum((until - span.since) * span.widest for span in spans),
+        open_unsure_ns=sum(until - span.since for span in spans if span.since < complete and not span.waits(began)),
+        open_since_ns=min((span.since for span in spans), default=0),
         **counts,
     )
 
@@ -157,7 +198,7 @@ class LibcudaProbes:
         self._boot_ns = boot_ns
         self.sms = sms
         self._descriptors: list[int] = []
-        self._attached: dict[str, list[int]] = {}
+        self._attached: dict[tuple[str, Group], list[int]] = {}
         self._limits: Mapping[int, int] = {}
         bpf_object = kernel.read_object()
         room = {"processes": MAX_PROCESSES, "sm_limits": MAX_PROCESSES}
@@ -168,8 +209,8 @@ class LibcudaProbes:
                 maps[name] = kernel.create_map(name, definition._replace(entries=entries))
                 self._descriptors.append(maps[name].descriptor)
             self._processes, self._numbers, self._sm_limits = maps["processes"], maps["numbers"], maps["sm_limits"]
-            self._numbers.put(_INDEX.pack(ALL_SMS), _NUMBER.pack(sms))
-            self._numbers.put(_INDEX.pack(SEVERAL_GPUS), _NUMBER.pack(several_gpus))
+            for index, number in ((ALL_SMS, sms), (SEVERAL_GPUS, several_gpus), *((group, NEVER) for group in Group)):
+                self._numbers.put(_INDEX.pack(index), _NUMBER.pack(number))
             descriptors = {name: bpf_map.descriptor for name, bpf_map in maps.items()}
             self._programs: dict[str, int] = {}
             for name in PROGRAMS:
@@ -180,23 +221,32 @@ class LibcudaProbes:
             self.close()
             raise
 
-    def begin(self) -> None:
-        """Count spans from now on. Those that began earlier, while nothing was attached, are incomplete."""
-        self._numbers.put(_INDEX.pack(WATCHED_SINCE), _NUMBER.pack(self._boot_ns()))
+    def begin(self, groups: Iterable[Group] = tuple(Group)) -> None:
+        """Count completely from now on, after these groups were attached."""
+        for group in groups:
+            self._numbers.put(_INDEX.pack(group), _NUMBER.pack(self._boot_ns()))
 
-    def attach(self, path: str, offsets: Mapping[str, int]) -> None:
-        """Attach to the functions of a library, by their offsets in its file. If one fails, none stays: BpfError."""
-        links = self._attached[path] = []
+    def attach(self, path: str, offsets: Mapping[str, int], groups: Collection[Group] = tuple(Group)) -> None:
+        """Attach missing groups to the functions of a library, by offsets in its file. All stay, or none: BpfError."""
         try:
-            for (program, on_return), places in self._places(offsets).items():
-                links.extend(self._kernel.attach(path, places, self._programs[program], on_return=on_return))
+            for group in groups:
+                if (path, group) in self._attached:
+                    continue
+                links = self._attached[path, group] = []
+                for (program, on_return), places in self._places(offsets, group).items():
+                    links.extend(self._kernel.attach(path, places, self._programs[program], on_return=on_return))
         except BpfError:
             self.detach(path)
             raise
 
     def detach(self, path: str) -> None:
         """Remove the probes from a library."""
-        close_all(self._attached.pop(path, ()))
+        close_all([link for group in Group for link in self._attached.pop((path, group), ())])
+
+    def pause(self, group: Group) -> None:
+        """Remove the probes of a group from all libraries. What the others count is incomplete from now on."""
+        self._numbers.put(_INDEX.pack(group), _NUMBER.pack(NEVER))
+        close_all([link for path, of in [*self._attached] if of is group for link in self._attached.pop((path, of))])
 
     def limit_sms(self, limits: Mapping[int, int]) -> None:
         """Replace the SM limits: how many SMs each of these processes may use, by PID."""
@@ -209,9 +259,9 @@ class LibcudaProbes:
 
     def read(self) -> Iterable[ProcessWork]:
         """Yield what each process has done so far, on each device."""
-        now, since = self._boot_ns(), self._number(WATCHED_SINCE)
+        now, began = self._boot_ns(), {group: self._number(group) for group in Group}
         for key, value in self._processes.items():
-            yield work_of(_NUMBER.unpack(key)[0], value, now, since)
+            yield work_of(_NUMBER.unpack(key)[0], value, now, began)
 
     @property
     def lost(self) -> int:
@@ -227,7 +277,7 @@ class LibcudaProbes:
 
     def close(self) -> None:
         """Remove all probes, programs and maps."""
-        for path in tuple(self._attached):
+        for path, _ in tuple(self._attached):
             self.detach(path)
         for descriptor in self._descriptors:
             with contextlib.suppress(OSError):
@@ -238,10 +288,14 @@ class LibcudaProbes:
         value = self._numbers.get(_INDEX.pack(index))
         return 0 if value is None else int(_NUMBER.unpack(value)[0])
 
-    def _places(self, offsets: Mapping[str, int]) -> Mapping[tuple[str, bool], list[int]]:
+    def _places(self, offsets: Mapping[str, int], group: Group) -> Mapping[tuple[str, bool], list[int]]:
         places: dict[tuple[str, bool], list[int]] = {}
         for point in PROBE_POINTS:
-            if point.name in offsets and (self._several_gpus or point.kind not in CONTEXTS):
+            if point.name not in offsets or (point.kind in CONTEXTS and not self._several_gpus):
+                continue
+            if group is Group.QUERIES and point.kind in LAUNCHES | WAITS | {"record", "upload"}:
+                places.setdefault((OTHER, False), []).append(offsets[point.name])
+            if group is group_of(point.kind):
                 places.setdefault((point.program, False), []).append(offsets[point.name])
                 if point.kind in CREATIONS:
                     places.setdefault((CREATED, True), []).append(offsets[point.name])

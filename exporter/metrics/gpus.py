@@ -256,8 +256,8 @@ def _shares(view: View) -> Items[Share]:
     splits = fresh_splits(view.node)
     for daemon, client, client_id in view.clients:
         for gpu, split in splits.items():
-            if client.pid in split.shares:
-                yield (daemon.name, client_id, gpu), split.shares[client.pid]
+            if (share := split.since_begin(client.pid)) is not None:
+                yield (daemon.name, client_id, gpu), share
 
 
 def _usages(view: View) -> Items[ClientUsage]:
@@ -279,7 +279,7 @@ USAGE = Group(
     "SM time of each workload in the last day, in hours of a whole GPU",
     "sum by (workload_kind, workload) (increase(cuda_mps_workload_sm_seconds_total[1d])) / 3600",
     _used("cuda_mps_workload_sm_seconds_total", lambda used: used.sm_us, SM_PARTS, _SM_USAGE).help(
-        "SM time of the workload, in seconds of the whole GPU. Ends 20 minutes after the last use."
+        "SM time of the workload, in seconds of the whole GPU, if certain enough. Ends 20 minutes after the last use."
     ),
     _used("cuda_mps_workload_energy_joules_total", lambda used: used.energy_mj, ENERGY_PARTS, _USAGE).help(
         "Energy of the GPU, divided in proportion to SM time. Unattributed if that is unknown."
@@ -301,7 +301,9 @@ USAGE = Group(
     ),
     _SHARE.values(
         "cuda_mps_client_sm_utilization_ratio", Choice("method", Method), lambda each: {each.method: each.sm}
-    ).help("Fraction of the GPU's SM capacity that the client used in the last minute. Absent if unknown."),
+    ).help(
+        "Fraction of SM capacity that the client used in the last minute, or since its first use. Absent if unknown."
+    ),
     _SHARE.value("cuda_mps_client_sm_utilization_error_ratio", lambda each: each.error).help(
         "Standard error of the client's SM utilization, including time for which it is unknown."
     ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from exporter.model.usage import KernelTimeEstimates
+from exporter.model.estimates import ClientEstimates
 
 
 class Resource(StrEnum):
@@ -84,7 +84,7 @@ class GpuContention:
 
     windows: tuple[ContentionWindow, ...] = ()
     baselines: Mapping[int, Baseline] = field(default_factory=dict)
-    traffic: KernelTimeEstimates = field(default_factory=KernelTimeEstimates)
+    traffic: ClientEstimates = field(default_factory=lambda: ClientEstimates(scaled=False))
     quiet: frozenset[int] = frozenset()
     contradictions: Mapping[int, int] = field(default_factory=dict)
     starved_since: Mapping[int, float] = field(default_factory=dict)

@@ -21,10 +21,12 @@ class ProcessWork:
     """What one process has launched since `first_ns`. All but the fields from `open_ns` on only increase.
 
     `kernels` and `graphs` are launches, and `graph_kernels` the kernels in the graphs. `syncs` are synchronisations and
-    copies to the host, `uploads` asynchronous copies to the GPU, and `records` recorded events. `widths` is the sum of
-    the widths of all kernels, in SMs. A span is the time from a launch on an idle stream until a synchronisation with
-    that stream returns: `spans` counts the ended ones, and `flight_ns` is their length. `area` is their length times
-    the mean width of their kernels, and `bound` times the greatest width, in nanoseconds of one SM.
+    copies to the host; `context_syncs` are those of a whole context, and ends of contexts and streams. `uploads` are
+    asynchronous copies to the GPU, and `records` recorded events. `queries` ask whether work is done, while they are
+    probed. `widths` is the sum of the widths of all kernels, in SMs. A span is the time from a launch on an idle stream
+    until a synchronisation with that stream returns, or until a repeated query succeeds: `spans` counts the ended ones,
+    and `flight_ns` is their length. `area` is their length times the mean width of their kernels, and `bound` times the
+    greatest width, in nanoseconds of one SM.
 
     A burst is a series of launches without a pause. `sure_` fields count bursts only if the GPU was behind at their
     end, and so was busy all the time: `sure_area` is their area, `sure_widths` the sum of their kernels' widths.
@@ -32,17 +34,22 @@ class ProcessWork:
     `sure_event_heights` of each burst that an event waited for.
 
     `open_ns`, `open_area` and `open_bound` are those of the spans that are still open, up to now. `open_since_ns` is
-    when the first of them began. `launched_ns` is the last launch. `failed_ns` is when a synchronisation first returned
-    an error; 0: never. `initialized_ns` is the first CUDA call, if the probes were attached before the process began
-    and ever since; else 0. `synced_ns` is when the last successful synchronisation of a whole context was called; 0:
-    none since the probes are attached. Both are 0 if a context or stream was destroyed with work in flight.
+    when the first of them began. `open_unsure_ns` is the part of `open_ns` of spans that may have ended while probes
+    were detached: those of queries if a query has ended one.
+
+    `launched_ns` is the last launch. `failed_ns` is when a synchronisation first returned an error; 0: never.
+    `initialized_ns` is the first CUDA call, if the probes were attached before the process began and ever since.
+    `synced_ns` is when the last successful synchronisation of a whole context was called; 0: none since the probes are
+    attached. Both are 0 if a context or stream was destroyed with work in flight. `answered_ns` is the last query that
+    ended a span. Its answer is inferred, and may be an error.
 
     `busy_ns` is the time with work in flight on any stream, `open_busy_ns` since the last such time began. `gap_ns` is
     the time between two of them, if at most 10 ms: after that a client had nothing to do. Readings of earlier versions
     have none of these.
 
     `device` is the CUDA ordinal of the GPU that the work is of, as the client counts them; -1: unknown, or of all.
-    `context_calls` changed the current context; they are counted on nodes with several GPUs only.
+    `context_calls` are first calls, begins and ends of captures, and on nodes with several GPUs changes of the current
+    context.
     """
 
     pid: int
@@ -54,6 +61,8 @@ class ProcessWork:
     records: int = 0
     uploads: int = 0
     context_calls: int = 0
+    context_syncs: int = 0
+    queries: int = 0
     spans: int = 0
     flight_ns: int = 0
     area: int = 0
@@ -71,17 +80,19 @@ class ProcessWork:
     open_busy_ns: int = 0
     open_area: int = 0
     open_bound: int = 0
+    open_unsure_ns: int = 0
     open_since_ns: int = 0
     launched_ns: int = 0
     failed_ns: int = 0
     initialized_ns: int = 0
     synced_ns: int = 0
+    answered_ns: int = 0
 
 
-OPEN_COUNTS = {"flight_ns": "open_ns", "area": "open_area", "bound": "open_bound", "busy_ns": "open_busy_ns"}
+OPEN_COUNTS = {"flight_ns": "open_ns"} | {name: f"open_{name}" for name in ("area", "bound", "busy_ns")}
 """The counts of ended spans, with those of open ones."""
 
-_LATEST = ("launched_ns", "synced_ns")
+_LATEST = ("launched_ns", "synced_ns", "answered_ns")
 _FIRST = ("first_ns", "open_since_ns", "failed_ns", "initialized_ns")
 
 

@@ -1,11 +1,11 @@
 """SM time: how it is divided among the clients of a GPU, and the estimates by which it is divided."""
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from operator import mul
+from typing import Any
 
+from exporter.model.estimates import ClientEstimates
 from exporter.model.identity import Workload, WorkloadIdentity
 from exporter.model.launches import OPEN_COUNTS, ProcessWork, WorkReading
 from exporter.model.observation import GpuUuid
@@ -36,7 +36,9 @@ class Split:
     `shares` has the part of each process by PID, `unattributed` the rest. `withheld` has estimates that are too
     uncertain to be reported, and `unknown` the processes without any estimate; what both used is in `unattributed`.
     `dram` is the used fraction of the memory's bandwidth; None: unknown. If `sm` is not `measured` by GPM, it is the
-    sum of the shares.
+    sum of the shares. `lasted` has the seconds since a process first used the GPU, of those that came later.
+    `widths` has the sums of the widths of what the clients launched, as fractions of all SMs for a nanosecond, if these
+    explain the window.
     """
 
     at: float
@@ -45,6 +47,8 @@ class Split:
     shares: Mapping[int, Share] = field(default_factory=dict)
     unattributed: float = 0.0
     dram: float | None = None
+    lasted: Mapping[int, float] = field(default_factory=dict)
+    widths: Mapping[int, float] = field(default_factory=dict)
     withheld: Mapping[int, Share] = field(default_factory=dict)
     unknown: frozenset[int] = frozenset()
     measured: bool = True
@@ -53,6 +57,11 @@ class Split:
     def estimates(self) -> Mapping[int, Share]:
         """The shares, with those that are too uncertain to be reported."""
         return {**self.withheld, **self.shares}
+
+    def since_begin(self, pid: int) -> Share | None:
+        """Return the mean share of a process since it first used the GPU; None: unknown."""
+        share, factor = self.shares.get(pid), self.seconds / self.lasted.get(pid, self.seconds)
+        return None if share is None else replace(share, sm=min(1.0, factor * share.sm), error=factor * share.error)
 
 
 NEGLIGIBLE = 0.02
@@ -67,13 +76,17 @@ class WorkDelta:
     """What one process did in a window: the difference of two readings of the libcuda probes.
 
     The fields are those of ProcessWork. `flight_ns`, `area` and `bound` include open spans. `idle_ns` is the time since
-    the last launch. Recordings of earlier versions have no gaps: then `gap_ns` is -1, and `busy_ns` that in flight.
+    the last launch. `awaited` is whether a thread waits for open spans, `asks` whether queries end spans, and `unsure`
+    whether open ones may have ended. The
+    first launches of a `late` process may have been missed, and it has not launched since. Recordings of earlier
+    versions have no gaps: then `gap_ns` is -1, and `busy_ns` that in flight.
     """
 
     kernels: int = 0
     graphs: int = 0
     graph_kernels: int = 0
     uploads: int = 0
+    syncs: int = 0
     spans: int = 0
     flight_ns: int = 0
     widths: int = 0
@@ -87,15 +100,22 @@ class WorkDelta:
     busy_ns: int = 0
     gap_ns: int = 0
     idle_ns: int = 0
+    awaited: bool = False
+    asks: bool = False
+    unsure: bool = False
+    late: bool = False
 
     def scaled(self, factor: float) -> "WorkDelta":
         """Return this work times a factor. It is the same if the factor is hardly different from 1."""
         if abs(factor - 1) < NEGLIGIBLE:
             return self
-        return replace(self, **{name: int(getattr(self, name) * factor) for name in _COUNTS})
+        counts: dict[str, Any] = {name: int(getattr(self, name) * factor) for name in _COUNTS}
+        return replace(self, **counts)
 
 
-_COUNTS = tuple(count.name for count in fields(WorkDelta) if count.name != "idle_ns")
+_COUNTS = tuple(
+    count.name for count in fields(WorkDelta) if count.name not in ("idle_ns", "awaited", "asks", "unsure", "late")
+)
 
 
 def _count(work: ProcessWork, name: str) -> int:
@@ -109,7 +129,41 @@ def work_delta(before: ProcessWork | None, now: ProcessWork, at_ns: int) -> Work
     growth = {name: min(MAX_DELTA, max(0, count)) for name, count in growth.items()}
     if now.spans and not now.busy_ns:
         growth |= {"busy_ns": growth["flight_ns"], "gap_ns": -1}
-    return WorkDelta(**growth, idle_ns=max(0, at_ns - now.launched_ns))
+    if now.graph_kernels == now.graphs > now.kernels == 0 and growth["area"]:
+        # A graph of one kernel is as wide as that. Readings of earlier versions do not show it.
+        growth["bound"] = growth["area"]
+    idle_ns = max(0, at_ns - now.launched_ns)
+    # Without a wait, work counts as done soon. A wait of which no end was seen lasts.
+    awaited = now.open_busy_ns > 0 or (now.open_ns > 0 and now.syncs > 0 == now.spans)
+    late = not (now.initialized_ns or now.kernels or now.graphs)
+    unsure = now.open_unsure_ns > 0
+    return WorkDelta(**growth, idle_ns=idle_ns, awaited=awaited, asks=now.answered_ns > 0, unsure=unsure, late=late)
+
+
+def carried_on(before: WorkReading, now: WorkReading) -> WorkReading:
+    """Return a reading with work in flight that was so before a pause of the probes, unless a call was seen since."""
+    earlier = {(work.pid, work.device): work for work in (*before.processes, *before.on_devices)}
+    lasted_ns = now.boot_ns - before.boot_ns
+    processes, on_devices = (
+        tuple(_carried_on(earlier.get((work.pid, work.device)), work, lasted_ns) for work in works)
+        for works in (now.processes, now.on_devices)
+    )
+    return replace(now, processes=processes, on_devices=on_devices)
+
+
+_CALLS = ("first_ns", "kernels", "graphs", "syncs", "records", "uploads", "context_calls", "spans", "failed_ns")
+
+
+def _carried_on(before: ProcessWork | None, now: ProcessWork, lasted_ns: int) -> ProcessWork:
+    if before is None or not before.open_ns or now.open_ns:
+        return now
+    if any(getattr(before, name) != getattr(now, name) for name in _CALLS):
+        return now
+    factor = 1 + lasted_ns / before.open_ns
+    ended = {name: getattr(before, name) for name in OPEN_COUNTS}
+    grown = {name: int(factor * getattr(before, name)) for name in OPEN_COUNTS.values()}
+    unsure = grown["open_ns"]
+    return replace(now, **ended, **grown, open_since_ns=before.open_since_ns, open_unsure_ns=unsure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,151 +190,21 @@ class GpuBusy:
     watched: float = 1.0
 
 
-PROCESS_NOISE = 0.002
-"""Standard deviation of the change of a kernel time in one second, as a fraction of the kernel time. A change of 20 %
-has no effect on the recorded mixes (usage/kernel_times.py has the other constants)."""
-
-CREDIBLE_ERRORS = 1.1
-"""A measurement further from the expectation, in standard errors, probably shows that a client does something else now.
-With 3, standard errors were too small on full GPUs with changing clients (simulated). If it is 20 % smaller or larger,
-the mean error of the recorded mixes with GPM is 0.06 or 0.08 points larger."""
-
-LEAST_RELATIVE_ERROR = 3e-5
-"""Least standard error of a measurement, as a fraction of the sum of the estimates' deviations in it. With less,
-rounding errors exceed the remaining variance, and a correlation could be more than 1."""
-
-
-SLOWDOWN = -(1 << 31)
-"""The key, among PIDs, of the estimate that is not a kernel time: the fraction by which kernels take longer on a
-contended GPU. No process has this PID."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTimeEstimates:
-    """The state of a Kalman filter: mean kernel time of each client, in nanoseconds, and the covariances.
-
-    `indices` has the position of each client by PID, and that of SLOWDOWN while it is estimated. Every window is a
-    measurement: the sum of the widths that each client launched, times its kernel time, is the SM time that the GPU
-    measured.
-    """
-
-    means: tuple[float, ...] = ()
-    covariances: tuple[tuple[float, ...], ...] = ()
-    indices: Mapping[int, int] = field(default_factory=dict)
-
-    def mean(self, pid: int) -> float | None:
-        """Return a client's mean kernel time, or the slowdown; None without an estimate."""
-        index = self.indices.get(pid)
-        return None if index is None else self.means[index]
-
-    def standard_deviation(self, pid: int) -> float:
-        """Return the standard deviation of a client's estimate."""
-        return self._deviation(self.indices[pid])
-
-    def covariance_with_sum(self, weights: Mapping[int, float]) -> dict[int, float]:
-        """Return the covariance of each client's kernel time with the weighted sum of all."""
-        gains = self._gains(self._vector(weights))
-        return {pid: gains[index] for pid, index in self.indices.items()}
-
-    def with_client(self, pid: int, mean: float, deviation: float) -> "KernelTimeEstimates":
-        """Add a client, or the slowdown, with an estimate that is independent of the others."""
-        rows = (*((*row, 0.0) for row in self.covariances), (*(0.0,) * len(self.means), deviation**2))
-        indices = {**self.indices, pid: len(self.means)}
-        return KernelTimeEstimates(means=(*self.means, mean), covariances=rows, indices=indices)
-
-    def without(self, pids: Collection[int]) -> "KernelTimeEstimates":
-        """Drop the estimates of clients that left, or the slowdown."""
-        dropped = {self.indices[pid] for pid in pids if pid in self.indices}
-        if not dropped:
-            return self
-        rest = [index for index in range(len(self.means)) if index not in dropped]
-        moved = {old: new for new, old in enumerate(rest)}
-        return KernelTimeEstimates(
-            means=tuple(self.means[index] for index in rest),
-            covariances=tuple(tuple(self.covariances[row][index] for index in rest) for row in rest),
-            indices={pid: moved[index] for pid, index in self.indices.items() if index in moved},
-        )
-
-    def predicted(self, seconds: float) -> "KernelTimeEstimates":
-        """Prediction step after `seconds`: a random walk with PROCESS_NOISE."""
-        noise, old = PROCESS_NOISE**2 * seconds, self.covariances
-        rows = ((*row[:i], row[i] + noise * self.means[i] ** 2, *row[i + 1 :]) for i, row in enumerate(old))
-        return replace(self, covariances=tuple(rows))
-
-    def with_least_deviation(self, pid: int, deviation: float) -> "KernelTimeEstimates":
-        """Raise a client's standard deviation to at least `deviation`: its behaviour has changed."""
-        index = self.indices[pid]
-        row = self.covariances[index]
-        row = (*row[:index], max(row[index], deviation**2), *row[index + 1 :])
-        return replace(self, covariances=(*self.covariances[:index], row, *self.covariances[index + 1 :]))
-
-    def inflated(self, weights: Mapping[int, float], value: float, deviation: float) -> "KernelTimeEstimates":
-        """Scale all covariances up until a measurement, as in `updated`, is just credible."""
-        vector = self._vector(weights)
-        innovation = value - sum(map(mul, self.means, vector))
-        variance = sum(map(mul, vector, self._gains(vector)))
-        credible = (innovation / CREDIBLE_ERRORS) ** 2 - deviation**2
-        if not 0 < variance < credible:
-            return self
-        rows = (tuple(covariance * (credible / variance) for covariance in row) for row in self.covariances)
-        return replace(self, covariances=tuple(rows))
-
-    def updated(self, weights: Mapping[int, float], value: float, deviation: float) -> "KernelTimeEstimates":
-        """Update step: the weighted sum of all estimates was measured as `value`, with this standard error."""
-        vector = self._vector(weights)
-        gains = self._gains(vector)
-        deviations = sum(weight * self._deviation(index) for index, weight in enumerate(vector))
-        variance = sum(map(mul, gains, vector)) + max(deviation, LEAST_RELATIVE_ERROR * deviations) ** 2
-        if not any(vector) or variance <= 0:
-            return self
-        innovation = (value - sum(map(mul, self.means, vector))) / variance
-        scale = math.sqrt(variance)
-        scaled = [gain / scale for gain in gains]
-        # The products are the same in both directions, so that the matrix stays symmetric.
-        covariances = tuple(
-            tuple(old - own * other for old, other in zip(row, scaled, strict=True)) if own else row
-            for row, own in zip(self.covariances, scaled, strict=True)
-        )
-        means = [mean + gain * innovation for mean, gain in zip(self.means, gains, strict=True)]
-        return replace(self, means=_without_negative(means, covariances), covariances=covariances)
-
-    def _deviation(self, index: int) -> float:
-        return math.sqrt(max(0.0, self.covariances[index][index]))
-
-    def _vector(self, weights: Mapping[int, float]) -> list[float]:
-        vector = [0.0] * len(self.means)
-        for pid, index in self.indices.items():
-            vector[index] = weights.get(pid, 0.0)
-        return vector
-
-    def _gains(self, vector: list[float]) -> list[float]:
-        return [sum(map(mul, row, vector)) for row in self.covariances]
-
-
-def _without_negative(means: list[float], covariances: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Raise negative means to 0, and change the others by the covariances: so the sum stays what was measured."""
-    for _ in covariances:
-        index = min(range(len(means)), key=means.__getitem__)
-        lowest, row = means[index], covariances[index]
-        if lowest >= 0 or row[index] <= 0:
-            break
-        means = [mean - lowest * covariance / row[index] for mean, covariance in zip(means, row, strict=True)]
-    return tuple(max(0.0, mean) for mean in means)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAttribution:
     """The state by which one GPU's SM time is divided.
 
-    `windows` are those of the last minute, the oldest first. `clients` were connected at the end of the last window.
+    `windows` are those of the last minute, the oldest first. `clients` were connected at the end of the last window,
+    and `began` is when each first used the GPU.
     `work` is the last reading with attributed launches. `rates` are the last two known launch rates. The clients are
     `settled` if watching them for a small part of the time is enough. `gpm_read_at` is when GPM was last read for
     attribution alone, and `read_at` when the GPU was last read without GPM.
     """
 
     windows: tuple[Split, ...] = ()
-    estimates: KernelTimeEstimates = field(default_factory=KernelTimeEstimates)
+    estimates: ClientEstimates = field(default_factory=ClientEstimates)
     clients: frozenset[int] = frozenset()
+    began: Mapping[int, float] = field(default_factory=dict)
     work: WorkReading | None = None
     rates: tuple[LaunchRate, ...] = ()
     settled: bool = False

@@ -15,7 +15,7 @@ from exporter.parse.proc import MpsProgram, is_on_network, mps_program
 from exporter.report.daemon_findings import FULL_RATIO
 from exporter.report.document import ManualStep
 from exporter.report.finding import MOST_COMMANDS, Finding
-from exporter.report.gpu_status import MOST_NAMED, process_name, slowdown_text
+from exporter.report.gpu_status import MOST_NAMED, is_idle, process_name, slowdown_text
 from exporter.report.problem import NodeProblem
 from exporter.report.problems import DaemonProblem
 from exporter.report.process_status import described
@@ -61,13 +61,17 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
         if limit is None or len(clients) < limit:
             continue
         pids = {each.pid for each in clients}
-        measured = {each.client.pid for gpu in sharing().values() for each in gpu.clients if each.share is not None}
-        idle = {each.client.pid: each.memory or 0 for gpu in sharing().values() for each in gpu.idle}
-        found = sorted(pids & idle.keys())
-        facts = [f"{described(node, pid)} is idle and holds {mebibytes(idle[pid])}" for pid in found]
-        if unknown := len(pids - measured):
+        # A client on several GPUs is idle if it is so on each of them.
+        uses = [(gpu, each) for gpu in sharing().values() for each in gpu.clients]
+        states = {pid: {is_idle(gpu, each, node.at) for gpu, each in uses if each.client.pid == pid} for pid in pids}
+        held = {pid: sum(each.memory or 0 for _, each in uses if each.client.pid == pid) for pid in pids}
+        found = sorted(pid for pid in pids if states[pid] == {True} and held[pid])
+        facts = [f"{described(node, pid)} is idle and holds {mebibytes(held[pid])}" for pid in found]
+        if unknown := sum(False not in state and state != {True} for state in states.values()):
             what = counted(unknown, "client is", "clients are")
-            facts.append(f"it is unknown whether {what} idle, because their SM time is not known")
+            facts.append(
+                f"it is unknown whether {what} idle, because their SM time in the last minute is unknown or uncertain"
+            )
         elif not found:
             facts = ["no client is idle"]
         kills = known(*(command_to_end(node, pid) for pid in found[:MOST_COMMANDS]))

@@ -205,8 +205,9 @@ class GpuProcess(ProcessStatus):
     """A process on a GPU. `role` is `client`, `bypassing`, `server` or `other`.
 
     `other` is a process of a user that no daemon of the GPU serves, or one that may be any of these. `sm_ratio` is what
-    it used, with one standard error. What follows `method` is known of clients only: what they may use, and whether
-    their launches are `watched`. A limit that is not `certain` is an upper bound: the process may have set a lower one.
+    it used in the last minute, or since its first use, with one standard error. What follows `method` is known of
+    clients only: what they may use, and whether their launches are `watched`. A limit that is not `certain` is an upper
+    bound: the process may have set a lower one.
     """
 
     role: str

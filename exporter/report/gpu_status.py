@@ -1,6 +1,7 @@
 """The GPUs of the status document: their memory, and how they are shared, also as text."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import hypot, inf
 from typing import Any
 
 from exporter.model.contention import Resource, Slowdown
@@ -25,7 +26,8 @@ from exporter.report.text import counted, display_name, listed, mebibytes, perce
 from exporter.state.gpus import sharing_mode, used_bytes
 from exporter.state.processes import client_id
 from exporter.usage.allocation import AllocatedShares, allocation
-from exporter.usage.capacity import Bound, ClientUsage, GpuSharing
+from exporter.usage.capacity import IDLE_BELOW, Bound, ClientUsage, GpuSharing
+from exporter.usage.last_minute import fresh_splits
 from exporter.view import View, gpu_name
 
 MOST_NAMED, MOST_USERS = 4, 2
@@ -33,6 +35,8 @@ MOST_NAMED, MOST_USERS = 4, 2
 
 LEAST_SHOWN = 0.01
 """A smaller part of a resource is not mentioned."""
+
+WHOLE_MINUTE = 55.0  # Seconds. Windows do not fill the last minute exactly.
 
 _WAITS = {
     Resource.MEMORY: "it waits for memory bandwidth",
@@ -96,6 +100,7 @@ def _gpu(
         label, severity = "cannot be read", NodeProblem.GPU_UNREADABLE.definition.severity
     held, used = used_bytes(reading), {} if sharing is None else sharing.recent.shares
     clients = {} if sharing is None else {each.client.pid: each for each in sharing.clients}
+    used = {**used, **{pid: each.share for pid, each in clients.items() if each.share is not None}}
     pids = sorted({*held, *gpu.outside, *clients}, key=lambda pid: (-held.get(pid, 0), pid))
 
     def process(pid: int) -> GpuProcess:
@@ -123,22 +128,22 @@ def _gpu(
         problem=None if reading.problem is None else reason_status(reading.problem, CollectorName.NVML),
         utilization_ratio=None if reading.gpu_percent is None else reading.gpu_percent / 100,
         processes=tuple(map(process, pids)),
-        sharing=None if sharing is None else _sharing(sharing),
+        sharing=None if sharing is None else _sharing(node, sharing),
         shares=tuple(_shares(resource, each) for resource, each in shares.items()),
         sharing_sentences=tuple(sentences(node, sharing, shares)),
     )
 
 
-def _sharing(found: GpuSharing) -> SharingStatus:
-    headroom = found.headroom
+def _sharing(node: Node, found: GpuSharing) -> SharingStatus:
+    headroom, (used, error, _) = found.headroom, _use(found) if found.shares else (None, None, None)
     return filled(
         SharingStatus,
         found,
         found.recent,
         sm_utilization_ratio=found.recent.sm,
         dram_bandwidth_ratio=found.recent.dram,
-        clients_sm_ratio=found.sm_used,
-        clients_sm_error_ratio=None if found.sm_used is None else found.sm_error,
+        clients_sm_ratio=used,
+        clients_sm_error_ratio=error,
         unattributed_ratio=found.recent.unattributed if found.recent.shares else None,
         departed_sm_ratio=found.departed_sm if found.recent.shares else None,
         methods=tuple(found.methods),
@@ -151,7 +156,7 @@ def _sharing(found: GpuSharing) -> SharingStatus:
             resource=headroom.binding,
             by_resource={bound.value: count for bound, count in headroom.by_bound.items()},
         ),
-        idle=tuple(each.client.pid for each in found.idle),
+        idle=tuple(each.client.pid for each in _idle(node, found)),
         over_limit=tuple(each.client.pid for each in found.over_limit),
         sharing_gain_ratio=found.gain,
     )
@@ -202,7 +207,8 @@ def attribution_problem(node: Node, sharing: Iterable[GpuSharing]) -> str | None
     if probes is not None and probes.last.problem is not None:
         return f"SM time by client is not known: {source_text(CollectorName.LIBCUDA_PROBES, probes)}"
     if probes is not None or node.work is not None:
-        return "SM time by client is not known yet"
+        why = ": each client may have used nothing, or all of it" if fresh_splits(node) else " yet"
+        return f"SM time by client is not known{why}"
     return "SM time by client is not known: start the exporter with --attribution=bpf"
 
 
@@ -232,6 +238,35 @@ def _allocations(shares: Mapping[str, AllocatedShares]) -> Iterable[str]:
         yield text
 
 
+def is_idle(found: GpuSharing, client: ClientUsage, at: float) -> bool | None:
+    """Return whether a client used next to nothing of the SMs for a whole minute; None: unknown.
+
+    A client that had to wait is not idle. Commands to end clients follow from this, so a guess is unknown.
+    """
+    if (share := client.share) is None:
+        return None
+    if client.is_slowed or share.sm - 2 * share.error >= IDLE_BELOW:
+        return False
+    whole = min(found.recent.seconds or 0.0, at - client.client.connected_at) >= WHOLE_MINUTE
+    return True if whole and share.sm + 2 * share.error < IDLE_BELOW else None
+
+
+def _idle(node: Node, found: GpuSharing) -> list[ClientUsage]:
+    return [each for each in found.clients if each.memory and is_idle(found, each, node.at)]
+
+
+def _use(found: GpuSharing) -> tuple[float, float, float]:
+    """Return what the clients used in the last minute, its standard error, and that of what others used.
+
+    If GPM measured the sum of both, the clients' part is as certain as the rest.
+    """
+    used, pids = found.recent.shares, {each.client.pid for each in found.clients}
+    own, others = (hypot(*(used[pid].error for pid in each)) for each in (used.keys() & pids, used.keys() - pids))
+    if Method.LAUNCHES not in found.methods:
+        own = min(own, hypot(others, found.recent.unattributed))
+    return sum(used[pid].sm for pid in used.keys() & pids), own, others
+
+
 def _clients(found: GpuSharing) -> str:
     held, total = found.memory_held, found.memory_total_bytes
     verb = "holds" if len(found.clients) == 1 else "hold"
@@ -239,7 +274,7 @@ def _clients(found: GpuSharing) -> str:
     if found.shares:
         methods, unattributed = listed([METHODS[method] for method in found.methods]), found.recent.unattributed
         unknown = f"; another {percent(unattributed)} is unattributed" if unattributed >= LEAST_SHOWN else ""
-        used = f"{percent(found.sm_used or 0.0)} of its SMs {_recently(found)} ({methods}{unknown})"
+        used = f"{percent(*_use(found)[:2])} of its SMs {_recently(found)} ({methods}{unknown})"
         use = f"{' and' if memory else ''} used {used}"
     elif found.recent.sm is not None:
         use = f"; its SMs were {percent(found.recent.sm)} busy {_recently(found)}"
@@ -294,13 +329,14 @@ def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
         ]
         yield f"without MPS: {listed(uses, MOST_NAMED)} of its SMs"
     if found.departed_sm >= LEAST_SHOWN:
-        yield f"exited processes used another {percent(found.departed_sm)} of its SMs {_recently(found)}"
+        used = percent(found.departed_sm, _use(found)[2])
+        yield f"exited processes used another {used} of its SMs {_recently(found)}"
     if found.unwatched:
         names = [process_name(node, each.client.pid) for each in found.unwatched]
         yield f"not measured: launches of {listed(names, MOST_NAMED)} cannot be counted"
-    if found.idle:
-        held = mebibytes(sum(each.memory or 0 for each in found.idle))
-        count = counted(len(found.idle), "client holds", "clients hold")
+    if idle := _idle(node, found):
+        held = mebibytes(sum(each.memory or 0 for each in idle))
+        count = counted(len(idle), "client holds", "clients hold")
         yield f"idle: {count} {held}, and used under 1 % of its SMs {_recently(found)}"
     if found.over_limit:
         uses = [
@@ -321,7 +357,8 @@ def _contention(node: Node, found: GpuSharing) -> Iterable[str]:
     if more := order[MOST_SLOWED:]:
         yield f"slowed down: {counted(len(more), 'more client')}"
     if found.bandwidth_is_full:
-        parts = {pid: use for pid, each in clients.items() if (use := each.bandwidth) and use.part >= LEAST_SHOWN}
+        known = {pid: use for pid, each in clients.items() if (use := each.bandwidth)}
+        parts = {pid: use for pid, use in known.items() if use.part >= max(LEAST_SHOWN, 2 * use.error)}
         largest = sorted(parts, key=lambda pid: -parts[pid].part)[:MOST_USERS]
         uses = [f"{process_name(node, pid)} uses {with_error(*parts[pid])}" for pid in largest]
         who = listed(uses) if uses else "it is unknown which client uses most of it"
@@ -345,7 +382,8 @@ def factor(ratio: float) -> str:
 def slowdown_text(node: Node, sharing: GpuSharing, found: Slowdown) -> str:
     """Return how much longer a client's work takes, for which resource it waits, and which other uses most of that.
 
-    Without GPM the use of memory bandwidth is unknown, and so is the resource unless it is the SMs.
+    Without GPM the use of memory bandwidth is unknown, and so is the resource unless it is the SMs. Another client is
+    not named if it may have used nothing of it.
     """
     slower = f"takes {'at least ' if found.is_bound else ''}{factor(found.ratio)} times as long as on a quiet GPU"
     if found.resource is None:
@@ -353,7 +391,15 @@ def slowdown_text(node: Node, sharing: GpuSharing, found: Slowdown) -> str:
     is_other = found.resource is Resource.OTHER
     is_unknown = is_other and sharing.recent.dram is None
     why = "it is unknown for which resource it waits" if is_unknown else _WAITS[found.resource]
-    largest = [(process_name(node, pid), percent(part)) for pid, part in found.neighbours[:1] if part >= LEAST_SHOWN]
+    uses = {
+        each.client.pid: each.bandwidth if found.resource is Resource.MEMORY else each.share for each in sharing.clients
+    }
+    errors = {pid: inf if use is None else use.error for pid, use in uses.items()}
+    largest = [
+        (process_name(node, pid), percent(part, errors.get(pid, 0.0)))
+        for pid, part in found.neighbours[:1]
+        if part >= max(LEAST_SHOWN, 2 * errors.get(pid, 0.0))
+    ]
     used = [
         f", while {who} uses {part} of the SMs" if is_other else f", of which {who} uses {part}"
         for who, part in largest

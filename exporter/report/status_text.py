@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import hypot
 
 from exporter.parse.printable import printable
 from exporter.report.document import DaemonStatus, FindingStatus, GpuProcess, GpuStatus, ManualStep, StatusDocument
@@ -363,7 +364,9 @@ def _clients_table(at: float, gpu: GpuStatus, width: int | None) -> Iterable[Lin
     rest = order[MOST_ROWS:]
     if rest:
         held = mebibytes(sum(each.memory_used_bytes or 0 for each in rest))
-        share = percent(sum(each.sm_ratio or 0.0 for each in rest))
+        parts = [(each.sm_ratio, each.sm_error_ratio or 0.0) for each in rest if each.sm_ratio is not None]
+        share = percent(sum(part for part, _ in parts), hypot(*(error for _, error in parts)))
+        share = share if len(parts) == len(rest) else "an unknown part of the SMs"
         yield line_of(dim(f"and {len(rest)} more, which together hold {held} and used {share}"))
 
 

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil
+from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from exporter.model.identity import Workload, WorkloadKind
@@ -317,14 +317,21 @@ def size_text(size: int) -> str:
     return f"{size / (1 << 10 * exponent):.3g} {unit}"
 
 
-def percent(fraction: float) -> str:
-    """Return a fraction as a percentage; a small one is never shown as 0."""
+def percent(fraction: float, error: float = 0.0) -> str:
+    """Return a fraction as a percentage; a small one is never shown as 0.
+
+    If two standard errors are more than half of it, return the range that they cover: `2 to 14 %`, `under 3 %`.
+    """
+    if 4 * error > fraction:
+        least, most = (round(100 * min(1.0, max(0.0, fraction + side * error)), 6) for side in (-2, 2))
+        return f"under {ceil(most)} %" if least < 1 and most <= 99 else f"{floor(least)} to {ceil(most)} %"
     return "under 1 %" if 0 < fraction < 0.01 else f"{100 * fraction:.0f} %"
 
 
 def with_error(part: float, error: float) -> str:
-    """Return a fraction as a percentage with its standard error, which is rounded up."""
-    return f"{100 * part:.1f} ± {ceil(1000 * error) / 10:.1f} %" if error else f"{100 * part:.1f} %"
+    """Return a fraction as a percentage with its standard error, rounded up, or as a range if that is large."""
+    precise = f"{100 * part:.1f} ± {ceil(1000 * error) / 10:.1f} %" if error else f"{100 * part:.1f} %"
+    return precise if 4 * error <= part else percent(part, error)
 
 
 def counted(count: int, one: str, many: str = "") -> str:

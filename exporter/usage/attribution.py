@@ -10,16 +10,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from exporter.model.daemon import Daemon
+from exporter.model.estimates import ClientEstimates
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Gpu, Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.server import Client
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
 from exporter.model.usage import (
-    SLOWDOWN,
     GpuAttribution,
     GpuBusy,
-    KernelTimeEstimates,
     LaunchRate,
     Method,
     Share,
@@ -27,16 +26,17 @@ from exporter.model.usage import (
     Split,
     UsageKey,
     WorkDelta,
+    carried_on,
     work_delta,
 )
-from exporter.model.values import replace
+from exporter.model.values import replace, without
 from exporter.parse.mps_variables import parse_percentage
 from exporter.state.devices import client_devices, physical_gpus, usable_gpus
 from exporter.usage import kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
 from exporter.usage.contention import contended
 from exporter.usage.kernel_times import Deltas
-from exporter.usage.last_minute import Splits, may_belong_to, watched_fraction, with_window
+from exporter.usage.last_minute import MAX_SCALE, MODEL_ERROR, Splits, may_belong_to, watched_fraction, with_window
 
 Pids = frozenset[int]
 
@@ -51,14 +51,15 @@ it. If they were attached for less than these seconds, each client counts as in 
 
 UNWATCHED_ERROR = 0.1  # Standard error of what a client did while the probes were detached, as a fraction of it.
 MAX_ERROR = 0.25  # A share is withheld if its standard error exceeds this fraction of the clients' SM time.
-MAX_SCALE = 1.25  # Estimates are scaled to the measured SM time by at most this factor; the rest is unattributed.
+
+LATE_SCALE = 1.05
+"""The same if there are clients whose first launches were not seen: they may have used the rest."""
 
 LARGEST_ERROR = 0.6
 """Standard error of a share of which only its limits are known, 0 and the busy SMs, as a fraction of the geometric mean
 of its distances from them."""
 
-MODEL_ERROR, LAUNCHES_ERROR = 0.05, 0.25
-"""Standard error of the model of kernel times, as a fraction of a client's share: with GPM, and without."""
+LAUNCHES_ERROR = 0.25  # MODEL_ERROR without GPM.
 
 SETTLED_ERROR, SETTLED_CHANGE, SETTLED_DIFFERENCE = 0.5, 0.2, 0.1
 """The clients of a GPU are settled up to this standard error of a client's SM time, this change of its launches, and
@@ -174,6 +175,8 @@ def _with_window(
     work = node.work if recent and gpu.reading.mig is None else None
     # The first window without GPM takes long. It has the readings that are remembered.
     before = state.work or (None if measured else next(iter(node.launch_history.readings), None))
+    if before is not None and work is not None:
+        work = carried_on(before, work)
     launches = _launches(node, uuid, before, work, present, clients - present, measured=measured)
     capacity = seconds * (0 if node.work is None else node.work.sms) * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=busy * mps * capacity, measured=measured)
@@ -186,7 +189,7 @@ def _with_window(
     if capacity and mps and (launches.watched >= WATCHED_FRACTION or (launches.watched and not measured)):
         use = replace(use, watched=launches.watched)
         complete = clients <= deltas.keys()
-        estimates = kernel_times.updated(estimates.predicted(seconds), deltas, use, complete=complete)
+        estimates = kernel_times.updated(estimates, deltas, use, complete=complete)
     shares: dict[int, Share] = {}
     withheld: Mapping[int, Share] = {}
     unknown = clients
@@ -210,9 +213,14 @@ def _with_window(
         withheld=withheld,
         unknown=unknown if measured and mps else unknown | (bypassing.keys() - shares.keys()),
         measured=measured,
+        widths={pid: delta.widths / capacity for pid, delta in deltas.items() if delta.widths}
+        if capacity and measured and launches.watched and clients <= deltas.keys()
+        else {},
     )
+    used_now = {pid for pid, share in split.estimates.items() if share.sm or share.error}
     state = replace(
         state,
+        began={pid: state.began.get(pid, at - seconds) for pid in clients & (state.began.keys() | used_now)},
         windows=with_window(state.windows, split),
         estimates=estimates,
         clients=present,
@@ -221,9 +229,9 @@ def _with_window(
         settled=_are_settled(present, launches, deltas, estimates, use),
     )
     node = _with_state(node, uuid, state)
-    windows = {key: gpu.windows for key, gpu in node.attribution.items() if gpu.windows}
+    states = {key: gpu for key, gpu in node.attribution.items() if gpu.windows}
     totals = post_time(node.usage_totals, uuid, round(sm * seconds * 1e6), _parts(node, split), at=at)
-    node = replace(node, splits=Splits(windows), usage_totals=totals)
+    node = replace(node, splits=Splits(states), usage_totals=totals)
     return contended(node, uuid, launches.rates[-1] if launches.watched else None, present, outdated)
 
 
@@ -270,13 +278,13 @@ def _launches(
     if seconds < LEAST_WATCHED_SECONDS:
         return _Launches(rates=state.rates, known=bool(state.rates))
     deltas = _deltas(node, uuid, before, work, present, left, measured=measured)
+    # What is in flight all the time also grows while the probes are detached.
+    deltas = {pid: delta if delta.widths else delta.scaled(fraction) for pid, delta in deltas.items()}
     rate = LaunchRate(seconds=seconds, deltas=deltas)
     return _Launches(rates=(*state.rates, rate)[-2:], watched=fraction, known=True)
 
 
-def _are_settled(
-    clients: Pids, launches: _Launches, deltas: Deltas, estimates: KernelTimeEstimates, gpu: GpuBusy
-) -> bool:
+def _are_settled(clients: Pids, launches: _Launches, deltas: Deltas, estimates: ClientEstimates, gpu: GpuBusy) -> bool:
     """Return whether it is enough to watch these clients of a GPU for a small part of the time.
 
     Their SM time is known well enough, their launches did not change, and together they explain what GPM measured, also
@@ -338,7 +346,7 @@ def _bypassing_parts(gpu: Gpu) -> tuple[dict[int, float], float]:
 
 def _outdated(node: Node, state: GpuAttribution, clients: Pids) -> set[int]:
     """Return the PIDs with an estimate that are no clients any more, or belong to other processes now."""
-    pids = state.estimates.indices.keys() - {SLOWDOWN}
+    pids = state.estimates.pids
     works = () if state.work is None else state.work.processes
     return {work.pid for work in works if work.pid in pids and not _is_of_pid(node, work)} | (pids - clients)
 
@@ -367,7 +375,7 @@ def _deltas(
     deltas = {}
     for pid in (present & {*work.watched}) | (left & {*before.watched, *now}):
         if pid not in now:
-            deltas[pid] = WorkDelta()
+            deltas[pid] = WorkDelta(late=True)
             continue
         if not _is_of_pid(node, now[pid]):
             continue
@@ -404,7 +412,7 @@ def _device_of(node: Node, pid: int, uuid: GpuUuid) -> int | None:
 
 
 def _estimated(
-    clients: Pids, deltas: Deltas, estimates: KernelTimeEstimates, gpu: GpuBusy, changes: Mapping[int, float]
+    clients: Pids, deltas: Deltas, estimates: ClientEstimates, gpu: GpuBusy, changes: Mapping[int, float]
 ) -> tuple[dict[int, Share], dict[int, Share], Pids]:
     """Return the shares by what the clients launched, those to withhold, and the clients with unknown use.
 
@@ -418,27 +426,33 @@ def _estimated(
     if total <= 0:
         return {}, {}, unwatched or clients if gpu.measured else unwatched
     complete = gpu.measured and not unwatched
-    scale = min(gpu.busy / total, MAX_SCALE if complete else 1.0)
+    late = [pid for pid, sm_time in used.items() if deltas[pid].late and not sm_time]
+    scale = min(gpu.busy / total, (LATE_SCALE if late else MAX_SCALE) if complete else 1.0)
     unexplained = max(0.0, gpu.busy - scale * total) / gpu.capacity if complete else 0.0
-    errors = kernel_times.relative_errors(estimates, deltas, used, complete=not unwatched)
+    errors = kernel_times.relative_errors(estimates, deltas, used, gpu, complete=not unwatched)
     model = MODEL_ERROR if gpu.measured else LAUNCHES_ERROR
     method = Method.FLIGHT if gpu.measured else Method.LAUNCHES
     busy = gpu.busy / gpu.capacity
     least = busy / 2 / len(used)
-    shares: dict[int, Share] = {}
-    withheld: dict[int, Share] = {}
+    found: dict[int, Share] = {}
     for pid, sm_time in used.items():
-        if sm_time or deltas[pid].widths:
-            sm = scale * sm_time / gpu.capacity
-            changed = math.hypot(UNWATCHED_ERROR, changes[pid] / 2, 1 - scale) if pid in changes else 0.0
-            most = max(sm, busy) - sm
-            own = min(
-                scale * total * errors[pid] / gpu.capacity, LARGEST_ERROR * math.sqrt(max(sm, least) * most + least**2)
-            )
-            error = math.hypot(own, sm * model, sm * changed, unexplained / 2)
-            target = withheld if gpu.measured and error > MAX_ERROR * busy else shares
-            target[pid] = Share(method=method, sm=sm, error=error)
-    return shares, withheld, unwatched
+        sm = scale * sm_time / gpu.capacity
+        changed = math.hypot(UNWATCHED_ERROR, changes[pid] / 2, 1 - scale) if pid in changes else 0.0
+        most = max(sm, busy) - sm
+        own = min(
+            scale * total * errors[pid] / gpu.capacity, LARGEST_ERROR * math.sqrt(max(sm, least) * most + least**2)
+        )
+        error = math.hypot(own, sm * model, sm * changed, 0.0 if late else unexplained / 2)
+        if not sm_time and not deltas[pid].widths:
+            # It may have begun since the probes were detached.
+            error = UNWATCHED_ERROR * busy if changes else 0.0
+        found[pid] = Share(method=method, sm=sm, error=error)
+    # What the launches do not explain, clients may use whose first launches were not seen.
+    others = math.hypot(*(share.error for share in found.values()))
+    part = unexplained / max(1, len(late))
+    found |= {pid: Share(method=method, sm=part, error=math.hypot((unexplained - part) / 2, others)) for pid in late}
+    uncertain = {pid for pid, share in found.items() if gpu.measured and share.error > MAX_ERROR * busy}
+    return dict(without(found, *uncertain)), {pid: found[pid] for pid in uncertain}, unwatched
 
 
 def _parts(node: Node, split: Split) -> Mapping[UsageKey, float]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import ceil, fsum, hypot
+from math import ceil, fsum
 
 from exporter.model.contention import Bandwidth, GpuContention, Slowdown
 from exporter.model.daemon import Daemon
@@ -157,16 +157,6 @@ class GpuSharing:
         return [client.share for client in self.clients if client.share is not None]
 
     @property
-    def sm_used(self) -> float | None:
-        """The sum of the known shares."""
-        return sum(share.sm for share in self.shares) if self.shares else None
-
-    @property
-    def sm_error(self) -> float:
-        """One standard error of the sum, as if the clients' errors were independent."""
-        return hypot(*(share.error for share in self.shares))
-
-    @property
     def methods(self) -> Sequence[Method]:
         """The methods by which the shares were found."""
         return [method for method in Method if any(share.method is method for share in self.shares)]
@@ -175,16 +165,6 @@ class GpuSharing:
     def unwatched(self) -> Sequence[ClientUsage]:
         """The clients that are not probed, although the probes are attached."""
         return [client for client in self.clients if client.watched is False]
-
-    @property
-    def idle(self) -> Sequence[ClientUsage]:
-        """The clients that hold memory and used next to nothing of the SMs, even with their error. None had to wait."""
-        return [
-            client
-            for client in self.clients
-            if client.memory and client.share and not client.is_slowed
-            if client.share.sm + client.share.error < IDLE_BELOW
-        ]
 
     @property
     def over_limit(self) -> Sequence[ClientUsage]:
@@ -296,7 +276,7 @@ def _clients(
                         memory_limit_known=limit_known,
                         memory_limit_certain=limit_certain,
                         memory=held[uuid].get(pid),
-                        share=None if split is None else split.shares.get(pid),
+                        share=None if split is None else split.since_begin(pid),
                         watched=None if watched is None else pid in watched,
                         slowdown=slowed.get(uuid, {}).get(pid),
                         bandwidth=moved.get(uuid, {}).get(pid),

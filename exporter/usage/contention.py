@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from exporter.model import values
 from exporter.model.contention import Bandwidth, Baseline, ContentionWindow, GpuContention, Pace, Resource, Slowdown
+from exporter.model.estimates import ClientEstimates
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.usage import (
     GpuUsage,
-    KernelTimeEstimates,
     LaunchRate,
     Method,
     SharedAccount,
@@ -87,7 +87,7 @@ TRAFFIC_CONTRADICTION, TRAFFIC_CHANGE, PART_ERROR = 2.0, 0.3, 0.05
 """A use of the bandwidth that differs by more standard errors shows that kernels changed: what each moves has at least
 this standard error then, as a fraction. Least standard error of a client's part, as a fraction."""
 
-TRAFFIC_ERROR, LEAST_TRAFFIC_ERROR = 0.03, 0.01
+TRAFFIC_ERROR, LEAST_TRAFFIC_ERROR = 0.02, 0.006
 """Standard error of the measured use of the memory's bandwidth, as a fraction of the use, and of the whole."""
 
 
@@ -437,33 +437,35 @@ def _cause(
 
 
 def _traffic(
-    estimates: KernelTimeEstimates, rate: LaunchRate, split: Split, present: frozenset[int]
-) -> tuple[KernelTimeEstimates, dict[int, Bandwidth]]:
+    estimates: ClientEstimates, rate: LaunchRate, split: Split, present: frozenset[int]
+) -> tuple[ClientEstimates, dict[int, Bandwidth]]:
     """Return the estimates of what each client's kernels move, and its part of the used bandwidth.
 
     The use of the memory's bandwidth is the sum of the widths that each client launched, times what it moves for each.
     What a kernel moves is the same at any speed. The parts add up to what GPM measured. If others than these clients
     may have used the memory, nothing is known.
     """
-    estimates = estimates.without(estimates.indices.keys() - present)
+    estimates = estimates.without(estimates.pids - present)
     weights = {pid: delta.widths / 1e9 / rate.seconds for pid, delta in rate.deltas.items() if delta.widths}
     hidden = split.unattributed + sum(share.sm for pid, share in split.shares.items() if pid not in rate.deltas)
     if split.dram is None or not weights or split.unknown or hidden > MOST_HIDDEN:
         return estimates, {}
-    estimates = estimates.predicted(rate.seconds)
-    for pid in weights.keys() - estimates.indices.keys():
+    for pid in weights.keys() - estimates.pids:
         known = sum(weights[each] * (estimates.mean(each) or 0.0) for each in weights)
         first = max(split.dram - known, LEAST_TRAFFIC_ERROR * split.dram) / 2 / weights[pid]
-        estimates = estimates.with_client(pid, first, first)
+        estimates = estimates.with_observed(pid, first, first)
     error = LEAST_TRAFFIC_ERROR + TRAFFIC_ERROR * split.dram
     expected = sum(weight * (estimates.mean(pid) or 0.0) for pid, weight in weights.items())
     covariances = estimates.covariance_with_sum(weights)
     variance = sum(weight * covariances[pid] for pid, weight in weights.items())
     if abs(split.dram - expected) > TRAFFIC_CONTRADICTION * math.sqrt(max(0.0, variance) + error**2):
-        for pid, weight in weights.items():
-            least = TRAFFIC_CHANGE * max(estimates.mean(pid) or 0.0, split.dram / weight / 20)
-            estimates = estimates.with_least_deviation(pid, least)
-    estimates = estimates.updated(weights, split.dram, error)
+        estimates = estimates.renewed(
+            {
+                pid: TRAFFIC_CHANGE * max(estimates.mean(pid) or 0.0, split.dram / weight / 20)
+                for pid, weight in weights.items()
+            }
+        )
+    estimates = estimates.measured(weights, split.dram, error, rate.seconds).solved({})
     moved = {pid: weight * (estimates.mean(pid) or 0.0) for pid, weight in weights.items()}
     scale = split.dram / total if (total := sum(moved.values())) else 0.0
     return estimates, {

@@ -7,8 +7,8 @@ duration in four stages:
    less the cost of launches and synchronisation.
 2. Estimate new clients: the observed duration, or else a typical one. It is at most the time with work in flight.
 3. Correct by observations: each later observation corrects the client's own estimate.
-4. Correct by the GPU: together, the estimates explain what the GPU measured. The larger an estimate's variance, the
-   larger its correction.
+4. Correct by the GPU: over the last minutes, the estimates together explain what the GPU measured (least squares).
+   The larger an estimate's variance, the larger its correction. What they do not explain widens all errors.
 
 The width of a kernel is the number of SMs that it can use. A burst is what a client launches until it waits for the
 GPU. Work is in flight from its launch until the client has waited for it. Its area is that time, times its width.
@@ -17,184 +17,193 @@ docs/accounting.md has an example with numbers, and docs/hardware.md the accurac
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from exporter.model.usage import SLOWDOWN, GpuBusy, KernelTimeEstimates, WorkDelta
+from exporter.model.estimates import ClientEstimates, Estimate
+from exporter.model.usage import GpuBusy, WorkDelta
+from exporter.model.values import replace
 
-# The fitted constants: name, value, unit, source, effect. Source: M is measured on an H200 (driver 580.159.04). F is
-# fitted to mixes of clients on it (tests/attribution); so counts each value without a record of a measurement. Effect:
-# how much the mean error of the shares changes over all mixes there, the fitted ones included, in percentage points of
-# all SMs, if the constant is 20 % smaller, or 20 % larger: first with GPM, where the mean error is 1.42, then without
-# GPM, where it is 3.93. The fraction of shares within two standard errors of the truth changes by at most 0.7 points
-# over all mixes, and by 3.2 in a group of them. A negative effect is an improvement of these mixes only. 0.00 may also
-# mean that few of them depend on the constant.
+# The fitted constants: name, value, unit, source. Source: M is measured on an H200 (driver 580.159.04). F is fitted to
+# mixes of clients on it (tests/attribution); so counts each value without a record of a measurement.
 # fmt: off
 
 # A burst that ends with a synchronisation takes this time in addition to its kernels. Standard error.
-SYNC_NS = 14_000                # ns              | M | +0.01,  0.00 | +0.06,  0.00
-SYNC_ERROR_NS = 6_000           # ns              | F |  0.00,  0.00 |  0.00,  0.00
+SYNC_NS = 14_000                # ns              | M
+SYNC_ERROR_NS = 6_000           # ns              | F
 
 # The same for a burst with an event and blocking synchronisation. The wake-up by an event depends on the machine: it
 # took 90 us on the node of the H200, and 340 us on that of an H100.
-EVENT_NS = 90_000               # ns              | M |  0.00,  0.00 |  0.00,  0.00
-EVENT_ERROR_NS = 90_000         # ns              | F |  0.00,  0.00 |  0.00,  0.00
+EVENT_NS = 90_000               # ns              | M
+EVENT_ERROR_NS = 90_000         # ns              | F
 
 # Time between kernels, in units of the gap within a graph. Standard error for each kernel.
-GAP_NS = 1_250                  # ns              | M |  0.00,  0.00 | -0.01, -0.02
-KERNEL_ERROR_NS = 1_500         # ns              | F |  0.00,  0.00 |  0.00,  0.00
+GAP_NS = 1_250                  # ns              | M
+KERNEL_ERROR_NS = 1_500         # ns              | F
 
 # Standard error of an observed kernel time.
-RELATIVE_ERROR = 0.05           # of the time     | F |  0.00, +0.01 | -0.03, +0.01
+RELATIVE_ERROR = 0.05           # of the time     | F
+
+# The same for the part of the launches that was not observed.
+UNSURE_ERROR = 0.5              # of the time     | F
 
 # On a contended GPU a kernel waits for this fraction of the shortest time in flight of any client's kernels. Standard
 # errors of that wait and of the kernel time then.
-WAIT = 0.9                      # of the shortest | F | +0.06, +0.22 | -0.13, +0.41
-WAIT_ERROR = 0.45               # of the wait     | F | +0.12, +0.22 | -0.04, +0.08
-SHARED_ERROR = 0.8              # of the time     | F | +0.12, +0.20 | -0.01, +0.15
+WAIT = 0.9                      # of the shortest | F
+WAIT_ERROR = 0.45               # of the wait     | F
+SHARED_ERROR = 0.8              # of the time     | F
 
 # The kernel time of at least this fraction of a client's launches must have been observed.
-OBSERVED_FRACTION = 0.2         # of the launches | F | -0.01,  0.00 |  0.00,  0.00
+OBSERVED_FRACTION = 0.2         # of the launches | F
+
+# The same for a client that asks: queries are probed for a small part of the time.
+ASKED_FRACTION = 0.03           # of the launches | F
 
 # Kernel time of a client that launches as fast as it can: 2.4 to 11 us in six frameworks. Standard error. Such a client
 # takes up to LAUNCH_NS for a launch.
-TYPICAL_NS = 6_000              # ns              | M | -0.02, +0.04 | -0.02, +0.07
-TYPICAL_ERROR_NS = 5_000        # ns              | F |  0.00,  0.00 | +0.02, +0.01
-LAUNCH_NS = 40_000              # ns              | F | +0.07, +0.10 | +0.16, +0.03
+TYPICAL_NS = 6_000              # ns              | M
+TYPICAL_ERROR_NS = 5_000        # ns              | F
+LAUNCH_NS = 40_000              # ns              | F
 
 # A client that waits after at most so many launches probably waits for the GPU.
-FEW_LAUNCHES = 16               # launches        | F |  0.00,  0.00 |  0.00,  0.00
+FEW_LAUNCHES = 16               # launches        | F
 
 # Kernel time of such a client, as a fraction of the time beyond LAUNCH_NS that it takes for a launch. Standard error.
-WAITING = 0.85                  # of that time    | F |  0.00,  0.00 | +0.02, -0.02
-WAITING_ERROR = 0.4             # of that time    | F |  0.00,  0.00 | -0.01, +0.01
+WAITING = 0.85                  # of that time    | F
+WAITING_ERROR = 0.4             # of that time    | F
 
 # The same for other clients.
-SLOW = 0.4                      # of that time    | F | +0.02, +0.15 | -0.11, +0.11
-SLOW_ERROR = 0.5                # of that time    | F | +0.28, -0.02 | +0.06, +0.15
+SLOW = 0.4                      # of that time    | F
+SLOW_ERROR = 0.5                # of that time    | F
 
 # The same for clients that also wait for copies to the GPU.
-COPYING = 0.05                  # of that time    | F |  0.00,  0.00 |  0.00,  0.00
-COPYING_ERROR = 0.3             # of that time    | F |  0.00,  0.00 |  0.00,  0.00
+COPYING = 0.05                  # of that time    | F
+COPYING_ERROR = 0.3             # of that time    | F
 
 # Largest quotient of SM time and `area`, if `bound` is unknown: kernels of different widths differ in duration.
-AREA_ERROR = 1.5                # quotient        | F | +0.01,  0.00 | -0.07, +0.02
+AREA_ERROR = 1.5                # quotient        | F
+
+# Standard error of the use of work in flight from before the window: of kernels of one width, and of other work.
+HELD_ERROR = 0.03               # of the area     | F
+GRAPH_ERROR = 0.5               # of the area     | F
+COPIES_ERROR = 0.5              # of all SMs      | F
+
+# Least standard error of what a client's own bursts show: they have the same errors each time.
+LEAST_KNOWN_ERROR = 0.03        # of the time     | F
 
 # A kernel has finished if it has run so much longer than its estimate.
-FINISHED_ERRORS = 2.0           # standard errors | F |  0.00,  0.00 |  0.00,  0.00
+FINISHED_ERRORS = 2.0           # standard errors | F
 
-# An estimate is impossible if it is so many times the longest possible kernel time. A first estimate by another window
-# is better if its standard error is less than this fraction: in its first window, a client may work for a moment only.
-IMPOSSIBLE = 1.5                # quotient        | F |  0.00,  0.00 | -0.02,  0.00
-BETTER = 0.5                    # quotient        | F | +0.02, +0.16 |  0.00, +0.11
+# An estimate by another window is better if its standard error is less than this fraction: in its first window, a
+# client may work for a moment only.
+BETTER = 0.5                    # quotient        | F
 
 # An observation that differs by so much shows that a client changed, or had hardly begun before.
-CONTRADICTION_ERRORS = 3.0      # standard errors | F | -0.01,  0.00 | -0.02,  0.00
+CONTRADICTION_ERRORS = 3.0      # standard errors | F
 
 # Standard error of the measured SM time; both are added.
-DEVICE_ERROR = 0.02             # of the SM time  | F |  0.00, +0.03 |  0.00,  0.00
-LEAST_DEVICE_ERROR = 0.001      # of all SMs      | F |  0.00,  0.00 |  0.00,  0.00
+DEVICE_ERROR = 0.0015           # of the SM time  | F
+LEAST_DEVICE_ERROR = 0.0001     # of all SMs      | F
+FIRST_ERRORS = 5.0              # quotient        | F
 
 # If the other clients had work in flight on more SMs, an observed kernel time is only an upper bound.
-ALONE_FRACTION = 0.6            # of all SMs      | F |  0.00,  0.00 |  0.00,  0.00
+ALONE_FRACTION = 0.6            # of all SMs      | F
 
-# First estimate of the slowdown, by how much longer kernels take on a contended GPU. A kernel that filled an H200 took
-# 4 % longer. Standard error. If the estimate exceeds LARGEST_SLOWDOWN, a client has changed.
-FIRST_SLOWDOWN = 0.03           # of the time     | F | -0.02,  0.00 |  0.00,  0.00
-SLOWDOWN_ERROR = 0.03           # of the time     | F |  0.00, -0.02 |  0.00,  0.00
-LARGEST_SLOWDOWN = 0.25         # of the time     | F |  0.00,  0.00 |  0.00,  0.00
+# On a contended GPU, kernels take longer by this. A kernel that filled an H200 took 4 % longer.
+SLOWDOWN = 0.03                 # of the time     | F
 
 # NVML counts this time for each kernel in addition to its SM time. Standard error.
-KERNEL_ACTIVE_NS = 6_500        # ns              | F |  0.00,  0.00 | +0.03, +0.05
-KERNEL_ACTIVE_ERROR_NS = 2_000  # ns              | F |  0.00,  0.00 | +0.01,  0.00
+KERNEL_ACTIVE_NS = 6_500        # ns              | F
+KERNEL_ACTIVE_ERROR_NS = 2_000  # ns              | F
 
 # Standard error of the mean number of running kernels: with probes, and without.
-ACTIVE_ERROR = 0.2              # of the number   | F |  0.00,  0.00 | +0.05, +0.04
-UNWATCHED_ERROR = 0.5           # of the number   | F |  0.00,  0.00 |  0.00, +0.03
+ACTIVE_ERROR = 0.2              # of the number   | F
+UNWATCHED_ERROR = 0.5           # of the number   | F
 
 # Standard error of the time with any kernel running. If that time is larger than LARGEST_ACTIVE (which must be below
 # 1), all SMs may be busy.
-LEAST_ACTIVE_ERROR = 0.02       # of the window   | F |  0.00,  0.00 |  0.00,  0.00
-LARGEST_ACTIVE = 0.95           # of the window   | F |  0.00,     - | +0.21,     -
+LEAST_ACTIVE_ERROR = 0.02       # of the window   | F
+LARGEST_ACTIVE = 0.95           # of the window   | F
 
 # SM time of a GPU on which all SMs may be busy. Standard error.
-FULL_BUSY = 0.95                # of all SMs      | F |  0.00,  0.00 | +0.07, +0.07
-FULL_BUSY_ERROR = 0.15          # of all SMs      | F |  0.00,  0.00 |  0.00,  0.00
+FULL_BUSY = 0.95                # of all SMs      | F
+FULL_BUSY_ERROR = 0.15          # of all SMs      | F
 # fmt: on
 
 Deltas = Mapping[int, WorkDelta]  # What each client did in a window, by PID.
 
 
-class _Time(NamedTuple):
-    """Mean time of a client's kernels in nanoseconds, and its standard error."""
-
-    mean: float
-    error: float
-
-
-class _TimeInFlight(NamedTuple):
-    """Mean time in flight of a client's kernels in nanoseconds, and its standard error.
-
-    The error is None if the bursts do not show when the kernels ended: then the time is only an upper bound.
-    """
-
-    mean: float
-    error: float | None
-
-
-def updated(estimates: KernelTimeEstimates, deltas: Deltas, gpu: GpuBusy, *, complete: bool) -> KernelTimeEstimates:
+def updated(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy, *, complete: bool) -> ClientEstimates:
     """Update the estimates after a window. What `gpu` reports counts only if `deltas` has all clients (`complete`)."""
     launched = {pid: delta for pid, delta in deltas.items() if delta.widths}
-    continuing = sum(delta.area for pid, delta in deltas.items() if _continues(estimates, pid, delta))
-    area = continuing + sum(delta.area for delta in launched.values())
-    contention = _contention(area, gpu.busy, gpu.capacity)
-    if not contention or (estimates.mean(SLOWDOWN) or 0.0) > LARGEST_SLOWDOWN:
-        estimates = estimates.without((SLOWDOWN,))
+    held = _held(estimates, deltas, gpu.capacity)
+    area = sum(time.mean + 2 * time.error for time in held.values()) + sum(delta.area for delta in launched.values())
     in_flight = {pid: _time_in_flight(delta, gpu.capacity) for pid, delta in launched.items()}
-    observed = _observed(estimates, launched, in_flight, gpu, area)
+    contention = _contention(area, gpu.busy, gpu.capacity)
+    observed = _observed(in_flight, contention)
+    known = estimates.pids
     estimates = _with_first_estimates(estimates, launched, observed, gpu.capacity)
     shared = {pid for pid, delta in launched.items() if area - delta.area > ALONE_FRACTION * gpu.capacity}
     estimates = _with_observations(estimates, observed, {pid: in_flight[pid].mean for pid in shared})
-    expected = sum(_expected(estimates, pid, delta, gpu.capacity) for pid, delta in launched.items())
-    if not complete or (continuing and expected < gpu.busy):
-        return estimates
-    if gpu.measured:
-        return _with_sm_time(estimates, launched, gpu, continuing, contention)
-    return _with_active_time(estimates, launched, gpu)
+    if complete and gpu.measured:
+        estimates = _with_sm_time(estimates, launched, gpu, held, contention, certain=launched.keys() <= known)
+    elif complete:
+        estimates = _with_active_time(replace(estimates, scaled=False), launched, gpu)
+    return estimates.solved({pid: _longest(delta, gpu.capacity) for pid, delta in launched.items()})
 
 
-def used_sm_time(estimates: KernelTimeEstimates, deltas: Deltas, gpu: GpuBusy) -> dict[int, float]:
+def used_sm_time(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy) -> dict[int, float]:
     """Return the expected SM time of each client, in nanoseconds of one SM; at most what was in flight.
 
-    A client that launched nothing may have work in flight from before. Such clients share what the others leave of
-    the busy time.
+    A client that launched nothing may have work in flight from before. What the others leave of the busy time, or
+    exceed it by, corrects such clients, the most uncertain ones most.
     """
+    held = _held(estimates, deltas, gpu.capacity)
     used = {pid: _expected(estimates, pid, delta, gpu.capacity) for pid, delta in deltas.items()}
-    continuing = {pid: float(delta.area) for pid, delta in deltas.items() if _continues(estimates, pid, delta)}
-    if continuing:
-        fraction = min(1.0, max(0.0, gpu.busy - sum(used.values())) / sum(continuing.values()))
-        used.update({pid: fraction * area for pid, area in continuing.items()})
+    used |= {pid: time.mean for pid, time in held.items()}
+    variance = sum(time.error**2 for time in held.values())
+    if variance and gpu.measured:
+        rest = gpu.busy - sum(used.values())
+        for pid, (mean, error) in held.items():
+            used[pid] = min(float(deltas[pid].bound or gpu.capacity), max(0.0, mean + rest * error**2 / variance))
     return used
 
 
 def relative_errors(
-    estimates: KernelTimeEstimates, deltas: Deltas, used: Mapping[int, float], *, complete: bool
+    estimates: ClientEstimates, deltas: Deltas, used: Mapping[int, float], gpu: GpuBusy, *, complete: bool
 ) -> dict[int, float]:
     """Return the standard error of each client's `used` time, as a fraction of the sum.
 
     If `deltas` is not `complete`, the GPU's measurement does not constrain the sum: each client has its own error.
     """
     total = sum(used.values())
-    weights = {pid: float(delta.widths) for pid, delta in deltas.items() if estimates.mean(pid) is not None}
-    covariances = estimates.covariance_with_sum(weights)
-    with_sum = {pid: weight * covariances[pid] for pid, weight in weights.items()}
-    variance_of_sum = sum(with_sum.values())
-    errors = {}
-    for pid, sm_time in used.items():
-        part = sm_time / total
-        own = (weights[pid] * estimates.standard_deviation(pid)) ** 2 if pid in weights else (sm_time / 2) ** 2
-        variance = own - 2 * part * with_sum.get(pid, 0.0) + part**2 * variance_of_sum if complete else own
-        errors[pid] = math.sqrt(max(0.0, variance)) / total
-    return errors
+    held = _held(estimates, deltas, gpu.capacity)
+    weights = {pid: float(delta.widths) for pid, delta in deltas.items() if pid in estimates.pids}
+    if complete and not held:
+        errors = estimates.errors_of_known_sum(weights)
+    else:
+        errors = {pid: weight * estimates.standard_deviation(pid) for pid, weight in weights.items()}
+        errors |= {pid: time.error for pid, time in held.items()}
+        variance = sum(error**2 for error in errors.values())
+        if complete and variance:
+            errors = {pid: error * math.sqrt(1 - error**2 / variance) for pid, error in errors.items()}
+    return {pid: errors.get(pid, 0.0) / total for pid in used}
+
+
+def _held(estimates: ClientEstimates, deltas: Deltas, capacity: float) -> dict[int, Estimate]:
+    """Return the SM time of clients whose work from before the window still runs, and its standard error.
+
+    If all kernels in flight are equally wide, they use exactly that width. Of a graph, it is unknown which run.
+    A client that waits without a launch copies. Copies within the GPU use SMs, as many as there are.
+    """
+    held = {}
+    for pid, delta in deltas.items():
+        if _continues(estimates, pid, delta):
+            held[pid] = Estimate(
+                float(delta.area),
+                (HELD_ERROR if delta.area == delta.bound and not delta.unsure else GRAPH_ERROR) * delta.area,
+            )
+        elif not delta.widths and delta.syncs + delta.uploads:
+            held[pid] = Estimate(0.0, COPIES_ERROR * capacity)
+    return held
 
 
 def _contention(area: float, busy: float, capacity: float) -> float:
@@ -202,15 +211,16 @@ def _contention(area: float, busy: float, capacity: float) -> float:
     return min(1.0, busy / capacity) * min(1.0, max(0.0, area / capacity - 1))
 
 
-def _continues(estimates: KernelTimeEstimates, pid: int, delta: WorkDelta) -> bool:
+def _continues(estimates: ClientEstimates, pid: int, delta: WorkDelta) -> bool:
     """Return whether work that was launched before the window may still run, unless its end was never awaited."""
     if delta.widths or not delta.area:
         return False
     mean = estimates.mean(pid)
-    return mean is None or delta.idle_ns <= mean + FINISHED_ERRORS * estimates.standard_deviation(pid)
+    longest = 0.0 if mean is None else mean + FINISHED_ERRORS * estimates.standard_deviation(pid)
+    return mean is None or delta.awaited or delta.idle_ns <= longest
 
 
-def _expected(estimates: KernelTimeEstimates, pid: int, delta: WorkDelta, capacity: float) -> float:
+def _expected(estimates: ClientEstimates, pid: int, delta: WorkDelta, capacity: float) -> float:
     """Return the SM time of the launched kernels, at most what was in flight."""
     if not delta.widths:
         return 0.0
@@ -236,37 +246,40 @@ def _is_mixed(delta: WorkDelta) -> bool:
 # -- Stage 1: observe the kernel times of the clients that waited for the GPU -----------------------------------------
 
 
-def _time_in_flight(delta: WorkDelta, capacity: float) -> _TimeInFlight:
-    """Return the time in flight of a client's kernels, less the time that bursts take in addition to them."""
+def _time_in_flight(delta: WorkDelta, capacity: float) -> Estimate:
+    """Return the mean time in flight of a client's kernels, less the time that bursts take in addition to them.
+
+    The error is infinite if the bursts do not show when the kernels ended: then the time is only an upper bound.
+    """
     streams = max(1.0, delta.area / capacity)
-    if delta.sure_widths < OBSERVED_FRACTION * delta.widths or _is_mixed(delta):
-        return _TimeInFlight(delta.area / delta.widths / streams, None)
+    least = ASKED_FRACTION if delta.asks else OBSERVED_FRACTION
+    if delta.sure_widths < least * delta.widths or _is_mixed(delta):
+        return Estimate(delta.area / delta.widths / streams, math.inf)
     syncs, events = delta.sure_heights / delta.sure_widths, delta.sure_event_heights / delta.sure_widths
     gaps = GAP_NS * delta.sure_gaps / delta.sure_widths
     gross = delta.sure_area / delta.sure_widths
     mean = max(gross - SYNC_NS * syncs - EVENT_NS * events - gaps, gross / 10)
     mean = min(mean, delta.area / delta.widths) if delta.area else mean
-    error = math.hypot(SYNC_ERROR_NS * syncs, EVENT_ERROR_NS * events, KERNEL_ERROR_NS, RELATIVE_ERROR * mean)
-    return _TimeInFlight(mean / streams, error)
+    error = math.hypot(
+        SYNC_ERROR_NS * syncs,
+        EVENT_ERROR_NS * events,
+        KERNEL_ERROR_NS,
+        RELATIVE_ERROR * mean,
+        UNSURE_ERROR * (1 - delta.sure_widths / delta.widths) * mean,
+    )
+    return Estimate(mean / streams, error)
 
 
-def _observed(
-    estimates: KernelTimeEstimates, launched: Deltas, in_flight: Mapping[int, _TimeInFlight], gpu: GpuBusy, area: float
-) -> Mapping[int, _Time]:
+def _observed(in_flight: Mapping[int, Estimate], contention: float) -> Mapping[int, Estimate]:
     """Return the kernel times that the bursts show. On a contended GPU, a kernel waits about as long as all others."""
-    contention = _contention(area, gpu.busy, gpu.capacity)
-    # A client that began within the window has contended only since then.
-    active = max((delta.flight_ns for delta in launched.values()), default=0) / (gpu.seconds * 1e9)
-    contention_at_first = _contention(area, gpu.busy, gpu.capacity * min(1.0, active or 1.0))
     shortest = min((latency.mean for latency in in_flight.values()), default=0.0)
     observed = {}
     for pid, (latency, error) in in_flight.items():
-        if error is not None:
-            of_client = contention_at_first if estimates.mean(pid) is None else contention
-            waited = of_client * WAIT * shortest
+        if error < math.inf:
+            waited = contention * WAIT * shortest
             mean = latency - waited
-            error = math.hypot(error, of_client * SHARED_ERROR * mean, WAIT_ERROR * waited)
-            observed[pid] = _Time(mean, error)
+            error = math.hypot(error, contention * SHARED_ERROR * mean, WAIT_ERROR * waited)
+            observed[pid] = Estimate(mean, error)
     return observed
 
 
@@ -274,53 +287,55 @@ def _observed(
 
 
 def _with_first_estimates(
-    estimates: KernelTimeEstimates, launched: Deltas, observed: Mapping[int, _Time], capacity: float
-) -> KernelTimeEstimates:
+    estimates: ClientEstimates, launched: Deltas, observed: Mapping[int, Estimate], capacity: float
+) -> ClientEstimates:
     for pid, delta in launched.items():
         longest = _longest(delta, capacity)
-        known = estimates.mean(pid)
+        known = estimates.observed.get(pid)
         mean, error = observed.get(pid) or _typical(delta, longest)
-        if known is None or known > IMPOSSIBLE * longest or error < BETTER * estimates.standard_deviation(pid):
-            estimates = estimates.without((pid,)).with_client(pid, mean, error)
+        if known is None or error < BETTER * known.error:
+            estimates = estimates.with_observed(pid, mean, error)
     return estimates
 
 
-def _typical(delta: WorkDelta, longest: float) -> _Time:
+def _typical(delta: WorkDelta, longest: float) -> Estimate:
     """Return the kernel time to expect if none was observed."""
-    few = 0 < delta.kernels + delta.graphs <= FEW_LAUNCHES * delta.spans
     if _is_copying(delta):
         fraction, error = COPYING, COPYING_ERROR
-    elif few and not _is_mixed(delta):
+    elif 0 < delta.kernels + delta.graphs <= FEW_LAUNCHES * delta.spans and not _is_mixed(delta):
         fraction, error = WAITING, WAITING_ERROR
     else:
         fraction, error = SLOW, SLOW_ERROR
     waited = max(0.0, longest - LAUNCH_NS)
     # Of a short time in flight, at most half is expected to be the kernel's.
     mean = min(TYPICAL_NS + fraction * waited, max(0.5, fraction) * longest)
-    return _Time(mean, max(min(TYPICAL_ERROR_NS, longest / 2), error * waited))
+    return Estimate(mean, max(min(TYPICAL_ERROR_NS, longest / 2), error * waited))
 
 
 # -- Stage 3: correct each estimate by what was observed ---------------------------------------------------------------
 
 
 def _with_observations(
-    estimates: KernelTimeEstimates, observed: Mapping[int, _Time], shared: Mapping[int, float]
-) -> KernelTimeEstimates:
-    """Update the estimates by each observed kernel time. A contradicting one first raises the estimate's variance.
+    estimates: ClientEstimates, observed: Mapping[int, Estimate], shared: Mapping[int, float]
+) -> ClientEstimates:
+    """Update what is known of each client by its observed kernel time. A contradicting one first raises its error.
 
     `shared` has the times in flight of the kernels of clients that share the GPU. A kernel may wait for most of that
     time, so an estimate of at most as much is no contradiction.
     """
     for pid, (mean, error) in observed.items():
-        known = estimates.mean(pid) or 0.0
+        known, deviation = estimates.observed[pid]
         if mean > known and pid in shared:
             continue
         innovation = abs(mean - known)
-        contradicts = innovation > CONTRADICTION_ERRORS * math.hypot(error, estimates.standard_deviation(pid))
+        contradicts = innovation > CONTRADICTION_ERRORS * math.hypot(error, deviation)
         if contradicts and known > shared.get(pid, 0.0):
-            estimates = estimates.with_least_deviation(pid, innovation)
-        if error < estimates.standard_deviation(pid):
-            estimates = estimates.updated({pid: 1.0}, mean, error)
+            deviation = max(deviation, innovation)
+        if error < deviation:
+            part = deviation**2 / (deviation**2 + error**2)
+            updated = known + part * (mean - known)
+            deviation = max(deviation * math.sqrt(1 - part), LEAST_KNOWN_ERROR * updated)
+            estimates = estimates.with_observed(pid, updated, deviation)
     return estimates
 
 
@@ -328,27 +343,33 @@ def _with_observations(
 
 
 def _with_sm_time(
-    estimates: KernelTimeEstimates, launched: Deltas, gpu: GpuBusy, continuing: float, contention: float
-) -> KernelTimeEstimates:
-    """Correct the estimates by GPM's SM time. Work that is `continuing` may have used a part of it."""
+    estimates: ClientEstimates,
+    launched: Deltas,
+    gpu: GpuBusy,
+    held: Mapping[int, Estimate],
+    contention: float,
+    *,
+    certain: bool,
+) -> ClientEstimates:
+    """Add GPM's SM time, of which work from before the window has `held` a part.
+
+    The first window of a client is not `certain`: it loads its kernels, and may work for a moment only.
+    """
     weights = {pid: float(delta.widths) for pid, delta in launched.items()}
-    if contention:
-        if estimates.mean(SLOWDOWN) is None:
-            estimates = estimates.with_client(SLOWDOWN, FIRST_SLOWDOWN, SLOWDOWN_ERROR)
-        weights[SLOWDOWN] = contention * sum(weights[pid] * (estimates.mean(pid) or 0.0) for pid in launched)
     error = DEVICE_ERROR * gpu.busy + LEAST_DEVICE_ERROR * gpu.capacity
-    error = math.hypot(error, min(gpu.busy, float(continuing)) / 2)
-    return estimates.inflated(weights, gpu.busy, error).updated(weights, gpu.busy, error)
+    error = math.hypot(error * (1.0 if certain else FIRST_ERRORS), *(time.error for time in held.values()))
+    busy = max(0.0, gpu.busy - sum(time.mean for time in held.values())) / (1 + SLOWDOWN * contention)
+    return estimates.measured(weights, busy, error, gpu.seconds)
 
 
-def _with_active_time(estimates: KernelTimeEstimates, launched: Deltas, gpu: GpuBusy) -> KernelTimeEstimates:
+def _with_active_time(estimates: ClientEstimates, launched: Deltas, gpu: GpuBusy) -> ClientEstimates:
     """Correct the estimates by the time with any kernel running, as if the clients' kernels overlapped by chance."""
     fraction = gpu.busy / gpu.capacity
     if fraction > LARGEST_ACTIVE:
         if sum(_longest(delta, gpu.capacity) * delta.widths for delta in launched.values()) < gpu.capacity:
             return estimates
         weights = {pid: float(delta.widths) for pid, delta in launched.items()}
-        return estimates.updated(weights, FULL_BUSY * gpu.capacity, FULL_BUSY_ERROR * gpu.capacity)
+        return estimates.measured(weights, FULL_BUSY * gpu.capacity, FULL_BUSY_ERROR * gpu.capacity, gpu.seconds)
     sms = gpu.capacity / gpu.seconds / 1e9
     # Recordings of earlier versions do not have the kernels of graphs.
     kernels = {
@@ -358,4 +379,4 @@ def _with_active_time(estimates: KernelTimeEstimates, launched: Deltas, gpu: Gpu
     least = LEAST_ACTIVE_ERROR / (1 - fraction) * gpu.seconds * 1e9
     error = math.hypot(ACTIVE_ERROR * active, least, KERNEL_ACTIVE_ERROR_NS * count)
     error = math.hypot(error, UNWATCHED_ERROR * (1 - gpu.watched) * active)
-    return estimates.updated(kernels, max(0.0, active - KERNEL_ACTIVE_NS * count), error)
+    return estimates.measured(kernels, max(0.0, active - KERNEL_ACTIVE_NS * count), error, gpu.seconds)

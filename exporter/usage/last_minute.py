@@ -1,41 +1,50 @@
 """The last minute: readings of the libcuda probes, and the windows of a GPU, added up, with the errors."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import hypot, inf
+from typing import NamedTuple
 
+from exporter.model.estimates import ClientEstimates
 from exporter.model.launches import LaunchCounts, LaunchHistory, ProcessLaunches, ProcessWork, WorkReading, began_ns
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
-from exporter.model.usage import Method, Share, Split
+from exporter.model.usage import GpuAttribution, Method, Share, Split
 from exporter.model.values import replace
 
 MINUTE_SECONDS = 60.0
 MAX_WINDOWS = 120
 """The age and number of windows that are remembered."""
 
-MAX_UNKNOWN = 0.5  # A client has no share of the minute if its use is unknown for more than this fraction of it.
+NEARLY_ALL, LEAST_BUSY = 0.9, 0.25
+"""With GPM, a client has no share if by two standard errors it may have used nearly nothing, and also nearly all that
+the GPU used, or this part of all SMs if that is more."""
 
-MAX_ERROR, MAX_RELATIVE_ERROR = 0.3, 0.5
-"""A client has no share either if its standard error exceeds both these fractions, of all SMs and of the share."""
+MAX_SCALE = 1.25  # Estimates are scaled to the measured SM time by at most this factor; the rest is unattributed.
+MODEL_ERROR = 0.05  # Standard error of the model of kernel times with GPM, as a fraction of a client's share.
+
+
+NEVER: Mapping[int, float] = {}
 
 
 class Splits(Mapping[GpuUuid, Split]):
     """How each GPU's SM time was divided in the last minute; computed on first access, as windows come more often."""
 
-    def __init__(self, windows: Mapping[GpuUuid, tuple[Split, ...]]) -> None:
-        self._windows = windows
+    def __init__(self, states: Mapping[GpuUuid, GpuAttribution]) -> None:
+        self._states = states
         self._combined: dict[GpuUuid, Split] = {}
 
     def __getitem__(self, gpu: GpuUuid) -> Split:
         if gpu not in self._combined:
-            self._combined[gpu] = combined(self._windows[gpu])
+            state = self._states[gpu]
+            self._combined[gpu] = combined(state.windows, state.began, state.estimates)
         return self._combined[gpu]
 
     def __iter__(self) -> Iterator[GpuUuid]:
-        return iter(self._windows)
+        return iter(self._states)
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return len(self._states)
 
 
 def fresh_splits(node: Node) -> Mapping[GpuUuid, Split]:
@@ -49,21 +58,32 @@ def with_window(windows: tuple[Split, ...], window: Split) -> tuple[Split, ...]:
     return (*recent, window)[-MAX_WINDOWS:]
 
 
-def combined(windows: tuple[Split, ...]) -> Split:
+def combined(
+    windows: tuple[Split, ...], began: Mapping[int, float] = NEVER, estimates: ClientEstimates | None = None
+) -> Split:
     """Add up the windows, the oldest first; a client's error covers the time in which its use is unknown.
 
     A client without a share in a window used nothing in it, unless it is `unknown` there. Then it used between nothing
-    and all of what is unattributed. A share with too large an error is omitted.
+    and all of what is unattributed, or nothing before its first use, which `began` has. The windows are divided again
+    by the present `estimates`, where these are better than those of that time. A share with too large an error is
+    omitted.
     """
-    seconds = sum(window.seconds for window in windows)
+    at, seconds = windows[-1].at, sum(window.seconds for window in windows)
+    windows = tuple(
+        replace(each, unknown=frozenset(pid for pid in each.unknown if began.get(pid, -inf) < each.at))
+        if each.unknown
+        else each
+        for each in windows
+    )
     measured = all(window.measured for window in windows)
     dram = [(window.dram, window.seconds) for window in windows if window.dram is not None]
     dram_seconds = sum(lasted for _, lasted in dram)
-    shares = _shares(windows[::-1], seconds)
+    parts = _Parts.of(windows, estimates or ClientEstimates())
+    shares = _shares(windows[::-1], seconds, parts)
     total = sum(share.sm for share in shares.values())
     sm = sum(window.sm * window.seconds for window in windows) / seconds if measured else total
     return Split(
-        at=windows[-1].at,
+        at=at,
         seconds=seconds,
         sm=sm,
         shares=shares,
@@ -71,7 +91,56 @@ def combined(windows: tuple[Split, ...]) -> Split:
         dram=sum(used * lasted for used, lasted in dram) / dram_seconds if dram_seconds else None,
         unknown=windows[-1].unknown,
         measured=measured,
+        lasted={pid: at - since for pid, since in began.items() if 0 < at - since < seconds},
     )
+
+
+class _Part(NamedTuple):
+    """What a client used in a window, and its standard error."""
+
+    pid: int
+    method: Method
+    sm: float
+    error: float
+
+
+class _Parts(NamedTuple):
+    """The present kernel times by PID, and the errors by which a sum is divided by them."""
+
+    means: Mapping[int, float]
+    errors: Mapping[int, float]
+
+    @classmethod
+    def of(cls, windows: Iterable[Split], estimates: ClientEstimates) -> "_Parts":
+        """Return those for windows of which all clients have an estimate."""
+        means, sums = dict(zip(estimates.pids, estimates.means, strict=True)), dict[int, float]()
+        for window in windows:
+            if window.widths.keys() <= means.keys():
+                for pid, width in window.widths.items():
+                    sums[pid] = sums.get(pid, 0.0) + width
+        errors = estimates.errors_of_known_sum(sums)
+        return cls(means, {pid: error / sums[pid] for pid, error in errors.items() if sums[pid]})
+
+    def in_window(self, window: Split) -> list[_Part]:
+        """Return the parts of a window. The present estimates do not explain one from before a client changed."""
+        known = (*window.shares.items(), *window.withheld.items())
+        before = [_Part(pid, share.method, share.sm, share.error) for pid, share in known]
+        if not window.widths or not window.widths.keys() <= self.errors.keys():
+            return before
+        others = [part for part in before if part.pid not in window.widths]
+        used = {pid: width * self.means[pid] for pid, width in window.widths.items()}
+        rest, total = window.sm - sum(part.sm for part in others), sum(used.values())
+        if not total / MAX_SCALE < rest < total * MAX_SCALE:
+            return before
+        scale = rest / total
+        again = [
+            _Part(
+                pid, Method.FLIGHT, scale * sm, scale * hypot(window.widths[pid] * self.errors[pid], MODEL_ERROR * sm)
+            )
+            for pid, sm in used.items()
+        ]
+        worse = sum(part.error for part in again) >= sum(part.error for part in before if part.pid in used)
+        return before if worse else [*others, *again]
 
 
 @dataclass(slots=True)
@@ -84,20 +153,22 @@ class _Sum:
     unknown: float = 0.0
 
 
-def _shares(windows: Sequence[Split], seconds: float) -> Mapping[int, Share]:
+def _shares(windows: Sequence[Split], seconds: float, parts: _Parts) -> Mapping[int, Share]:
     """Return the shares over all windows, the latest of which is the first."""
     sums: dict[int, _Sum] = {}
     for window in windows:
-        for pid, share in (*window.shares.items(), *window.withheld.items()):
-            client = sums.setdefault(pid, _Sum(share.method))
-            if share.method is not client.method:
+        for pid, method, sm, error in parts.in_window(window):
+            client = sums.setdefault(pid, _Sum(method))
+            if method is not client.method:
                 # A sum of measured and estimated shares is an estimate.
                 client.method = Method.FLIGHT
-            client.used += window.seconds * share.sm
-            client.error += window.seconds * share.error
+            client.used += window.seconds * sm
+            client.error += window.seconds * error
     for window in windows:
         for pid in window.unknown & sums.keys():
             sums[pid].unknown += window.seconds
+    measured = all(window.measured for window in windows)
+    busy = sum(window.seconds * window.sm for window in windows)
     means = {pid: client.used / (seconds - client.unknown) for pid, client in sums.items() if client.unknown < seconds}
     for window in windows:
         if window.unknown:
@@ -105,8 +176,9 @@ def _shares(windows: Sequence[Split], seconds: float) -> Mapping[int, Share]:
     return {
         pid: Share(method=client.method, sm=client.used / seconds, error=client.error / seconds)
         for pid, client in sums.items()
-        if client.unknown <= MAX_UNKNOWN * seconds
-        and client.error <= max(MAX_ERROR * seconds, MAX_RELATIVE_ERROR * client.used)
+        if not measured
+        or 2 * client.error < NEARLY_ALL * client.used
+        or client.used + 2 * client.error < NEARLY_ALL * max(busy, LEAST_BUSY * seconds)
     }
 
 

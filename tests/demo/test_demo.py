@@ -205,7 +205,7 @@ def test_attributes_nearly_all_usage() -> None:
 def test_has_an_idle_client_and_a_noisy_neighbour() -> None:
     """Both methods of attribution are used."""
     found = [each for minute in hour() for each in gpu_sharing(minute.node).values()]
-    assert any(each.idle for each in found)
+    assert any(gpu.sharing.idle for minute in hour() for gpu in document_of(minute.node).gpus if gpu.sharing)
     assert any(each.bandwidth_is_full for each in found)
     assert {method for each in found for method in each.methods} == {Method.MEASURED, Method.FLIGHT}
 

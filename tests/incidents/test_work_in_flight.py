@@ -1,6 +1,7 @@
 """Work in flight at the time of a fault, by client, and the cases in which it is unknown."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from exporter.incidents import root_cause
 from exporter.model.incident import Incident, InFlightWork
@@ -149,6 +150,11 @@ class TestIdle:
         late = work(A, launched=AT + 2, initialized_ns=0)
         assert in_flight_work(fault(late, after=(late,))) == {B: False}
 
+    def test_client_whose_work_ended_by_a_query_is_unknown(self) -> None:
+        """The answer may have been the fault's error, after which it went on."""
+        asked = work(A, launched=AT + 2, answered_ns=boot_ns(AT + 3))
+        assert in_flight_work(fault(asked, after=(asked,))) == {B: False}
+
     def test_synchronisation_of_one_of_several_contexts_is_no_proof(self) -> None:
         """The log reports two contexts of the client, or the node has two GPUs."""
         late = work(A, launched=AT + 2, initialized_ns=0, synced_ns=boot_ns(AT + 3))
@@ -245,6 +251,11 @@ class TestUnknown:
         assert in_flight_work(only(reduced(*WATCHED, before, *block(A, B, at=LOGGED_AT), after, LATER, start=UP))) == {
             B: False
         }
+
+    def test_unknown_if_the_work_may_have_ended_while_the_probes_were_detached(self) -> None:
+        late = work(A, launched=AT - 9, since=AT - 9, initialized_ns=0, open_unsure_ns=1)
+        assert in_flight_work(fault(late, after=(late,))) == {B: False}
+        assert in_flight_work(fault(late, after=(replace(late, open_unsure_ns=0),)))[A] is True
 
     def test_work_of_a_process_that_reuses_the_pid_is_ignored(self) -> None:
         busy, reused = (

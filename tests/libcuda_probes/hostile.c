@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -35,6 +36,35 @@ void by_absurd_grids(void)
         checked(launch(NULL, sizes[each][0], sizes[each][1], sizes[each][2], 1u, 1u, 1u, 0u, NULL, NULL, NULL));
         checked(synchronise());
     }
+}
+
+static int cleaned_up, is_inside;
+
+static void clean_up(int *unused)
+{
+    (void)unused;
+    cleaned_up = 1;
+}
+
+static void *calling(void *name)
+{
+    __attribute__((cleanup(clean_up))) int frame = 0; /* as a destructor in C++ */
+    __atomic_store_n(&is_inside, 1, __ATOMIC_RELEASE);
+    find(name)(NULL);
+    return NULL;
+}
+
+/* Cancel a thread in a function of the library that blocks. Return whether the stack was unwound through it. */
+int cancelled(const char *name)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, calling, (void *)name) != 0)
+        exit(4);
+    while (!__atomic_load_n(&is_inside, __ATOMIC_ACQUIRE))
+        ;
+    pthread_cancel(thread);
+    pthread_join(thread, NULL);
+    return cleaned_up;
 }
 
 /* From now on, seccomp refuses the kernel's own system calls for probes, or kills the process. */

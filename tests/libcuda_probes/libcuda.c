@@ -194,6 +194,23 @@ static CUresult wait_for_all(void)
     return synchronised();
 }
 
+/* ---- queries: a successful one ends what a synchronisation would ---- */
+
+static CUresult asked(struct stream *stream, uint64_t ends, uint64_t launches)
+{
+    int done = now() >= ends;
+    if (getenv("STANDIN_CUDA_BLOCKS"))
+        pause();
+    pthread_mutex_lock(&mutex);
+    truth.queries++;
+    if (done && stream && stream->launches == launches)
+        closed(stream);
+    pthread_mutex_unlock(&mutex);
+    return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult asked_for(struct stream *stream) { return asked(stream, stream->ends, stream->launches); }
+
 /* ---- functions with probes; in the variants, stream 0 is the thread's own ---- */
 
 #define TWINS(name, suffix, parameters, done)                                      \
@@ -278,6 +295,9 @@ CUresult cuEventSynchronize(CUevent event)
     pthread_mutex_unlock(&mutex);
     return synchronised();
 }
+
+CUresult cuEventQuery(CUevent event) { return asked(event->stream, event->ends, event->launches); }
+TWINS(cuStreamQuery, _ptsz, (CUstream s), asked_for(on(s)))
 
 CUresult cuCtxSynchronize(void) { return wait_for_all(); }
 CUresult cuCtxSynchronize_v2(UNUSED void *context) { return wait_for_all(); }

@@ -17,6 +17,7 @@ typedef struct {
 
 #define CUDA_SUCCESS 0
 #define CUDA_ERROR_INVALID_VALUE 1
+#define CUDA_ERROR_NOT_READY 600
 #define CUDA_ERROR_ILLEGAL_ADDRESS 700
 #define CU_STREAM_LEGACY ((CUstream)1)
 #define CU_STREAM_PER_THREAD ((CUstream)2)
@@ -25,5 +26,5 @@ typedef struct {
  * after which the stream is idle. Measured from outside, each span is a little longer. `busy_ns` is the run time of the
  * kernels. */
 struct truth {
-    uint64_t kernels, graphs, captured, spans, flight_ns, busy_ns;
+    uint64_t kernels, graphs, captured, spans, flight_ns, busy_ns, queries;
 };

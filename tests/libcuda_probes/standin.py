@@ -27,6 +27,7 @@ class Truth:
     spans: int
     flight_ns: int
     busy_ns: int
+    queries: int
     outer_ns: int
     around_ns: int
     result: int
@@ -91,7 +92,7 @@ class StandInCuda:
         if built:
             return
         _compile("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "libcuda.c", into=self.library)
-        _compile("-std=gnu11", "targets.c", "hostile.c", "-ldl", into=self.program)
+        _compile("-std=gnu11", "-fexceptions", "targets.c", "hostile.c", "-ldl", into=self.program)
 
     def offsets(self) -> dict[str, int]:
         """Return the offset of each function in the library's file, from binutils."""

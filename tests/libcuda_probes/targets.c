@@ -3,7 +3,8 @@
  *
  * At a gate the program prints the name of the gate and waits for a line. At its end it prints its counts as JSON. It
  * exits with TARGET_STATUS, or with 70 if CUDA returned an error. `outer_ns` is the time from before each first launch
- * until after the synchronisation. `around_ns` is the time of the synchronisations alone.
+ * until after the synchronisation. `around_ns` is the time of the synchronisations alone. Between two questions it sleeps
+ * for TARGET_PAUSE microseconds.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -66,9 +67,9 @@ static void print_truth(void)
     find("standin_truth")(&truth);
     dprintf(STDOUT_FILENO,
             "{\"pid\": %d, \"kernels\": %lu, \"graphs\": %lu, \"captured\": %lu, \"spans\": %lu, \"flight_ns\": %lu, "
-            "\"busy_ns\": %lu, \"outer_ns\": %lu, \"around_ns\": %lu, \"result\": %d}\n",
+            "\"busy_ns\": %lu, \"queries\": %lu, \"outer_ns\": %lu, \"around_ns\": %lu, \"result\": %d}\n",
             getpid(), truth.kernels, truth.graphs, truth.captured, truth.spans, truth.flight_ns, truth.busy_ns,
-            outer_ns, around_ns, result);
+            truth.queries, outer_ns, around_ns, result);
 }
 
 void checked(CUresult returned)
@@ -109,6 +110,14 @@ static CUresult launched(cuda_function *launch, CUstream stream, CUgraph graph)
 static CUresult waited(cuda_function *synchronise, CUstream stream, CUevent event)
 {
     char bytes[8];
+    if (strstr(work.synchronise, "Query")) {
+        CUresult answer;
+        const char *pause = getenv("TARGET_PAUSE");
+        while ((answer = synchronise(begins(work.synchronise, "cuEvent") ? (void *)event : stream)) == CUDA_ERROR_NOT_READY)
+            if (pause != NULL)
+                usleep((unsigned)atoi(pause));
+        return answer;
+    }
     if (begins(work.synchronise, "cuStream"))
         return synchronise(stream);
     if (begins(work.synchronise, "cuEvent"))
@@ -294,7 +303,10 @@ static void go(const char *mode, unsigned long count)
         on_two_streams();
     else if (strcmp(mode, "bad-configurations") == 0)
         by_bad_configurations();
-    else if (strcmp(mode, "absurd-grids") == 0)
+    else if (strcmp(mode, "cancelled") == 0) {
+        gate("ready");
+        result = cancelled(work.synchronise) ? 0 : 1;
+    } else if (strcmp(mode, "absurd-grids") == 0)
         by_absurd_grids();
     else if (strcmp(mode, "turns") == 0)
         for (gate("ready"); count; count--) {

@@ -15,3 +15,4 @@ void checked(CUresult returned);
 void by_bad_configurations(void);
 void by_absurd_grids(void);
 void filtered(int deadly);
+int cancelled(const char *name);

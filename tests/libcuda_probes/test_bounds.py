@@ -78,7 +78,7 @@ def test_delays_the_retry_after_a_failed_attach(timed: TimedCollector, monkeypat
     """Each attempt stops all forks for a moment, and any user can provide such libraries."""
     tries: list[str] = []
 
-    def refused(_: LibcudaProbes, path: str, __: object) -> None:
+    def refused(_: LibcudaProbes, path: str, *__: object) -> None:
         tries.append(path)
         raise BpfError("no probe can be there")
 

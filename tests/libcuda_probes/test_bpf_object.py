@@ -9,7 +9,16 @@ import pytest
 
 from exporter.libcuda_probes import probes
 from exporter.libcuda_probes.loader import MACHINES, BpfError, BpfObject, Kernel, Program, object_path, parse_object
-from exporter.libcuda_probes.probes import ALL_SMS, FIELDS, LOST, MAX_PROCESSES, PROGRAMS, STREAM_FIELDS, WATCHED_SINCE
+from exporter.libcuda_probes.probes import (
+    ALL_SMS,
+    FIELDS,
+    LOST,
+    MAX_PROCESSES,
+    PROGRAMS,
+    SEVERAL_GPUS,
+    Group,
+    Stream,
+)
 from tests.tools import needed, not_here
 
 FOLDER = object_path("x86_64").parent
@@ -62,12 +71,13 @@ def test_every_map_has_a_bound(checked_in: BpfObject) -> None:
     assert {entries.pop(name) for name in ("processes", "sm_limits")} == {MAX_PROCESSES}
     assert entries == {
         "calls": 4096,
+        "questions": 4096,
         "events": 32768,
         "contexts": 4096,
         "currents": 8192,
         "creations": 1024,
         "streams": 8192,
-        "numbers": 4,
+        "numbers": 6,
         "blank": 1,
     }
 
@@ -75,7 +85,7 @@ def test_every_map_has_a_bound(checked_in: BpfObject) -> None:
 def test_python_uses_the_layout_of_the_programs(checked_in: BpfObject, machine: str) -> None:
     """The compiler compares: each field where it is read, and each register where the kernel stores it."""
     head = {name: 8 * place for place, name in enumerate(FIELDS)} | {"streams": 8 * len(FIELDS)}
-    stream = {name: 8 * place for place, name in enumerate(STREAM_FIELDS)}
+    stream = {name: 8 * place for place, name in enumerate(Stream._fields)}
     checks = [
         *_offsets("process", head),
         *_offsets("stream", stream),
@@ -83,10 +93,11 @@ def test_python_uses_the_layout_of_the_programs(checked_in: BpfObject, machine: 
         f"STREAMS == {probes.STREAMS}",
         f"FRACTION_BITS == {probes.FRACTION_BITS}",
         f"DONE_NS == {probes.DONE_NS}",
-        f"LONGEST_WAIT_NS == {probes.LONGEST_WAIT_NS}",
-        f"WATCHED_SINCE == {WATCHED_SINCE} && LOST == {LOST} && ALL_SMS == {ALL_SMS}",
+        f"CONTEXT == {probes.CONTEXT} && KINDS == {probes.KINDS}",
+        f"LOST == {LOST} && ALL_SMS == {ALL_SMS} && SEVERAL_GPUS == {SEVERAL_GPUS}",
+        f"WATCHED_SINCE == {Group.FREQUENT} && RARE_SINCE == {Group.RARE} && QUERIES_SINCE == {Group.QUERIES}",
         f"sizeof(struct process) == {checked_in.maps['processes'].value_bytes}",
-        f"sizeof(struct process) == {8 * (len(FIELDS) + probes.STREAMS * len(STREAM_FIELDS))}",
+        f"sizeof(struct process) == {8 * (len(FIELDS) + probes.STREAMS * len(Stream._fields))}",
     ]
     code = "".join([f'#include "{SOURCE}"\n', *(f'_Static_assert({check}, "");\n' for check in checks)])
     multiarch = f"/usr/include/{os.uname().machine}-linux-gnu"

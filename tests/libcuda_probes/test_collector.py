@@ -2,8 +2,9 @@
 
 import itertools
 import platform
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ from exporter.collectors.proc import Proc
 from exporter.libcuda_probes.collector import (
     CLEANUP_SECONDS,
     MAX_HITS_PER_SECOND,
+    MAX_QUERIES_PER_SECOND,
     SETTLED_HITS_PER_SECOND,
     LibcudaCollector,
     sms_of,
 )
-from exporter.libcuda_probes.libraries import Libraries
+from exporter.libcuda_probes.libraries import Found, Libraries
 from exporter.libcuda_probes.loader import Kernel
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns
 from exporter.model.reason import Reason, ReasonCode
@@ -25,16 +27,17 @@ from exporter.parse.elf import Machine
 from tests.clocks import HandClock
 
 from .process_work import SMS, boot_ns
-from .standin import LAUNCH, Program, StandInCuda, Work, code_at
+from .standin import LAUNCH, SYNCHRONISE, Program, StandInCuda, Work, code_at
 
 Uses = Callable[[], tuple[GpuUse, ...]]
 
 MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
 USE = GpuUse(at=1.0, gpu="GPU-1", seconds=1.0, sm_utilization=0.5)
+QUERY = "cuStreamQuery"
 MUCH = Work(mode="turns", count=2, launches=200_000, each=200_000, nanoseconds=0)
 GROW = (
     *("kernels", "graphs", "syncs", "spans", "flight_ns", "area", "widths"),
-    *("sure_area", "sure_widths", "sure_gaps", "sure_heights", "sure_event_heights"),
+    *("sure_area", "sure_widths", "sure_gaps", "sure_heights", "sure_event_heights", "queries"),
 )
 
 
@@ -62,14 +65,22 @@ def start_collector(kernel: Kernel, cuda: StandInCuda) -> Iterator[Callable[...,
     made: list[LibcudaCollector] = []
 
     def start(
-        nodes_own: tuple[Path, ...] = (cuda.library,), uses: Callable[[], tuple[GpuUse, ...]] = lambda: (USE,)
+        nodes_own: tuple[Path, ...] = (cuda.library,),
+        uses: Callable[[], tuple[GpuUse, ...]] = lambda: (USE,),
+        wait: Callable[[float], None] = time.sleep,
     ) -> TimedCollector:
         clock = HandClock()
         proc = Proc(Path("/proc"), clock)
         libraries = Libraries(proc, clock, MACHINES[platform.machine()], nodes_own)
         made.append(
             LibcudaCollector(
-                uses=uses, sms=lambda: (SMS, 1), libraries=libraries, proc=proc, clock=clock, boot_ns=boot_ns
+                uses=uses,
+                sms=lambda: (SMS, 1),
+                libraries=libraries,
+                proc=proc,
+                clock=clock,
+                boot_ns=boot_ns,
+                wait=wait,
             )
         )
         return TimedCollector(made[-1], clock)
@@ -84,8 +95,8 @@ def of(reading: WorkReading, pid: int) -> ProcessWork:
     return next((work for work in reading.processes if work.pid == pid), ProcessWork(pid=pid, first_ns=0))
 
 
-def probed(target: Program, cuda: StandInCuda) -> bool:
-    offset = cuda.offsets()[LAUNCH]
+def probed(target: Program, cuda: StandInCuda, function: str = LAUNCH) -> bool:
+    offset = cuda.offsets()[function]
     return code_at(target.pid, cuda.library, offset) != cuda.library.read_bytes()[offset : offset + 1]
 
 
@@ -137,7 +148,7 @@ def test_pauses_at_a_high_launch_rate(start_collector: Callable[..., TimedCollec
         target.go()
         target.reach("turn")
         last = timed.after(1)
-        assert not probed(target, cuda)
+        assert [probed(target, cuda, each) for each in (LAUNCH, QUERY, SYNCHRONISE)] == [False, False, True]
         resting = timed.after(1)
         _, (truth,) = target.end()
     later = timed.after(1)
@@ -146,6 +157,81 @@ def test_pauses_at_a_high_launch_rate(start_collector: Callable[..., TimedCollec
     assert (last.seconds, resting.seconds, later.seconds) == (1, 0, 0)
     assert last.watched == resting.watched == (truth.pid,)
     assert of(last, truth.pid).kernels == of(later, truth.pid).kernels == 200_000
+
+
+def test_pauses_all_probes_if_rare_functions_are_called_often(
+    start_collector: Callable[..., TimedCollector], cuda: StandInCuda
+) -> None:
+    timed = start_collector()
+    with cuda.started(replace(MUCH, launches=60_000, each=1)) as target:
+        timed.after(0)
+        target.go()
+        target.reach("turn")
+        timed.after(1)
+        assert [probed(target, cuda, each) for each in (LAUNCH, QUERY, SYNCHRONISE)] == [False, False, False]
+        assert of(timed.after(1), target.pid).context_syncs == 60_000
+
+
+def asking(queries: float) -> Work:
+    """Return turns with so many launches, and as many queries."""
+    return replace(MUCH, launches=int(queries), each=1, synchronise=QUERY)
+
+
+def test_pauses_only_the_queries_if_they_are_many(
+    start_collector: Callable[..., TimedCollector], cuda: StandInCuda
+) -> None:
+    timed = start_collector()
+    with cuda.started(asking(3 * MAX_QUERIES_PER_SECOND)) as target:
+        timed.after(0)
+        target.go()
+        target.reach("turn")
+        seconds, asked = [], []
+        for _ in range(4):
+            seconds.append(timed.after(0.9).seconds)
+            asked.append((probed(target, cuda), probed(target, cuda, QUERY)))
+        target.end()
+    assert seconds == pytest.approx([0.9] * 4)
+    assert asked == [(True, False), (True, False), (True, False), (True, True)]
+
+
+@pytest.mark.parametrize(
+    ("queries", "stays"), [(0.2 * MAX_QUERIES_PER_SECOND, True), (2.5 * MAX_QUERIES_PER_SECOND, False)]
+)
+def test_probes_queries_for_a_moment_to_see_whether_they_are_many(
+    queries: float, stays: bool, start_collector: Callable[..., TimedCollector], cuda: StandInCuda
+) -> None:
+    """While GPM's reading is awaited."""
+
+    def wait(_: float) -> None:
+        asked.append(probed(target, cuda, QUERY))
+        target.go()
+        target.reach("turn")
+
+    asked: list[bool] = []
+    timed = start_collector(wait=wait)
+    with cuda.started(asking(queries)) as target:
+        timed.after(0)
+        assert asked == [True]
+        assert [probed(target, cuda), probed(target, cuda, QUERY)] == [True, stays]
+        target.end()
+
+
+def test_a_client_that_only_asks_pauses_no_launch_probes(
+    start_collector: Callable[..., TimedCollector], cuda: StandInCuda
+) -> None:
+    """Although it asks more often in a moment than a settled client may hit probes in a second."""
+
+    def wait(_: float) -> None:
+        target.go()
+        target.reach("turn")
+
+    timed = start_collector(wait=wait)
+    with cuda.started(replace(asking(1), count=3, nanoseconds=300_000_000)) as target:
+        timed.collector.watch({target.pid: 100.0}, (), settled=True)
+        timed.after(0)
+        assert [probed(target, cuda), probed(target, cuda, QUERY)] == [True, False]
+        assert timed.after(1).seconds == 1
+        target.end()
 
 
 def test_the_first_cuda_call_is_known_only_of_processes_that_began_after_the_probes(
@@ -242,24 +328,44 @@ def test_counts_never_decrease(start_collector: Callable[..., TimedCollector], c
     assert readings[-1].flight_ns < boot_ns() - readings[0].first_ns
 
 
-def test_ends_work_in_flight_at_the_start_of_a_pause(
+def test_work_in_flight_stays_in_flight_in_a_pause(
     start_collector: Callable[..., TimedCollector], cuda: StandInCuda
 ) -> None:
+    """A wait for the context shows its end even then."""
     timed = start_collector()
     timed.after(0)
     with cuda.started(Work(mode="flight", launches=200_000, nanoseconds=0)) as target:
         target.go()
         target.reach("in flight")
-        in_flight_at = boot_ns()
         last, resting = (of(timed.after(1), target.pid) for _ in range(2))
         target.end()
     after = of(timed.after(1), target.pid)
 
-    assert last.open_ns > 0
-    assert (resting.spans, resting.open_ns) == (0, 0)
-    assert resting.flight_ns >= in_flight_at - resting.first_ns
-    assert resting.area == 7 * resting.flight_ns
-    assert (after.flight_ns, after.open_ns) == (resting.flight_ns, 0)
+    assert 0 < last.open_ns < resting.open_ns
+    assert (last.open_unsure_ns, resting.open_unsure_ns) == (0, resting.open_ns)
+    assert (resting.spans, resting.open_since_ns) == (0, last.open_since_ns)
+    assert resting.open_area == 7 * resting.open_ns
+    assert (after.spans, after.open_ns, after.sure_area) == (1, 0, 0)
+    assert after.flight_ns > resting.open_ns
+
+
+def test_counts_a_client_anew_after_its_library_was_not_probed(
+    start_collector: Callable[..., TimedCollector], cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its work may have ended at any time. What was counted before is still read."""
+    timed = start_collector()
+    with cuda.started(Work(mode="flight")) as target:
+        timed.collector.watch({target.pid: 100.0}, ())
+        timed.after(0)
+        target.go()
+        target.reach("in flight")
+        with monkeypatch.context() as patch:
+            patch.setattr(Libraries, "find", lambda *_: Found(()))
+            assert of(timed.after(1), target.pid).open_ns > 0
+        again = timed.after(1)
+        assert again.watched == (target.pid,)
+        assert target.pid not in {work.pid for work in again.processes}
+        target.end()
 
 
 def test_deletes_ended_processes_after_they_were_reported(

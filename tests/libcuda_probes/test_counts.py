@@ -67,6 +67,14 @@ def test_counts_the_kernels_of_graphs(probes: LibcudaProbes, cuda: StandInCuda) 
     assert work_of(probes, truth.pid).graph_kernels == truth.graphs * truth.captured > 0
 
 
+@pytest.mark.parametrize(("function", "gap"), [("cuLaunchKernel", 2), ("cuGraphLaunch", 1)])
+def test_the_gap_before_a_kernel_is_shorter_in_a_graph(
+    function: str, gap: int, probes: LibcudaProbes, cuda: StandInCuda
+) -> None:
+    work = work_of(probes, run(cuda, Work(launch=function, nanoseconds=10_000_000)).pid)
+    assert work.sure_gaps == gap * work.sure_widths > 0
+
+
 @pytest.mark.parametrize("function", ["cuLaunchKernel", "cuLaunchKernel_ptsz"])
 @pytest.mark.parametrize("mode", ["threads", "late-threads"])
 def test_counts_threads_for_their_process(mode: str, function: str, probes: LibcudaProbes, cuda: StandInCuda) -> None:
@@ -127,17 +135,18 @@ def test_counts_a_hundred_thousand_launches_exactly(each: int, probes: LibcudaPr
 
 
 def test_counts_a_running_process_from_the_start_of_observation(probes: LibcudaProbes, cuda: StandInCuda) -> None:
-    """The program launched before `begin`, so the start of its span is not known."""
+    """The program launched before `begin`, so what its streams have is not known: nothing of it is sure."""
     with cuda.started(Work(mode="flight", launches=5)) as program:
         program.go()
         program.reach("in flight")
         probes.begin()
-        assert work_of(probes, program.pid).open_ns == 0
+        before = work_of(probes, program.pid)
         _, (truth,) = program.end()
 
     work = work_of(probes, truth.pid)
     assert work.kernels == truth.kernels == 5
-    assert (work.spans, work.flight_ns, work.open_ns) == (0, 0, 0)
+    assert before.open_unsure_ns == before.open_ns > 0
+    assert (work.spans, work.sure_area, work.open_ns) == (1, 0, 0)
 
 
 def test_distinguishes_concurrent_processes(probes: LibcudaProbes, cuda: StandInCuda) -> None:

@@ -78,4 +78,5 @@ def test_one_gpu_needs_no_probes_on_contexts(kernel: Kernel, cuda: StandInCuda) 
             (work,) = parts_of(probes, program).values()
     finally:
         probes.close()
-    assert (work.device, work.kernels, work.context_calls) == (-1, 14, 0)
+    assert (work.device, work.kernels) == (-1, 14)
+    assert work.context_calls == 1  # cuInit

@@ -21,6 +21,11 @@ PROGRAMS = {
     "many streams": Work(mode="streams", count=64),
     "graphs": Work(launch="cuGraphLaunch_ptsz", synchronise="cuStreamSynchronize_ptsz"),
     "events": Work(synchronise="cuEventSynchronize"),
+    "queries for events": Work(synchronise="cuEventQuery"),
+    "queries for streams": Work(mode="late-threads", count=4, synchronise="cuStreamQuery", nanoseconds=1_000_000),
+    "queries of children": Work(mode="children", count=4, synchronise="cuEventQuery"),
+    "queries before another program": Work(mode="exec", synchronise="cuStreamQuery"),
+    "queries in a container that kills for calls": Work(mode="filtered-deadly", synchronise="cuEventQuery"),
     "launch-ex": Work(launch="cuLaunchKernelEx"),
     "never": Work(synchronise=NEVER, launches=20_000, nanoseconds=0),
     "bad configurations": Work(mode="bad-configurations"),
@@ -70,6 +75,14 @@ def test_does_not_count_programs_without_probes(probes: LibcudaProbes, unprobed:
 
     assert truth.kernels == 12
     assert truth.pid not in [work.pid for work in probes.read()]
+
+
+@pytest.mark.usefixtures("probes")
+def test_a_thread_can_be_cancelled_in_a_query(cuda: StandInCuda) -> None:
+    """The stack is unwound through the probed function, as by a C++ exception: no return probe is in the way."""
+    status, _ = cuda.run(Work(mode="cancelled", synchronise="cuStreamQuery"), STANDIN_CUDA_BLOCKS="1")
+
+    assert status == 0
 
 
 @pytest.mark.usefixtures("probes")

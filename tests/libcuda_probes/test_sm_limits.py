@@ -53,7 +53,7 @@ def test_pause_depends_only_on_calls_since_the_last_collection() -> None:
     """Earlier launches of a long-running process cause no pause."""
     before = {PID: ProcessWork(pid=PID, first_ns=1, kernels=10**9)}
     now = {PID: ProcessWork(pid=PID, first_ns=1, kernels=10**9 + 100)}
-    for since, until, seconds in [(before, now, 1.0), ({}, now, 0.0), ({}, {}, 1.0)]:
+    for since, until, seconds in [(before, now, 1.0), (now, now, 0.0), ({}, {}, 1.0)]:
         pauses = Pauses()
         pauses.add(since, until, seconds)
         assert pauses.seconds == 0.0
@@ -67,6 +67,14 @@ def test_pauses_limit_the_rate_of_probe_hits(settled: bool) -> None:
     for rate in (2 * limit, 10 * limit, 1000 * limit):
         pause = pauses_after(int(rate), settled=settled).seconds
         assert pause == pytest.approx(MAX_PAUSE_SECONDS if rate > 31 * limit else rate / limit - 1)
+
+
+def test_calls_in_a_pause_make_it_longer() -> None:
+    """The probes of other groups are hit then, and the paused ones until they are removed."""
+    pauses = pauses_after(int(3 * MAX_HITS_PER_SECOND))
+    pauses.begin(100.0)
+    pauses.add({}, {PID: ProcessWork(pid=PID, first_ns=1, context_calls=int(MAX_HITS_PER_SECOND))}, 0.0)
+    assert [pauses.lasts(at) for at in (102.9, 103.1)] == [True, False]
 
 
 def test_short_pauses_add_up() -> None:

@@ -9,7 +9,7 @@ import pytest
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
-from exporter.model.usage import Method, SharedAccount, UsageTotals
+from exporter.model.usage import Method, Share, SharedAccount, UsageTotals
 from exporter.usage.accounting import post_memory, post_time
 from exporter.view import View
 from tests.builders import (
@@ -118,6 +118,20 @@ def test_a_client_has_its_share_and_the_error() -> None:
     errors = series("cuda_mps_client_sm_utilization_error_ratio", view)
     assert {labels[:3] for labels in ratios} == set(errors)
     assert series("cuda_mps_gpu_sm_unattributed_ratio", view) == {(GPU,): 0.1}
+
+
+def test_the_gauge_of_a_new_client_is_the_mean_since_it_began() -> None:
+    """An idle client has 0. The totals and the rest of the GPU do not depend on when a client began."""
+    node = accounted()
+    first, second = (client.pid for _, client, _ in View(node).clients)
+    shares = {first: Share(method=Method.FLIGHT, sm=0.1, error=0.02), second: Share(method=Method.FLIGHT, sm=0.0)}
+    split = replace(node.splits[GPU], seconds=60.0, shares=shares, lasted={first: 15.0})
+    view = View(replace(node, splits={GPU: split}))
+    ratios = series("cuda_mps_client_sm_utilization_ratio", view)
+    assert sorted(ratios.values()) == [0.0, pytest.approx(0.4)]
+    assert sorted(series("cuda_mps_client_sm_utilization_error_ratio", view).values()) == [0.0, pytest.approx(0.08)]
+    for family in ("cuda_mps_gpu_sm_unattributed_ratio", "cuda_mps_workload_sm_seconds_total"):
+        assert series(family, view) == series(family, View(node))
 
 
 def test_a_disconnected_client_and_an_old_attribution_have_no_gauges() -> None:

@@ -15,6 +15,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuReading, LogFile, Observation, ProcessExit
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
+from exporter.model.usage import Share
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
 from exporter.report.client_findings import LARGE_RATIO
 from exporter.report.daemon_findings import FULL_RATIO
@@ -48,6 +49,7 @@ from tests.builders import (
     exited,
     failure,
     faulted,
+    flight,
     full,
     gpu_lost,
     gpu_reading,
@@ -63,6 +65,7 @@ from tests.builders import (
     reduced,
     refusal,
     silence,
+    split,
     standing,
     suspended,
     three_clients,
@@ -526,7 +529,9 @@ def test_lists_alike_processes_together_but_not_those_without_a_pid() -> None:
 
 
 def test_a_full_server_has_its_idle_clients_with_commands() -> None:
-    unknown = "it is unknown whether 48 clients are idle, because their SM time is not known"
+    unknown = (
+        "it is unknown whether 48 clients are idle, because their SM time in the last minute is unknown or uncertain"
+    )
     assert found_in(full())[0].facts == (unknown,)
     (simulated,) = (each for each in scene("server-full") if each.code == "client_slots_full")
     assert all(" is idle and holds " in fact for fact in simulated.facts)
@@ -534,6 +539,39 @@ def test_a_full_server_has_its_idle_clients_with_commands() -> None:
     (step,) = simulated.steps
     assert step.commands == tuple(f"kill -TERM {pid}" for pid in pids[:4])
     assert step.ends == 4
+
+
+def idle_facts(present: Node, use: Share, *, on_other: Share | None = None) -> tuple[str, ...]:
+    """Return what is known of the idle clients of a full server. All but the first one are busy."""
+    present = split(present, {pid: flight(0.3, 0.001) for pid in range(1001, 1048)} | {1000: use})
+    if on_other is not None:
+        present = split(present, {1000: on_other}, gpu=OTHER_GPU)
+    (finding, *_) = found_in(present)
+    assert len(finding.steps[0].commands) == sum(" is idle and holds " in fact for fact in finding.facts)
+    return finding.facts
+
+
+IDLE, BUSY = flight(0.0, 0.0), flight(0.3, 0.001)
+IS_IDLE = "PID 1000 (train.py of alice) is idle and holds {} MiB"
+MAY_BE_IDLE = "it is unknown whether 1 client is idle, because their SM time in the last minute is unknown or uncertain"
+
+
+def test_no_command_ends_a_client_that_may_not_be_idle() -> None:
+    """A client that has just begun has used nothing yet, and the use of another one is uncertain."""
+    young, present = replace(full(), at=AT + 10), replace(full(), at=AT + 60)
+    assert idle_facts(present, BUSY) == ("no client is idle",)
+    assert idle_facts(present, IDLE) == (IS_IDLE.format(1540),)
+    assert idle_facts(young, IDLE) == (MAY_BE_IDLE,)
+    assert idle_facts(present, flight(0.005, 0.01)) == (MAY_BE_IDLE,)
+    assert idle_facts(present, flight(0.05, 0.04)) == (MAY_BE_IDLE,)
+
+
+def test_a_client_that_works_on_another_gpu_is_not_idle() -> None:
+    other = gpu_reading({1000: 2000}, gpu=OTHER_GPU, index=1, at=AT + 60)
+    present = reduced(other, start=replace(full(), at=AT + 60)).node
+    assert idle_facts(present, IDLE, on_other=IDLE) == (IS_IDLE.format(3540),)
+    assert idle_facts(present, IDLE, on_other=BUSY) == ("no client is idle",)
+    assert idle_facts(present, IDLE) == (MAY_BE_IDLE,)
 
 
 def scene(failure: str) -> tuple[FindingStatus, ...]:

@@ -14,7 +14,7 @@ from exporter.model.usage import Method, Share
 from exporter.report.gpu_status import MOST_NEIGHBOURS
 from exporter.report.node_status import document_of
 from exporter.report.status_text import MOST_ROWS, sharing_lines
-from exporter.report.text import Line, Style
+from exporter.report.text import Line, Style, with_error
 from exporter.terminal import wrap_line
 from exporter.usage.capacity import gpu_sharing
 from tests.builders import (
@@ -42,6 +42,11 @@ TRAIN, VLLM, EVAL, GONE, STRANGER = 600, 601, 602, 700, 801
 BUSY = {TRAIN: flight(0.48, 0.012), VLLM: flight(0.004, 0.002)}
 
 
+def a_minute_later(present: Node) -> Node:
+    """Return the node when its clients have been connected for a minute."""
+    return replace(present, at=AT + 60)
+
+
 def lines_of(present: Node, width: int | None = None) -> list[Line]:
     return list(sharing_lines(document_of(present), width))
 
@@ -67,8 +72,8 @@ time in flight; another 2 % is unattributed)
   idle: 1 client holds 2564 MiB, and used under 1 % of its SMs in the last 60 s
   memory bandwidth: 91 % is used, so clients may slow each other down; it is unknown which client uses most of it
 PID  USER   COMMAND   MAY USE          USED    MEMORY  SINCE
-600  alice  train.py   ≤ 50 %  48.0 ± 1.2 %  1540 MiB  2.0 s
-601  bob    vllm       ≤ 50 %   0.4 ± 0.2 %  2564 MiB  2.0 s
+600  alice  train.py   ≤ 50 %  48.0 ± 1.2 %  1540 MiB  1 min
+601  bob    vllm       ≤ 50 %     under 1 %  2564 MiB  1 min
 sharing of GPU 1: 2 clients hold 4 % of its memory; its SM time is unknown
   room for 29 more clients like these, the smallest of: 29 by memory, 45 by client slots, unknown by SM time
   limits: its clients together may use at most 100 % of its threads and at most 3 % of its memory
@@ -77,7 +82,8 @@ sharing of GPU 1: 2 clients hold 4 % of its memory; its SM time is unknown
 
 
 def test_renders_a_gpu_with_attributed_sm_time() -> None:
-    assert "".join(f"{text}\n" for text in texts(split(limited(), BUSY, unattributed=0.02, dram=0.91))) == WHOLE
+    present = split(a_minute_later(limited()), BUSY, unattributed=0.02, dram=0.91)
+    assert "".join(f"{text}\n" for text in texts(present)) == WHOLE
 
 
 def test_names_the_option_if_sm_time_is_not_attributed() -> None:
@@ -182,6 +188,22 @@ def test_names_slowed_clients_the_resource_and_its_largest_user() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("traffic", "named"),
+    [
+        (Bandwidth(0.6, 0.1), ", of which PID 601 (vllm) uses 60 %"),
+        (Bandwidth(0.6, 0.2), ", of which PID 601 (vllm) uses 20 to 100 %"),
+        (Bandwidth(0.6, 0.4), ""),
+    ],
+)
+def test_names_no_neighbour_that_may_have_used_nothing(traffic: Bandwidth, named: str) -> None:
+    present = contended(three_clients(), TRAIN, VLLM)
+    state = present.contention[GPU]
+    windows = tuple(replace(each, traffic={TRAIN: Bandwidth(0.01, 0.001), VLLM: traffic}) for each in state.windows)
+    (line,) = slowdown_lines(replace(present, contention={GPU: replace(state, windows=windows)}))
+    assert line == f"{FACTOR}; it waits for memory bandwidth{named}"
+
+
 def test_the_resource_is_unknown_without_gpm() -> None:
     """With it, neither resource is used up here. The split says that half of the SMs are used."""
     while_used = ", while PID 601 (vllm) uses 50 % of the SMs"
@@ -229,6 +251,90 @@ def test_lists_the_largest_users_and_sums_the_others() -> None:
     rows = shown[start + 1 :]
     assert [row.split()[0] for row in rows[:-1]] == [str(pid) for pid in range(1047, 1047 - MOST_ROWS, -1)]
     assert rows[-1] == "and 40 more, which together hold 61600 MiB and used 56 %"
+    unknown = texts(split(full(), {pid: share for pid, share in shares.items() if pid > 1000}))
+    assert unknown[-1] == "and 40 more, which together hold 61600 MiB and used an unknown part of the SMs"
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "shown"),
+    [
+        (0.08, 0.02, "8.0 ± 2.0 %"),
+        (0.08, 0.0201, "3 to 13 %"),
+        (0.08, 0.03, "2 to 14 %"),
+        (0.012, 0.009, "under 3 %"),
+        (0.0, 0.04, "under 8 %"),
+        (0.7, 0.3, "10 to 100 %"),
+        (0.5, 0.4, "0 to 100 %"),
+        (1.0, 0.3, "40 to 100 %"),
+        (0.087, 0.0055, "8.7 ± 0.6 %"),
+        (0.0, 0.0, "0.0 %"),
+    ],
+)
+def test_shows_a_range_if_the_error_is_large(part: float, error: float, shown: str) -> None:
+    assert with_error(part, error) == shown
+
+
+def test_shows_ranges_in_the_sentences_and_the_table() -> None:
+    shares = {TRAIN: flight(0.1, 0.04), VLLM: flight(0.01, 0.01), GONE: flight(0.2, 0.1)}
+    whole, *others = texts(split(three_clients(), shares, unattributed=0.3))
+    assert "used 2 to 20 % of its SMs in the last 60 s" in whole
+    assert "  exited processes used another under 40 % of its SMs in the last 60 s" in others
+    (train, vllm) = [line for line in others if line.startswith("60")]
+    assert ("  2 to 18 %  " in train, "  under 3 %  " in vllm) == (True, True)
+
+
+def test_the_sum_is_as_sure_as_what_gpm_measured() -> None:
+    """Which of two clients used the SMs is uncertain, but not how much both used."""
+    shares = {TRAIN: flight(0.2, 0.2), VLLM: flight(0.2, 0.2)}
+    found = sharing_of(split(three_clients(), shares))
+    assert (found["clients_sm_ratio"], found["clients_sm_error_ratio"]) == (pytest.approx(0.4), 0)
+    estimated = {pid: replace(share, method=Method.LAUNCHES) for pid, share in shares.items()}
+    assert sharing_of(split(three_clients(), estimated))["clients_sm_error_ratio"] == pytest.approx(0.2 * 2**0.5)
+
+
+def test_the_clients_together_used_what_the_minute_shows() -> None:
+    """A client that began lately has its own use since then. For the sum over the minute, that would count too much."""
+    present = split(three_clients(), {TRAIN: flight(0.1, 0.001), VLLM: flight(0.6, 0.001)})
+    found = replace(present.splits[GPU], lasted={TRAIN: 10.0})
+    present = replace(present, splits={GPU: found})
+    assert "used 70 % of its SMs" in texts(present)[0]
+    used = {each["pid"]: each["sm_ratio"] for each in clients_of(present)}
+    assert used[TRAIN] == pytest.approx(0.6)
+    assert used[VLLM] == pytest.approx(0.6)
+
+
+def test_a_client_is_idle_only_if_that_is_known_for_a_minute() -> None:
+    """Commands to end clients follow from it."""
+    young = split(three_clients(), BUSY)
+    later = a_minute_later(three_clients())
+    uncertain = split(later, {**BUSY, VLLM: flight(0.004, 0.02)})
+    recent = replace(split(later, BUSY).splits[GPU], seconds=5.0)
+    for present in (young, uncertain, replace(later, splits={GPU: recent})):
+        assert sharing_of(present)["idle"] == []
+        assert not any("idle: " in text for text in texts(present))
+    assert sharing_of(split(later, BUSY))["idle"] == [VLLM]
+
+
+def test_a_client_that_had_to_wait_is_not_idle() -> None:
+    """It used as little because of the other one."""
+    present, used = a_minute_later(three_clients()), {TRAIN: flight(0.004, 0.001), VLLM: flight(0.9)}
+    assert sharing_of(split(present, used))["idle"] == [TRAIN]
+    assert sharing_of(split(contended(present, TRAIN, VLLM), used))["idle"] == []
+
+
+def test_says_why_no_share_is_known() -> None:
+    """Two clients work, and the launches of neither can be counted."""
+    present = replace(split(three_clients(), {}, unattributed=0.6), work=WorkReading(at=1.0, boot_ns=1, seconds=1.0))
+    assert texts(present)[-1] == "SM time by client is not known: each client may have used nothing, or all of it"
+
+
+def test_names_no_user_of_the_bandwidth_that_may_have_used_none() -> None:
+    present = contended(three_clients(), TRAIN, VLLM)
+    state = present.contention[GPU]
+    last = replace(state.windows[-1], traffic={TRAIN: Bandwidth(0.5, 0.4), VLLM: Bandwidth(0.2, 0.01)})
+    state = replace(state, windows=(last,))
+    (hint,) = [text for text in texts(replace(present, contention={GPU: state})) if "memory bandwidth: " in text]
+    assert hint.endswith("; PID 601 (vllm) uses 20.0 ± 1.0 %")
 
 
 def test_shows_a_column_for_several_methods() -> None:
@@ -253,7 +359,7 @@ def test_fits_a_narrow_terminal(width: int) -> None:
 
 
 def test_object_with_all_keys() -> None:
-    present = split(limited(), BUSY, unattributed=0.02, dram=0.91)
+    present = split(a_minute_later(limited()), BUSY, unattributed=0.02, dram=0.91)
     found = sharing_of(present)
     assert found == {
         "seconds": 60.0,

@@ -102,6 +102,17 @@ class Mix:
         return Truth(sms=document["sms"], began=document["from"], ended=document["to"], samples=samples)
 
     @cached_property
+    def kinds(self) -> Mapping[int, str]:
+        """The kind of each client."""
+        document = json.loads((self.directory / f"{self.name}.truth.json").read_text())
+        return {int(pid): kind for pid, kind in document["kinds"].items()}
+
+    def minute_at(self, at: float) -> Split:
+        """Return the attribution of the last minute at this time."""
+        seen = tuple(each for each in self._observations if each.at <= at)
+        return [split for _, split in self._minutes_of_windows(seen)][-1]
+
+    @cached_property
     def windows(self) -> tuple[Split, ...]:
         """The exporter's attribution of each window."""
         return tuple(last[-1] for last, _ in self._minutes_of_windows(self._observations))

@@ -61,6 +61,12 @@ class Worker:
         around = 0 if self.never else (EVENT_NS if self.event else SYNC_NS)
         return self.width * busy / (busy + around + self.pause)
 
+    def uses(self, second: float, slowness: float) -> float:
+        """Return how many SMs it uses on average if its kernels take `slowness` times as long as alone."""
+        busy = self.kernel(second) * self.batch
+        around = 0 if self.never else (EVENT_NS if self.event else SYNC_NS)
+        return self.width * busy / (busy * slowness + around + self.pause)
+
     def work_for(self, second: float, slowness: float, jitter: float) -> None:
         """Simulate one slice in which its kernels take `slowness` times as long as alone."""
         lasting = self.kernel(second) * slowness
@@ -164,9 +170,12 @@ class SimulatedNode:
         wanted = sum(worker.wants(second) for worker in self.workers)
         slowness = max(1.0, wanted / SMS)
         before = sum(worker.used for worker in self.workers)
+        jitters = {worker.pid: self.rng.uniform(0.8, 1.2) for worker in self.workers if worker.works(second)}
+        using = sum(jitters[each.pid] * each.uses(second, slowness) for each in self.workers if each.pid in jitters)
         for worker in self.workers:
-            if worker.works(second):
-                worker.work_for(second, slowness, self.rng.uniform(0.8, 1.2))
+            if worker.pid in jitters:
+                # Together they use no more than all SMs.
+                worker.work_for(second, slowness, jitters[worker.pid] * min(1.0, SMS / max(using, 1.0)))
         self.busy += sum(worker.used for worker in self.workers) - before
 
 

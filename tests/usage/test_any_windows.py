@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from exporter.model.estimates import ClientEstimates
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
@@ -19,7 +20,6 @@ from exporter.model.observation import Observation
 from exporter.model.usage import (
     MAX_DELTA,
     Account,
-    KernelTimeEstimates,
     Method,
     SharedAccount,
     UsageKey,
@@ -103,7 +103,7 @@ def assert_split(present: Node) -> None:
         assert math.isclose(math.fsum((*shares, split.unattributed)), split.sm, rel_tol=1e-9, abs_tol=1e-9)
 
 
-def assert_valid_estimates(estimates: KernelTimeEstimates) -> None:
+def assert_valid_estimates(estimates: ClientEstimates) -> None:
     """Lengths are not negative. The covariance matrix is symmetric, and no variance is negative."""
     assert all(0 <= length < math.inf for length in estimates.means)
     for one, row in enumerate(estimates.covariances):
@@ -146,13 +146,13 @@ measurements = st.lists(
 def test_estimates_stay_valid_for_any_measurements(
     first: list[tuple[float, float]], measured: list[tuple[dict[int, float], float, float]]
 ) -> None:
-    estimates = KernelTimeEstimates()
+    estimates = ClientEstimates()
     for pid, (length, deviation) in enumerate(first, start=1):
-        estimates = estimates.with_client(pid, length, deviation)
+        estimates = estimates.with_observed(pid, length, deviation)
     for weights, value, deviation in measured:
-        estimates = estimates.predicted(1.0).inflated(weights, value, deviation).updated(weights, value, deviation)
+        estimates = estimates.measured(weights, value, deviation, 1.0).solved({1: 1e9})
         assert_valid_estimates(estimates)
-    assert_valid_estimates(estimates.with_least_deviation(1, 1e9).without({2}))
+    assert_valid_estimates(estimates.with_observed(1, 0.0, 1e9).without({2}).solved({}))
 
 
 @given(st.lists(works, min_size=2, max_size=6))
@@ -160,7 +160,8 @@ def test_a_work_delta_is_never_negative_and_is_bounded(seen: list[ProcessWork]) 
     for before, now in itertools.pairwise(seen):
         done = work_delta(before, now, now.launched_ns)
         assert all(0 <= getattr(done, name) <= MAX_DELTA for name in WorkDelta.__slots__)
-        assert work_delta(now, now, now.launched_ns) == WorkDelta()
+        same = work_delta(now, now, now.launched_ns)
+        assert same == WorkDelta(late=same.late)
 
 
 # For any sequence of events: the accounts of each GPU add up to what the GPU has used.
