@@ -42,8 +42,8 @@ SETTLED_HITS_PER_SECOND = 6_000.0
 probes count one."""
 
 MAX_QUERIES_PER_SECOND = 4_000.0
-"""The same for queries, which can be 400,000 a second: 0.3 % of the time of a process. Above it they are probed for as
-long as the reading of GPM takes, and then paused."""
+"""The same for queries, which can be 400,000 a second: 0.3 % of the time of a process. Above it they are probed for a
+part of the time: if there are many, only while GPM is read."""
 
 MIN_PAUSE_SECONDS = 1.0  # shorter pauses add up to one of this length, because each detachment has its own cost
 MAX_PAUSE_SECONDS = 30.0
@@ -200,7 +200,7 @@ class LibcudaCollector:
         return probes
 
     def _attach_all(self, probes: LibcudaProbes) -> Sequence[str]:
-        """Attach to the libraries that processes use now, except during a pause. Return why others are not watched."""
+        """Attach the groups that are not paused to the libraries in use. Return why others are not watched."""
         found = self.libraries.find(self._pids, self._percentages)
         now = self.clock.monotonic()
         libraries = {library.path_to_open: library for library in found.libraries}

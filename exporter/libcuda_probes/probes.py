@@ -125,7 +125,7 @@ FIELDS = {
 
 STREAMS = 16
 DONE_NS = 1_000_000_000
-"""So long after the last launch, what nobody waits for counts as done."""
+"""So long after the last launch, work that no thread waits for counts as done."""
 
 CONTEXT, KINDS = 1, 8  # a kind of waits, and their number
 FRACTION_BITS = 4  # mean widths are kept in 16ths of an SM

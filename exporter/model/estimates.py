@@ -11,18 +11,18 @@ from exporter.model.values import replace
 HALF_LIFE_SECONDS = 60.0  # An older measurement counts half as much.
 
 CHANGED_ERRORS = 4.0
-"""A measurement that is further from the expectation, in standard errors, shows that a client does something else now.
-Then the earlier measurements count so little that it is not."""
+"""A measurement that is further from the expectation, in standard errors, contradicts the earlier ones and is not used.
+If the next one contradicts them too, a client does something else now, and the earlier ones are dropped."""
 
 ERROR_FACTOR, FACTOR_WEIGHT = 3.0, 3.0
-"""Standard errors are those of the measurements, multiplied by a factor that their residuals show. Before there are
-any, it is assumed to be so large, as if so many measurements had shown it. It is at least 1."""
+"""The standard errors of measurements are multiplied by a factor that their residuals show, at least 1. It starts at
+ERROR_FACTOR, which counts as much as FACTOR_WEIGHT measurements."""
 
 LARGEST_QUOTIENT = 1e5
 """Largest quotient of the standard error by what a client did itself and that by the measurements. With a larger one,
 rounding errors would exceed the smaller one."""
 
-SOLVED_CLIENTS = 12  # With up to so many clients, each measurement is used at once; with more, several together.
+SOLVED_CLIENTS = 12  # With n times as many clients, n measurements are used together.
 
 
 class Estimate(NamedTuple):
@@ -130,7 +130,7 @@ class ClientEstimates:
         return replace(found, squares=found.squares - found.residual, count=0.0)
 
     def measured(self, weights: Mapping[int, float], value: float, error: float, seconds: float) -> "ClientEstimates":
-        """Add a measurement: after these seconds, the weighted sum of all had this value, with this standard error."""
+        """Add a measurement of the weighted sum and its standard error, these seconds after the last one."""
         vector = self._vector(weights)
         if not any(vector):
             return self

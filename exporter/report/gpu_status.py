@@ -241,7 +241,8 @@ def _allocations(shares: Mapping[str, AllocatedShares]) -> Iterable[str]:
 def is_idle(found: GpuSharing, client: ClientUsage, at: float) -> bool | None:
     """Return whether a client used next to nothing of the SMs for a whole minute; None: unknown.
 
-    A client that had to wait is not idle. Commands to end clients follow from this, so a guess is unknown.
+    A client that had to wait is not idle. Commands to end clients follow from this: if it is not
+    certain, the answer is None.
     """
     if (share := client.share) is None:
         return None

@@ -55,6 +55,8 @@ MAX_ERROR = 0.25  # A share is withheld if its standard error exceeds this fract
 LATE_SCALE = 1.05
 """The same if there are clients whose first launches were not seen: they may have used the rest."""
 
+IDLE_SM = 0.001  # A GPU on which less of the SMs is busy is idle, and so are its clients.
+
 LARGEST_ERROR = 0.6
 """Standard error of a share of which only its limits are known, 0 and the busy SMs, as a fraction of the geometric mean
 of its distances from them."""
@@ -423,6 +425,8 @@ def _estimated(
     """
     used = kernel_times.used_sm_time(estimates, deltas, gpu)
     total, unwatched = sum(used.values()), clients.difference(deltas)
+    if total <= 0 and gpu.measured and not unwatched and gpu.busy <= IDLE_SM * gpu.capacity:
+        return {pid: Share(method=Method.FLIGHT, sm=0.0) for pid in clients}, {}, unwatched
     if total <= 0:
         return {}, {}, unwatched or clients if gpu.measured else unwatched
     complete = gpu.measured and not unwatched

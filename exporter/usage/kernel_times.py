@@ -135,7 +135,7 @@ def updated(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy, *, complet
     """Update the estimates after a window. What `gpu` reports counts only if `deltas` has all clients (`complete`)."""
     launched = {pid: delta for pid, delta in deltas.items() if delta.widths}
     held = _held(estimates, deltas, gpu.capacity)
-    area = sum(time.mean + 2 * time.error for time in held.values()) + sum(delta.area for delta in launched.values())
+    area = sum(each.mean + 2 * each.error for each in held.values()) + sum(delta.area for delta in launched.values())
     in_flight = {pid: _time_in_flight(delta, gpu.capacity) for pid, delta in launched.items()}
     contention = _contention(area, gpu.busy, gpu.capacity)
     observed = _observed(in_flight, contention)
@@ -158,8 +158,8 @@ def used_sm_time(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy) -> di
     """
     held = _held(estimates, deltas, gpu.capacity)
     used = {pid: _expected(estimates, pid, delta, gpu.capacity) for pid, delta in deltas.items()}
-    used |= {pid: time.mean for pid, time in held.items()}
-    variance = sum(time.error**2 for time in held.values())
+    used |= {pid: each.mean for pid, each in held.items()}
+    variance = sum(each.error**2 for each in held.values())
     if variance and gpu.measured:
         rest = gpu.busy - sum(used.values())
         for pid, (mean, error) in held.items():
@@ -181,7 +181,7 @@ def relative_errors(
         errors = estimates.errors_of_known_sum(weights)
     else:
         errors = {pid: weight * estimates.standard_deviation(pid) for pid, weight in weights.items()}
-        errors |= {pid: time.error for pid, time in held.items()}
+        errors |= {pid: each.error for pid, each in held.items()}
         variance = sum(error**2 for error in errors.values())
         if complete and variance:
             errors = {pid: error * math.sqrt(1 - error**2 / variance) for pid, error in errors.items()}
@@ -212,7 +212,7 @@ def _contention(area: float, busy: float, capacity: float) -> float:
 
 
 def _continues(estimates: ClientEstimates, pid: int, delta: WorkDelta) -> bool:
-    """Return whether work that was launched before the window may still run, unless its end was never awaited."""
+    """Return whether earlier work may still run: a thread waits for it, or its kernel time is not over, or unknown."""
     if delta.widths or not delta.area:
         return False
     mean = estimates.mean(pid)
@@ -357,8 +357,8 @@ def _with_sm_time(
     """
     weights = {pid: float(delta.widths) for pid, delta in launched.items()}
     error = DEVICE_ERROR * gpu.busy + LEAST_DEVICE_ERROR * gpu.capacity
-    error = math.hypot(error * (1.0 if certain else FIRST_ERRORS), *(time.error for time in held.values()))
-    busy = max(0.0, gpu.busy - sum(time.mean for time in held.values())) / (1 + SLOWDOWN * contention)
+    error = math.hypot(error * (1.0 if certain else FIRST_ERRORS), *(each.error for each in held.values()))
+    busy = max(0.0, gpu.busy - sum(each.mean for each in held.values())) / (1 + SLOWDOWN * contention)
     return estimates.measured(weights, busy, error, gpu.seconds)
 
 

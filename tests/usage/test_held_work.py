@@ -84,3 +84,11 @@ def test_the_rest_is_of_the_client_whose_first_launches_were_missed(rest: float)
 def test_a_client_that_has_launched_nothing_since_its_start_uses_nothing() -> None:
     idle = [ProcessWork(pid=CLIENT, first_ns=FIRST_NS, initialized_ns=FIRST_NS)] * 20
     assert shares(used(*idle, sm=0.05))[CLIENT] == (0, 0)
+
+
+def test_clients_of_an_idle_gpu_used_nothing() -> None:
+    idle = [ProcessWork(pid=pid, first_ns=FIRST_NS, initialized_ns=FIRST_NS) for pid in (CLIENT, NEXT)]
+    node = present(CLIENT, NEXT)
+    for number in range(1, 10):
+        node = after(node, *second(AT + number, *idle, sm=0.0))
+    assert shares(node) == {CLIENT: (0, 0), NEXT: (0, 0)}
