@@ -156,7 +156,6 @@ class ClientEstimates:
             sums=tuple(part * old + weight * value * own for old, own in zip(self.sums, vector, strict=True)),
             squares=part * self.squares + weight * value**2,
             count=part * self.count + 1,
-            pending=self.pending + 1,
             contradicted=False,
         )
 
@@ -166,8 +165,8 @@ class ClientEstimates:
         With many clients, measurements wait for the next one.
         """
         count = len(self.observed)
-        if self.pending and self.pending < count // SOLVED_CLIENTS:
-            return self
+        if self.pending + 1 < count // SOLVED_CLIENTS:
+            return replace(self, pending=self.pending + 1)
         factor = self._factor
         known = [estimate.mean for estimate in self.observed.values()]
         # In units of the errors by which the clients are known, the matrix is well conditioned.

@@ -249,6 +249,7 @@ def is_idle(found: GpuSharing, client: ClientUsage, at: float) -> bool | None:
     if client.is_slowed or share.sm - 2 * share.error >= IDLE_BELOW:
         return False
     whole = min(found.recent.seconds or 0.0, at - client.client.connected_at) >= WHOLE_MINUTE
+    whole = whole and share == found.recent.shares.get(client.client.pid)
     return True if whole and share.sm + 2 * share.error < IDLE_BELOW else None
 
 

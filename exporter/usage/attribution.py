@@ -222,7 +222,10 @@ def _with_window(
     used_now = {pid for pid, share in split.estimates.items() if share.sm or share.error}
     state = replace(
         state,
-        began={pid: state.began.get(pid, at - seconds) for pid in clients & (state.began.keys() | used_now)},
+        began={
+            pid: min(at - seconds, state.began.get(pid, at))
+            for pid in clients & ((state.began.keys() - outdated) | used_now)
+        },
         windows=with_window(state.windows, split),
         estimates=estimates,
         clients=present,
@@ -432,7 +435,7 @@ def _estimated(
     complete = gpu.measured and not unwatched
     late = [pid for pid, sm_time in used.items() if deltas[pid].late and not sm_time]
     scale = min(gpu.busy / total, (LATE_SCALE if late else MAX_SCALE) if complete else 1.0)
-    unexplained = max(0.0, gpu.busy - scale * total) / gpu.capacity if complete else 0.0
+    unexplained = max(0.0, gpu.busy - scale * total) / gpu.capacity if complete and scale < gpu.busy / total else 0.0
     errors = kernel_times.relative_errors(estimates, deltas, used, gpu, complete=not unwatched)
     model = MODEL_ERROR if gpu.measured else LAUNCHES_ERROR
     method = Method.FLIGHT if gpu.measured else Method.LAUNCHES
@@ -449,7 +452,7 @@ def _estimated(
         error = math.hypot(own, sm * model, sm * changed, 0.0 if late else unexplained / 2)
         if not sm_time and not deltas[pid].widths:
             # It may have begun since the probes were detached.
-            error = UNWATCHED_ERROR * busy if changes else 0.0
+            error = UNWATCHED_ERROR * busy if changes else 0.0 if late else unexplained / 2
         found[pid] = Share(method=method, sm=sm, error=error)
     # What the launches do not explain, clients may use whose first launches were not seen.
     others = math.hypot(*(share.error for share in found.values()))

@@ -144,7 +144,9 @@ def updated(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy, *, complet
     shared = {pid for pid, delta in launched.items() if area - delta.area > ALONE_FRACTION * gpu.capacity}
     estimates = _with_observations(estimates, observed, {pid: in_flight[pid].mean for pid in shared})
     if complete and gpu.measured:
-        estimates = _with_sm_time(estimates, launched, gpu, held, contention, certain=launched.keys() <= known)
+        estimates = _with_sm_time(
+            replace(estimates, scaled=True), launched, gpu, held, contention, certain=launched.keys() <= known
+        )
     elif complete:
         estimates = _with_active_time(replace(estimates, scaled=False), launched, gpu)
     return estimates.solved({pid: _longest(delta, gpu.capacity) for pid, delta in launched.items()})
@@ -293,6 +295,8 @@ def _with_first_estimates(
         longest = _longest(delta, capacity)
         known = estimates.observed.get(pid)
         mean, error = observed.get(pid) or _typical(delta, longest)
+        if known is None and not delta.spans:
+            error = capacity / delta.widths  # It may have begun just now.
         if known is None or error < BETTER * known.error:
             estimates = estimates.with_observed(pid, mean, error)
     return estimates
@@ -325,12 +329,14 @@ def _with_observations(
     """
     for pid, (mean, error) in observed.items():
         known, deviation = estimates.observed[pid]
-        if mean > known and pid in shared:
-            continue
         innovation = abs(mean - known)
         contradicts = innovation > CONTRADICTION_ERRORS * math.hypot(error, deviation)
-        if contradicts and known > shared.get(pid, 0.0):
+        if mean > known and pid in shared and not contradicts:
+            continue
+        if contradicts and (mean > known or known > shared.get(pid, 0.0)):
             deviation = max(deviation, innovation)
+            if mean > known:
+                estimates = estimates.renewed({pid: deviation})
         if error < deviation:
             part = deviation**2 / (deviation**2 + error**2)
             updated = known + part * (mean - known)

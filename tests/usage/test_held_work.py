@@ -92,3 +92,10 @@ def test_clients_of_an_idle_gpu_used_nothing() -> None:
     for number in range(1, 10):
         node = after(node, *second(AT + number, *idle, sm=0.0))
     assert shares(node) == {CLIENT: (0, 0), NEXT: (0, 0)}
+
+
+def test_what_no_launch_explains_is_in_the_error_of_a_client_that_launched_once() -> None:
+    """Most of its work began before the probes were attached."""
+    once = [ProcessWork(pid=CLIENT, first_ns=FIRST_NS, kernels=1, widths=1)] * 20
+    sm, error = shares(used(*once, sm=0.30))[CLIENT]
+    assert sm < 25 <= sm + 2 * error + 2

@@ -520,6 +520,33 @@ def test_a_kernel_time_that_exceeds_the_time_in_flight_is_given_up() -> None:
     assert (estimates.mean(1) or 0.0) < 250_000
 
 
+def test_much_longer_kernels_on_a_shared_gpu_show_that_the_client_changed() -> None:
+    """They took 10 us before. That they now take half a second cannot be a wait for the other client."""
+    deltas = {1: kernels_in_flight(2, 490_000_000), 2: kernels_in_flight(300, 700_000)}
+    full = GpuBusy(seconds=1.0, capacity=CAPACITY, busy=CAPACITY, measured=True)
+    estimates = ClientEstimates().with_observed(1, 10_000.0, 300.0).with_observed(2, 690_000.0, 20_000.0)
+    for _ in range(5):
+        estimates = kernel_times.updated(estimates, deltas, full, complete=True)
+    assert (estimates.mean(1) or 0.0) > 100_000_000
+
+
+def test_a_client_that_began_just_now_may_use_anything() -> None:
+    """Its first launch was 20 ms ago, and nothing shows yet how long it takes."""
+    area = 66 * 20_000_000
+    deltas = {1: WorkDelta(kernels=1, widths=66, area=area, bound=area, flight_ns=20_000_000)}
+    use = GpuBusy(seconds=1.0, capacity=CAPACITY, busy=CAPACITY / 100)
+    estimates = kernel_times.updated(ClientEstimates(), deltas, use, complete=False)
+    assert 2 * estimates.standard_deviation(1) * 66 > CAPACITY
+
+
+def test_residuals_count_again_after_a_time_without_gpm() -> None:
+    deltas = {1: kernels_in_flight(1200, 700_000)}
+    use = GpuBusy(seconds=1.0, capacity=CAPACITY, busy=CAPACITY / 2)
+    without = kernel_times.updated(ClientEstimates(), deltas, replace(use, measured=False), complete=True)
+    again = kernel_times.updated(without, deltas, use, complete=True)
+    assert (without.scaled, again.scaled) == (False, True)
+
+
 def test_the_example_of_the_documentation() -> None:
     """In docs/accounting.md: one client waits after each kernel, the other one never does, and GPM measures 16 %."""
     area = 66 * 1000 * 214_000
