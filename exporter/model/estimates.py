@@ -25,6 +25,9 @@ rounding errors would exceed the smaller one."""
 SOLVED_CLIENTS = 12  # With n times as many clients, n measurements are used together.
 
 
+NONE: Mapping[int, float] = {}
+
+
 class Estimate(NamedTuple):
     """A mean, and its standard error."""
 
@@ -129,7 +132,14 @@ class ClientEstimates:
             found = found.with_observed(pid, self.mean(pid) or 0.0, max(self.standard_deviation(pid), error))
         return replace(found, squares=found.squares - found.residual, count=0.0)
 
-    def measured(self, weights: Mapping[int, float], value: float, error: float, seconds: float) -> "ClientEstimates":
+    def measured(
+        self,
+        weights: Mapping[int, float],
+        value: float,
+        error: float,
+        seconds: float,
+        largest: Mapping[int, float] = NONE,
+    ) -> "ClientEstimates":
         """Add a measurement of the weighted sum and its standard error, these seconds after the last one."""
         vector = self._vector(weights)
         if not any(vector):
@@ -140,7 +150,8 @@ class ClientEstimates:
             return self.added(weights, value, error, 0.5 ** (seconds / HALF_LIFE_SECONDS))
         if not self.contradicted:
             return replace(self, contradicted=True)
-        least = {pid: max(self.mean(pid) or 0.0, self.observed[pid].mean) for pid, weight in weights.items() if weight}
+        known = {pid: max(self.mean(pid) or 0.0, self.observed[pid].mean) for pid, weight in weights.items() if weight}
+        least = {pid: max(each, largest.get(pid, 0.0) / 2) for pid, each in known.items()}
         changed = self.renewed(least)
         return changed.added(weights, value, error, 1.0)
 

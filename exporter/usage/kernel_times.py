@@ -365,7 +365,8 @@ def _with_sm_time(
     error = DEVICE_ERROR * gpu.busy + LEAST_DEVICE_ERROR * gpu.capacity
     error = math.hypot(error * (1.0 if certain else FIRST_ERRORS), *(each.error for each in held.values()))
     busy = max(0.0, gpu.busy - sum(each.mean for each in held.values())) / (1 + SLOWDOWN * contention)
-    return estimates.measured(weights, busy, error, gpu.seconds)
+    largest = {pid: _longest(delta, gpu.capacity) for pid, delta in launched.items()}
+    return estimates.measured(weights, busy, error, gpu.seconds, largest)
 
 
 def _with_active_time(estimates: ClientEstimates, launched: Deltas, gpu: GpuBusy) -> ClientEstimates:
