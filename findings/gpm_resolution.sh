@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Software: NVML's GPM of driver 580.159.04, NVIDIA H200, nvidia-ml-py 13.580.82, CPython 3.12. Needs a GPU with GPM and nvcc.
+# Software: NVML's GPM of driver 580.159.04, NVIDIA H200, with nvidia-ml-py. Needs a GPU with GPM and nvcc.
 # Guess: nvmlGpmMetricsGet of two samples gives the SM utilization of the time between them, for any two samples; of
 #   samples that are close, it is only less precise.
 # Behaviour: the counters of a sample change every 0.1 s. Between two samples that are 20 ms apart, the utilization is 0
@@ -11,7 +11,7 @@
 set -euo pipefail
 command -v nvcc >/dev/null && nvidia-smi -L >/dev/null 2>&1 || exit 77
 folder=$(mktemp -d)
-trap 'kill "${client:-}" 2>/dev/null || true; rm -rf "$folder"' EXIT
+trap 'rm -rf "$folder"' EXIT
 cat >"$folder/spin.cu" <<'CU'
 #include <cstdio>
 __global__ void spin(volatile int *stop) { extern __shared__ char filled[]; filled[threadIdx.x] = 1; while (!*stop); }
