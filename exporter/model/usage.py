@@ -77,9 +77,8 @@ class WorkDelta:
 
     The fields are those of ProcessWork. `flight_ns`, `area` and `bound` include open spans. `idle_ns` is the time since
     the last launch. `awaited` is whether a thread waits for open spans, `asks` whether queries end spans, and `unsure`
-    whether open ones may have ended. The
-    first launches of a `late` process may have been missed, and it has not launched since. Recordings of earlier
-    versions have no gaps: then `gap_ns` is -1, and `busy_ns` that in flight.
+    whether open ones may have ended. The first launches of a `late` process may have been missed, and it has not
+    launched since. Recordings of earlier versions have no gaps: then `gap_ns` is -1, and `busy_ns` that in flight.
     """
 
     kernels: int = 0

@@ -6,7 +6,7 @@ import pytest
 
 from exporter.model.estimates import ClientEstimates
 from exporter.model.usage import GpuBusy, Method, Share, Split, WorkDelta
-from exporter.usage.kernel_times import updated
+from exporter.usage.kernel_times import updated, used_sm_time
 from exporter.usage.last_minute import combined
 
 PAGE = (Path(__file__).parents[2] / "docs" / "accounting.md").read_text()
@@ -70,3 +70,18 @@ def test_the_example_has_the_numbers_of_the_page() -> None:
     again = combined((then,), estimates=estimates).shares
     found = [f"{100 * again[pid].sm:.1f} ± {100 * again[pid].error:.1f} %" for pid in (A, B)]
     assert found == row("4. share of the first second, reviewed")
+
+
+def test_the_second_client_used_the_rest_of_the_first_second_if_there_are_no_others() -> None:
+    deltas, use = {A: WAITING, B: ahead(2000)}, GpuBusy(seconds=1.0, capacity=CAPACITY, busy=0.16 * CAPACITY)
+    for complete, expected in ((False, [(200, 12, 10.0), (190, 230, 9.5)]), (True, [(200, 12, 10.0), (122, 37, 6.1)])):
+        estimates = updated(ClientEstimates(), deltas, use, complete=complete)
+        used = used_sm_time(estimates, deltas, use)
+        assert [
+            (
+                round((estimates.mean(pid) or 0.0) / 1000),
+                round(estimates.standard_deviation(pid) / 1000),
+                round(100 * used[pid] / CAPACITY, 1),
+            )
+            for pid in deltas
+        ] == expected

@@ -545,33 +545,3 @@ def test_residuals_count_again_after_a_time_without_gpm() -> None:
     without = kernel_times.updated(ClientEstimates(), deltas, replace(use, measured=False), complete=True)
     again = kernel_times.updated(without, deltas, use, complete=True)
     assert (without.scaled, again.scaled) == (False, True)
-
-
-def test_the_example_of_the_documentation() -> None:
-    """In docs/accounting.md: one client waits after each kernel, the other one never does, and GPM measures 16 %."""
-    area = 66 * 1000 * 214_000
-    waiting = WorkDelta(
-        kernels=1000,
-        spans=1000,
-        flight_ns=1000 * 214_000,
-        widths=66_000,
-        area=area,
-        bound=area,
-        sure_area=area,
-        sure_widths=66_000,
-        sure_heights=66_000,
-    )
-    full = SMS * SECOND_NS // 4
-    ahead = WorkDelta(kernels=2000, spans=1, flight_ns=SECOND_NS, widths=66_000, area=full, bound=full)
-    deltas, use = {1: waiting, 2: ahead}, GpuBusy(seconds=1.0, capacity=CAPACITY, busy=0.16 * CAPACITY)
-    for complete, expected in ((False, [(200, 12, 10.0), (190, 230, 9.5)]), (True, [(200, 12, 10.0), (122, 37, 6.1)])):
-        estimates = kernel_times.updated(ClientEstimates(), deltas, use, complete=complete)
-        used = kernel_times.used_sm_time(estimates, deltas, use)
-        assert [
-            (
-                round((estimates.mean(pid) or 0.0) / 1000),
-                round(estimates.standard_deviation(pid) / 1000),
-                round(100 * used[pid] / CAPACITY, 1),
-            )
-            for pid in deltas
-        ] == expected
