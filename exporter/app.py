@@ -294,7 +294,7 @@ class Assembly:
 
         return LibcudaCollector(
             uses=self.nvml.uses.read,
-            sms=self.nvml.uses.sms,
+            gpus=self.nvml.uses.gpus,
             libraries=Libraries(self._proc, self._clock, CUDA_MACHINES.get(platform.machine(), Machine.X86_64)),
             proc=self._proc,
             clock=self._clock,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.model.action import ActionKind, ActionReason, ActionResult
-from exporter.model.contention import Bandwidth, Baseline, ContentionWindow, GpuContention, Pace
+from exporter.model.contention import Bandwidth, Baseline, ContentionWindow, GpuContention, Pace, Resource
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, NamedBy, RecoveryTimes
 from exporter.model.event import Event, EventName
 from exporter.model.identity import (
@@ -61,6 +61,7 @@ from exporter.recording import Header, RecordedDaemon, Recording
 from exporter.reducer import reduce, reduce_all
 from exporter.state.processes import count_end_of_fault
 from exporter.usage.accounting import post_contention, post_time
+from exporter.usage.contention import FULL_BANDWIDTH
 from exporter.usage.last_minute import with_reading
 from tests.works import reading, work
 
@@ -694,8 +695,13 @@ def contended(
     """
     paces = {slow: Pace(100, 10, 1e4, 3.81e8, 6e7), heavy: HEAVY}
     traffic = {} if dram is None else {slow: Bandwidth(0.01, 0.002), heavy: Bandwidth(dram - 0.01, 0.02)}
+    window = ContentionWindow(at=start.at, seconds=1.0, paces=paces, traffic=traffic)
+    if dram is not None and dram >= FULL_BANDWIDTH:
+        window = replace(window, resource=Resource.MEMORY, parts={pid: part for pid, (part, _) in traffic.items()})
+    elif dram is not None:
+        window = replace(window, doubted={*paces})
     state = GpuContention(
-        windows=(ContentionWindow(at=start.at, seconds=1.0, paces=paces, traffic=traffic),),
+        windows=(window,),
         baselines={slow: Baseline(pace=SLOW, windows=50, is_bound=is_bound), heavy: Baseline(pace=HEAVY, windows=50)},
     )
     node = split(start, {slow: flight(0.004), heavy: flight(0.5)}, gpu=gpu, unattributed=unattributed, dram=dram)

@@ -122,7 +122,7 @@ NEIGHBOURS = Row(
             "Slowdown by client",
             "Time that each client's work took in the last minute, divided by that on a quiet GPU, and one standard "
             "error; beside it, how much of the GPU memory's bandwidth it used. At least: the client never had a quiet "
-            "GPU, and is compared with its fastest ten seconds.",
+            "GPU, or its own work may have changed.",
             tuple(map(_of_client, _SLOWED)),
             {
                 "instance": Column("Node", link=to_node()),

@@ -333,7 +333,8 @@ def _has_unaffected_clients(node: Node, daemon: Daemon, incident: Incident) -> b
     """
     lists = (node.gpus[uuid].mps_since for uuid in incident.gpus if uuid in node.gpus)
     before = {pid for listed in lists for pid, since in listed.items() if since < incident.detected_at}
-    others = (daemon.clients.get(pid) for pid in before.difference(incident.affected))
+    elsewhere = set().union(*(devices.listed_without_context(node, uuid) for uuid in incident.gpus))
+    others = (daemon.clients.get(pid) for pid in before.difference(incident.affected, elsewhere))
     return not incident.core_dumps and any(each is not None and each.server == incident.server for each in others)
 
 

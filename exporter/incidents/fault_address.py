@@ -26,7 +26,7 @@ from exporter.model.incident import (
 from exporter.model.node import Node
 from exporter.model.observation import AddressRange, AddressRanges, AddressWant, GpuUuid
 from exporter.model.values import replace, updated
-from exporter.state.devices import is_same_or_parent
+from exporter.state.devices import is_same_or_parent, listed_without_context, logged_gpus, physical_gpus
 from exporter.state.gpus import used_bytes
 
 INSIDE, NEAR = 0, 1
@@ -218,10 +218,15 @@ def address_clue(node: Node, daemon: Daemon, incident: Incident, early: Collecti
 
 
 def _is_elsewhere(node: Node, gpu: GpuUuid | None, pid: int) -> bool:
-    """Return whether NVML has shown a client on other GPUs only."""
-    on = {uuid for uuid, each in node.gpus.items() if pid in each.mps_since or pid in each.mps_left}
+    """Return whether NVML has shown a client on other GPUs only, and the log has not shown it on this one."""
+    on = {
+        uuid
+        for uuid, each in node.gpus.items()
+        if pid in each.mps_left or (pid in each.mps_since and pid not in listed_without_context(node, uuid))
+    }
     if gpu is None or not on:
         return False
+    on.update(*(physical_gpus(node, daemon, logged_gpus(daemon, pid)) for daemon in node.daemons.values()))
     return not any(is_same_or_parent(node, gpu, (uuid,)) or is_same_or_parent(node, uuid, (gpu,)) for uuid in on)
 
 

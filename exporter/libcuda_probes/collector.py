@@ -16,7 +16,7 @@ from exporter.libcuda_probes.libraries import Libraries, Library
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import MAX_PROCESSES, Group, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
-from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns, sums
+from exporter.model.launches import GpuUse, NodeGpus, ProcessWork, WorkReading, began_ns, sums
 from exporter.model.reason import Reason, ReasonCode, joined
 from exporter.parse.mps_variables import sms_of
 
@@ -54,7 +54,7 @@ def probe_hits(work: ProcessWork) -> int:
 
     A synchronisation hits two: its return is probed as well. Queries have a limit of their own.
     """
-    launches = work.kernels + work.graphs + work.records + work.uploads
+    launches = work.kernels + work.graphs + work.records + work.copies - work.graph_copies + work.transfers
     return launches + work.context_calls + 2 * work.syncs
 
 
@@ -108,14 +108,14 @@ class Pauses:
 class LibcudaCollector:
     """Attaches the probes as far as the rate limit allows, and reads them together with the GPUs.
 
-    `uses` reads how busy the GPUs were since the last call, `sms` how many SMs the largest one has, and how many GPUs
-    there are; both raise DriverError. `boot_ns` reads CLOCK_BOOTTIME, and `wait` sleeps. `check_seccomp` raises
-    BpfError if probes would kill clients; then the collector attaches none.
+    `uses` reads how busy the GPUs were since the last call, and `gpus` their number, SMs and bandwidth; both raise
+    DriverError. `boot_ns` reads CLOCK_BOOTTIME, and `wait` sleeps. `check_seccomp` raises BpfError if probes would kill
+    clients; then the collector attaches none.
     """
 
     _: KW_ONLY
     uses: Callable[[], tuple[GpuUse, ...]]
-    sms: Callable[[], tuple[int | None, int]]
+    gpus: Callable[[], NodeGpus]
     libraries: Libraries
     proc: Proc
     clock: Clock
@@ -125,6 +125,7 @@ class LibcudaCollector:
 
     def __post_init__(self) -> None:
         self._machine = platform.machine()
+        self._bandwidth = 0
         self._check_failure: BpfError | None = None
         self._probes: LibcudaProbes | None = None
         self._attached: dict[str, Library] = {}
@@ -187,9 +188,9 @@ class LibcudaCollector:
             raise BpfError(
                 "the exporter is not in the host's PID namespace, whose PIDs the kernel reports; set hostPID: true"
             )
-        found, gpus = self.sms()
-        sms = found or DEFAULT_SMS
-        probes = LibcudaProbes(Kernel(self._machine), self.boot_ns, sms, several_gpus=gpus > 1)
+        gpus = self.gpus()
+        self._bandwidth = gpus.bandwidth
+        probes = LibcudaProbes(Kernel(self._machine), self.boot_ns, gpus.sms or DEFAULT_SMS, several_gpus=gpus.gpus > 1)
         try:
             self.check_seccomp(probes, self._machine)
         except BpfError as error:
@@ -238,6 +239,7 @@ class LibcudaCollector:
             boot_ns=self.boot_ns(),
             seconds=seconds,
             sms=probes.sms,
+            bandwidth=self._bandwidth,
             lost=probes.lost,
             processes=tuple(work.values()),
             on_devices=tuple(part for part in parts.values() if part.device >= 0),

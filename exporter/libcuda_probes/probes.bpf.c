@@ -48,6 +48,7 @@ struct registers {
 #define ARGUMENT_2(regs) ((regs)->dx)
 #define ARGUMENT_3(regs) ((regs)->cx)
 #define ARGUMENT_4(regs) ((regs)->r8)
+#define ARGUMENT_5(regs) ((regs)->r9)
 #define ARGUMENT_8_ADDRESS(regs) ((regs)->sp + 8 + 8 * (8 - 6)) /* the return address, 6, 7, 8 */
 #define RESULT(regs) ((regs)->ax)
 #elif defined(MACHINE_AARCH64) /* struct user_pt_regs, arch/arm64/include/uapi/asm/ptrace.h; AAPCS64 */
@@ -57,6 +58,7 @@ struct registers { u64 x[31], sp, pc, pstate; };
 #define ARGUMENT_2(regs) ((regs)->x[2])
 #define ARGUMENT_3(regs) ((regs)->x[3])
 #define ARGUMENT_4(regs) ((regs)->x[4])
+#define ARGUMENT_5(regs) ((regs)->x[5])
 #define ARGUMENT_8_ADDRESS(regs) ((regs)->sp)
 #define RESULT(regs) ((regs)->x[0])
 #else
@@ -80,7 +82,7 @@ struct stream {
 	u64 launches, width, widest; /* the width of the widest kernel */
 	u64 copied; /* when the last copy to the host was called that took so long that the GPU was behind */
 	u64 waited; /* `called` of the last wait for all of it that has not returned; 0: none */
-	u64 burst_since, burst_launches, burst_width; /* burst_since is 0 if launches may have been missed */
+	u64 burst_since, burst_launches, burst_width; /* burst_since is 0 if launches were missed, or it had a long copy */
 	u64 burst_gaps; /* the widths, each multiplied by the gap before its kernel: see launch() */
 };
 
@@ -90,6 +92,8 @@ struct process {
 	u64 contexts; /* calls that change the current context, first calls, and begins and ends of captures */
 	u64 context_syncs; /* those of `syncs` that wait for a context, or end one or a stream */
 	u64 queries;
+	/* Copies within the GPU and memsets, and the bytes that these read and write; copies from and to the host. */
+	u64 copies, copied, transfers, transferred, graph_copies; /* copies in launched graphs are in both */
 	/* Ended spans: their number, length, and length times mean width and times the greatest width. */
 	u64 spans, flight, area, bound;
 	u64 widths;
@@ -102,6 +106,8 @@ struct process {
 	u64 capturing; /* since when a graph is captured; 0: none is */
 	u64 captures, captured, captured_width; /* captures, and the kernels in them */
 	u64 captured_widest; /* the width of the widest one; ~0: some were missed */
+	u64 captured_copies, captured_bytes;
+	u64 zero; /* always 0; the verifier does not know this, so it checks one path for all streams */
 	u64 busy, gaps; /* time with work in flight on any stream, and short times between */
 	u64 busy_since, idle_since; /* the last time that work was in flight, and the end of it */
 	struct stream streams[STREAMS];
@@ -245,27 +251,29 @@ INLINE struct process *get_process(u64 key, u64 now)
  */
 INLINE struct stream *get_slot(struct process *process, u64 key)
 {
-	struct stream *stream = process->streams;
-	u64 owner;
-	int i;
+	struct stream *stream;
+	u64 owner, i;
 
+#pragma nounroll
 	for (i = 0; i < STREAMS; i++) {
 		stream = &process->streams[i];
 		owner = READ_ONCE(stream->key);
 		if (owner == 0)
 			owner = COMPARE_EXCHANGE(stream->key, 0, key) ?: key;
 		if (owner == key)
-			return stream;
+			goto found;
 	}
-	for (i = 0; i < STREAMS; i++) {
+#pragma nounroll
+	for (i = 0; i < STREAMS - 1; i++) {
 		stream = &process->streams[i];
 		if (READ_ONCE(stream->since))
 			continue;
 		owner = READ_ONCE(stream->key);
 		if (COMPARE_EXCHANGE(stream->key, owner, key) == owner)
-			return stream;
+			goto found;
 	}
-	return stream;
+found:
+	return &process->streams[(i + READ_ONCE(process->zero)) & (STREAMS - 1)];
 }
 
 /* After a longer pause the client had nothing to do. A shorter one is its work on the CPU. */
@@ -343,20 +351,49 @@ INLINE void add_to_stream(struct process *process, struct stream *stream, u64 no
 	WRITE_ONCE(stream->last, now);
 }
 
+/* Return the process that calls, or count the call as lost. */
+INLINE struct process *get_caller(u64 owner, u64 now)
+{
+	struct process *process = get_process(owner, now);
+	u64 *lost = number(LOST);
+
+	if (!process && lost)
+		ADD(*lost, 1);
+	return process;
+}
+
+/* Add work to a stream of a process; return the stream. See add_to_stream(). */
+INLINE struct stream *begin_work(struct process *process, u64 owner, u64 key, u64 now, u64 kernels, u64 width,
+				 u64 widest, u64 gaps)
+{
+	struct handle handle = { current_pid(), key };
+	struct stream *stream = get_slot(process, key);
+	u64 *since = number(WATCHED_SINCE);
+
+	WRITE_ONCE(process->launched, now);
+	if (owner >> 32)
+		bpf_map_update_elem(&streams, &handle, &owner, BPF_ANY);
+	if (since)
+		add_to_stream(process, stream, now, *since, kernels, width, widest, gaps);
+	return stream;
+}
+
+INLINE int is_capturing(struct process *process, u64 now)
+{
+	u64 since = READ_ONCE(process->capturing);
+
+	return since && now - since <= CAPTURE_NS;
+}
+
 /* A launch of a kernel of so many blocks, or of a graph. */
 INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 {
 	u64 pid = current_pid(), owner = process_key(), key = stream_key(handle, ptsz), now = bpf_ktime_get_boot_ns();
-	u64 width = blocks, widest, kernels = 1, captured, captures, capturing, *limit, *since, *rare, *lost;
-	struct process *process = get_process(owner, now);
-	struct handle stream = { pid, key };
+	u64 width = blocks, widest, kernels = 1, captured, captures, copies, *limit, *rare;
+	struct process *process = get_caller(owner, now);
 
-	if (!process) {
-		lost = number(LOST);
-		if (lost)
-			ADD(*lost, 1);
+	if (!process)
 		return 0;
-	}
 
 	/* A kernel is no wider than the SMs that its process may use. */
 	limit = bpf_map_lookup_elem(&sm_limits, &pid) ?: number(ALL_SMS);
@@ -370,6 +407,12 @@ INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 		captured = READ_ONCE(process->captured);
 		captures = READ_ONCE(process->captures);
 		rare = number(RARE_SINCE);
+		if (captures) {
+			copies = (READ_ONCE(process->captured_copies) + captures - 1) / captures;
+			ADD(process->copies, copies);
+			ADD(process->graph_copies, copies);
+			ADD(process->copied, READ_ONCE(process->captured_bytes) / captures);
+		}
 		if (captured && captures) {
 			width = READ_ONCE(process->captured_width) / captures;
 			kernels = captured / captures;
@@ -378,25 +421,80 @@ INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 		}
 		ADD(process->graphs, 1);
 		ADD(process->graph_kernels, kernels);
+	} else if (is_capturing(process, now)) { /* it does not run */
+		ADD(process->captured, 1);
+		ADD(process->captured_width, width);
+		if (width > READ_ONCE(process->captured_widest))
+			WRITE_ONCE(process->captured_widest, width);
+		return 0;
 	} else {
-		capturing = READ_ONCE(process->capturing);
-		if (capturing && now - capturing <= CAPTURE_NS) { /* it does not run */
-			ADD(process->captured, 1);
-			ADD(process->captured_width, width);
-			if (width > READ_ONCE(process->captured_widest))
-				WRITE_ONCE(process->captured_widest, width);
-			return 0;
-		}
 		ADD(process->kernels, 1);
 	}
-	WRITE_ONCE(process->launched, now);
 	ADD(process->widths, width);
-	if (owner >> 32)
-		bpf_map_update_elem(&streams, &stream, &owner, BPF_ANY);
-	since = number(WATCHED_SINCE);
-	if (since) /* within a graph, the gap before a kernel is 1 unit; before other kernels it is 2 */
-		add_to_stream(process, get_slot(process, key), now, *since, kernels, width, widest, graph ? 1 : 2);
+	/* Within a graph, the gap before a kernel is 1 unit; before other kernels it is 2. */
+	begin_work(process, owner, key, now, kernels, width, widest, graph ? 1 : 2);
 	return 0;
+}
+
+/* In bytes moved. A longer copy hides the kernel time of its burst; a shorter one takes no longer than a small kernel. */
+#define SHORT_COPY (1ULL << 20)
+
+/*
+ * A copy within the GPU, or a memset: both run on SMs. A copy of unknown direction counts as one, too. `bytes` is what it
+ * reads and writes in the GPU's memory.
+ */
+INLINE int copy(u64 bytes, u64 handle, int ptsz)
+{
+	u64 owner = process_key(), now = bpf_ktime_get_boot_ns();
+	struct process *process = get_caller(owner, now);
+	struct stream *stream;
+
+	if (!process)
+		return 0;
+	if (is_capturing(process, now)) {
+		ADD(process->captured_copies, 1);
+		ADD(process->captured_bytes, bytes);
+		return 0;
+	}
+	ADD(process->copies, 1);
+	ADD(process->copied, bytes);
+	stream = begin_work(process, owner, stream_key(handle, ptsz), now, 0, 0, 0, 0);
+	if (bytes > SHORT_COPY)
+		WRITE_ONCE(stream->burst_since, 0);
+	return 0;
+}
+
+/* A copy between the host and the GPU, by a copy engine. */
+INLINE int transfer(u64 bytes)
+{
+	struct process *process = get_process(process_key(), bpf_ktime_get_boot_ns());
+
+	if (process) {
+		ADD(process->transfers, 1);
+		ADD(process->transferred, bytes);
+	}
+	return 0;
+}
+
+/*
+ * A copy of a rectangle or box. `from`, `to` and `extents` are indices of 8-byte words of its description
+ * (CUDA_MEMCPY2D_st, CUDA_MEMCPY3D_st in cuda.h): those with the memory types, and the first extent.
+ */
+#define HOST_MEMORY 1
+INLINE int copy_box(const u64 *box, u32 from, u32 to, u32 extents, int dimensions, u64 handle, int ptsz)
+{
+	u64 bytes = 1, extent;
+	u32 source, destination;
+
+	bpf_probe_read_user(&source, sizeof(source), box + from);
+	bpf_probe_read_user(&destination, sizeof(destination), box + to);
+	for (int i = 0; i < dimensions; i++) {
+		bpf_probe_read_user(&extent, sizeof(extent), box + extents + i);
+		bytes *= extent;
+	}
+	if ((source == HOST_MEMORY) != (destination == HOST_MEMORY))
+		return transfer(bytes);
+	return copy(2 * bytes, handle, ptsz);
 }
 
 /* cuLaunchKernel(function, grid x, y, z, block x, y, z, shared memory, stream, ...) */
@@ -472,13 +570,13 @@ INLINE int record(struct registers *regs, int ptsz)
 }
 
 /* cuMemcpyHtoDAsync: its time in flight is no kernel's. */
-INLINE int upload(void)
+INLINE int upload(u64 bytes)
 {
 	struct process *process = find_process(process_key());
 
 	if (process)
 		ADD(process->uploads, 1);
-	return 0;
+	return transfer(bytes);
 }
 
 /* The slots that streams use. They are used in order, and never again empty. */
@@ -746,7 +844,8 @@ PROGRAM(begin_capture, capture(1))
 PROGRAM(end_capture, capture(0))
 PROGRAM(record, record(regs, 0))
 PROGRAM(record_ptsz, record(regs, 1))
-PROGRAM(upload, upload())
+PROGRAM(upload, upload(ARGUMENT_2(regs))) /* cuMemcpyHtoDAsync(to, from, bytes, stream) */
+PROGRAM(transfer, transfer(ARGUMENT_2(regs))) /* cuMemcpyHtoD(to, from, bytes) */
 PROGRAM(end_context, wait(EVERY_STREAM, 0, DESTROY))
 PROGRAM(wait_context, wait(EVERY_STREAM, 0, CONTEXT))
 PROGRAM(end_stream, wait(stream_key(ARGUMENT_0(regs), 0), 0, DESTROY))
@@ -756,8 +855,23 @@ PROGRAM(wait_default, wait(stream_key(0, 0), 0, PLAIN))
 PROGRAM(wait_default_ptsz, wait(stream_key(0, 1), 0, PLAIN))
 PROGRAM(wait_event, wait(EVERY_STREAM, ARGUMENT_0(regs), BY_EVENT))
 /* cuMemcpyDtoHAsync(to, from, bytes, stream) */
-PROGRAM(copy, wait(stream_key(ARGUMENT_3(regs), 0), 0, COPY))
-PROGRAM(copy_ptsz, wait(stream_key(ARGUMENT_3(regs), 1), 0, COPY))
+PROGRAM(download, wait(stream_key(ARGUMENT_3(regs), 0), 0, COPY) + transfer(ARGUMENT_2(regs)))
+PROGRAM(download_ptsz, wait(stream_key(ARGUMENT_3(regs), 1), 0, COPY) + transfer(ARGUMENT_2(regs)))
+
+/* Of each, the second is for functions to which stream 0 is the thread's own. `_default` are those of the default stream. */
+#define COPY_PROGRAMS(name, stream, call, ...) \
+	PROGRAM(name, call(__VA_ARGS__, stream, 0)) PROGRAM(name##_ptsz, call(__VA_ARGS__, stream, 1)) \
+	PROGRAM(name##_default, call(__VA_ARGS__, 0, 0)) PROGRAM(name##_default_ptsz, call(__VA_ARGS__, 0, 1))
+/* cuMemcpyDtoDAsync(to, from, bytes, stream), cuMemcpyPeerAsync(to, context, from, context, bytes, stream) */
+COPY_PROGRAMS(copy, ARGUMENT_3(regs), copy, 2 * ARGUMENT_2(regs))
+COPY_PROGRAMS(copy_peer, ARGUMENT_5(regs), copy, 2 * ARGUMENT_4(regs))
+COPY_PROGRAMS(copy_2d, ARGUMENT_1(regs), copy_box, (u64 *)ARGUMENT_0(regs), 2, 9, 14, 2)
+COPY_PROGRAMS(copy_3d, ARGUMENT_1(regs), copy_box, (u64 *)ARGUMENT_0(regs), 4, 15, 22, 3)
+/* cuMemsetD8Async(to, value, number, stream), cuMemsetD2D8Async(to, pitch, value, width, height, stream) */
+COPY_PROGRAMS(fill_8, ARGUMENT_3(regs), copy, ARGUMENT_2(regs))
+COPY_PROGRAMS(fill_16, ARGUMENT_3(regs), copy, 2 * ARGUMENT_2(regs))
+COPY_PROGRAMS(fill_32, ARGUMENT_3(regs), copy, 4 * ARGUMENT_2(regs))
+COPY_PROGRAMS(fill_2d, ARGUMENT_5(regs), copy, ARGUMENT_3(regs) * ARGUMENT_4(regs))
 PROGRAM(return, wait_returns(regs))
 PROGRAM(query_event, query(EVERY_STREAM, ARGUMENT_0(regs)))
 PROGRAM(query_stream, query(stream_key(ARGUMENT_0(regs), 0), 0))

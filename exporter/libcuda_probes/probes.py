@@ -17,7 +17,7 @@ from exporter.model.launches import ProcessWork
 LAUNCHES = frozenset({"launch", "launch_ex", "launch_old", "graph"})
 
 ENDS = frozenset({"end_context", "end_stream"})
-WAITS = ENDS | {"wait_context", "wait_stream", "wait_event", "wait_default", "copy"}
+WAITS = ENDS | {"wait_context", "wait_stream", "wait_event", "wait_default", "download"}
 """Synchronisations, copies that may wait, and the end of a context or stream. `RETURN` probes their return."""
 
 CREATIONS = frozenset({"retain_context", "create_context", "create_context_v3", "create_context_v4"})
@@ -27,6 +27,9 @@ CONTEXTS = CREATIONS | {"set_context", "push_context", "pop_context"}
 """Functions that show the GPU of a launch. Only nodes with several GPUs need them."""
 
 QUERIES = frozenset({"query_event", "query_stream"})
+
+NOT_OTHER = CONTEXTS | QUERIES | {"init", "begin_capture", "end_capture"}
+"""Any other call ends a thread's series of queries."""
 
 RETURN, CREATED, OTHER = "return", "created", "other"
 
@@ -68,6 +71,11 @@ def _with_variants(kind: str, *names: str, suffix: str = "_ptsz") -> tuple[Probe
     return *_points(kind, *names), *variants
 
 
+def _with_default(kind: str, *names: str, default: Iterable[str]) -> tuple[ProbePoint, ...]:
+    """Add the functions that copy in the default stream."""
+    return *_with_variants(kind, *names), *_with_variants(f"{kind}_default", *default, suffix="_ptds")
+
+
 PROBE_POINTS = (
     *_with_variants("launch", "cuLaunchKernel", "cuLaunchCooperativeKernel"),
     *_with_variants("launch_ex", "cuLaunchKernelEx"),
@@ -88,7 +96,16 @@ PROBE_POINTS = (
     *_points("end_stream", "cuStreamDestroy_v2"),
     *_points("wait_event", "cuEventSynchronize"),
     *_with_variants("wait_default", "cuMemcpyDtoH_v2", "cuMemcpy", suffix="_ptds"),
-    *_with_variants("copy", "cuMemcpyDtoHAsync_v2"),
+    *_with_variants("download", "cuMemcpyDtoHAsync_v2"),
+    *_points("transfer", "cuMemcpyHtoD_v2", "cuMemcpyHtoD_v2_ptds", "cuMemcpyDtoH_v2", "cuMemcpyDtoH_v2_ptds"),
+    *_with_default("copy", "cuMemcpyDtoDAsync_v2", "cuMemcpyAsync", default=("cuMemcpyDtoD_v2", "cuMemcpy")),
+    *_with_default("copy_peer", "cuMemcpyPeerAsync", default=("cuMemcpyPeer",)),
+    *_with_default("copy_2d", "cuMemcpy2DAsync_v2", default=("cuMemcpy2D_v2", "cuMemcpy2DUnaligned_v2")),
+    *_with_default("copy_3d", "cuMemcpy3DAsync_v2", default=("cuMemcpy3D_v2",)),
+    *_with_default("fill_8", "cuMemsetD8Async", default=("cuMemsetD8_v2",)),
+    *_with_default("fill_16", "cuMemsetD16Async", default=("cuMemsetD16_v2",)),
+    *_with_default("fill_32", "cuMemsetD32Async", default=("cuMemsetD32_v2",)),
+    *_with_default("fill_2d", "cuMemsetD2D8Async", default=("cuMemsetD2D8_v2",)),
     *_points("query_event", "cuEventQuery"),
     *_with_variants("query_stream", "cuStreamQuery"),
     *_points("set_context", "cuCtxSetCurrent"),
@@ -114,11 +131,13 @@ NEVER = (1 << 64) - 1  # the begin of a group that is not attached
 FIELDS = {
     "first": "first_ns", "kernels": "kernels", "graphs": "graphs", "graph_kernels": "graph_kernels", "syncs": "syncs",
     "records": "records", "uploads": "uploads", "contexts": "context_calls", "context_syncs": "context_syncs",
-    "queries": "queries", "spans": "spans", "flight": "flight_ns", "area": "area", "bound": "bound", "widths": "widths",
-    "sure_area": "sure_area", "sure_widths": "sure_widths", "sure_gaps": "sure_gaps", "sure_heights": "sure_heights",
-    "sure_event_heights": "sure_event_heights", "launched": "launched_ns", "failed": "failed_ns",
-    "initialized": "initialized_ns", "synced": "synced_ns", "answered": "answered_ns", "capturing": None,
-    "captures": None, "captured": None, "captured_width": None, "captured_widest": None, "busy": "busy_ns",
+    "queries": "queries", "copies": "copies", "copied": "copied", "transfers": "transfers",
+    "transferred": "transferred", "graph_copies": "graph_copies", "spans": "spans", "flight": "flight_ns",
+    "area": "area", "bound": "bound", "widths": "widths", "sure_area": "sure_area", "sure_widths": "sure_widths",
+    "sure_gaps": "sure_gaps", "sure_heights": "sure_heights", "sure_event_heights": "sure_event_heights",
+    "launched": "launched_ns", "failed": "failed_ns", "initialized": "initialized_ns", "synced": "synced_ns",
+    "answered": "answered_ns", "capturing": None, "captures": None, "captured": None, "captured_width": None,
+    "captured_widest": None, "captured_copies": None, "captured_bytes": None, "zero": None, "busy": "busy_ns",
     "gaps": "gap_ns", "busy_since": None, "idle_since": None,
 }  # fmt: skip
 """The numbers of a process in their order, each with its name in `ProcessWork`."""
@@ -293,7 +312,7 @@ class LibcudaProbes:
         for point in PROBE_POINTS:
             if point.name not in offsets or (point.kind in CONTEXTS and not self._several_gpus):
                 continue
-            if group is Group.QUERIES and point.kind in LAUNCHES | WAITS | {"record", "upload"}:
+            if group is Group.QUERIES and point.kind not in NOT_OTHER:
                 places.setdefault((OTHER, False), []).append(offsets[point.name])
             if group is group_of(point.kind):
                 places.setdefault((point.program, False), []).append(offsets[point.name])

@@ -108,8 +108,8 @@ LAUNCHES = Group(
         lambda each: {"graph": each.graphs, "kernel": each.kernels},
     ).help("Kernels and graphs (of many kernels) that the client launched. Absent if its libcuda is not watched."),
     _PROBED.value("cuda_mps_client_in_flight_seconds_total", lambda each: each.flight_ns / 1e9).help(
-        "Seconds with work in flight, summed over streams: from a launch on an idle stream to a synchronization. "
-        "Absent if its libcuda is not watched."
+        "Seconds with work in flight, summed over streams: from a launch, a memset or a copy within the GPU on an idle "
+        "stream to a synchronization. Absent if its libcuda is not watched."
     ),
     _CLIENT.of(lambda view, each: watched_ratio(view.node, each[1].pid))
     .value("cuda_mps_client_watched_ratio", float)

@@ -341,13 +341,14 @@ CONTENTION = Group(
     "clients that take more than twice as long as alone",
     "cuda_mps_client_slowdown_ratio - 2 * cuda_mps_client_slowdown_error_ratio > 2",
     _SLOWDOWN.value("cuda_mps_client_slowdown_ratio", lambda each: None if each.is_bound else each.ratio).help(
-        "Time that the client's work took in the last minute, divided by its time on a quiet GPU. Absent if unknown."
+        "Time that the client's work took in the last minute, divided by its time on a quiet GPU. Absent if unknown. "
+        "Without GPM, a change of its own work looks the same."
     ),
     _SLOWDOWN.value("cuda_mps_client_slowdown_error_ratio", lambda each: each.error).help(
         "Standard error of the slowdown, or of its lower bound."
     ),
     _SLOWDOWN.value("cuda_mps_client_slowdown_least_ratio", lambda each: each.ratio if each.is_bound else None).help(
-        "Lower bound of the slowdown, compared with the client's fastest ten seconds, if it never had a quiet GPU."
+        "Lower bound of the slowdown, if the client never had a quiet GPU, or if its own work may have changed."
     ),
     _BANDWIDTH.value("cuda_mps_client_dram_bandwidth_ratio", lambda each: each.part).help(
         "Estimated fraction of memory bandwidth that the client used in the last minute. Needs GPM."
@@ -363,7 +364,7 @@ CONTENTION = Group(
         "Time by which slowdown delayed the workload, at least."
     ),
     _contention("cuda_mps_workload_contention_caused_seconds_total", lambda used: used.caused_us).help(
-        "Time by which the workload delayed others, by its part in the use of the resource."
+        "Time by which the workload delayed others, by its part in the use of a resource that was used up."
     ),
 )
 

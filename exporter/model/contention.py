@@ -1,16 +1,19 @@
 """How much the clients of a GPU slow each other down: what is known of it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from exporter.model.estimates import ClientEstimates
 
+SAME_WIDTH, SAME_SPAN = 0.15, 0.35
+"""Work is the same if the logarithms of the mean width, and of the launches for each span, differ by less."""
+
 
 class Resource(StrEnum):
-    """What the clients of a GPU compete for."""
+    """What the clients of a GPU compete for; `OTHER`: neither is known to be used up."""
 
     MEMORY = "memory_bandwidth"
     SMS = "sms"
@@ -28,6 +31,7 @@ class Pace(NamedTuple):
     """What a client did in some time: its launches, spans and the widths of its kernels.
 
     `busy_ns` is the time with work in flight, and `gap_ns` the short time between, in which it worked on the CPU.
+    `sm_ns` and `dram_ns` are its use of the SMs and of the memory's bandwidth, as time of the whole GPU; 0: unknown.
     """
 
     launches: float = 0.0
@@ -35,11 +39,23 @@ class Pace(NamedTuple):
     widths: float = 0.0
     busy_ns: float = 0.0
     gap_ns: float = 0.0
+    sm_ns: float = 0.0
+    dram_ns: float = 0.0
 
     @property
     def latency(self) -> float:
         """The time in flight of a launch, in nanoseconds; there must be launches."""
         return self.busy_ns / self.launches
+
+    def is_same(self, other: "Pace") -> bool:
+        """Return whether another pace is of the same work, if it is of any. Long spans are cut by the windows."""
+        if not other.spans or not other.launches:
+            return True
+        if not other.widths or not self.widths:
+            return False
+        width = math.log((other.widths / other.launches) / (self.widths / self.launches))
+        span = math.log((other.launches / other.spans) / (self.launches / self.spans))
+        return abs(width) < SAME_WIDTH and abs(span) < SAME_SPAN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +63,7 @@ class Baseline:
     """The pace of a client on a quiet GPU, over so many windows, with the variance of the logarithm of its latency.
 
     `neighbours` is the mean fraction of the SMs that others used meanwhile. `is_bound`: the GPU was never quiet, and
-    these are the client's fastest windows.
+    these are the client's fastest windows. Since then its own work takes `longer` by this factor, as far as is known.
     """
 
     pace: Pace
@@ -55,6 +71,15 @@ class Baseline:
     variance: float = 0.0
     neighbours: float = 0.0
     is_bound: bool = False
+    longer: float = 1.0
+
+    def lost(self, pace: Pace) -> float:
+        """Return how much longer work was in flight than on a quiet GPU, in nanoseconds; negative if shorter."""
+        return pace.busy_ns - pace.launches * self.pace.latency * self.longer
+
+    def wanted(self, pace: Pace) -> float:
+        """Return the time that a client's work took: in flight, and on the CPU, as on a quiet GPU."""
+        return pace.busy_ns + pace.launches * self.pace.gap_ns / self.pace.launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +87,8 @@ class ContentionWindow:
     """What the clients did in the `seconds` until `at`.
 
     For `undisturbed` clients the GPU was quiet, as in the window before. `traffic` has each client's part of the
-    memory's bandwidth.
+    memory's bandwidth, and `copying` the fraction of the time for which it copied within the GPU. `parts` are those of
+    the clients in the use of the `resource` that was used up. `doubted` clients may have changed their own work.
     """
 
     at: float
@@ -70,6 +96,10 @@ class ContentionWindow:
     paces: Mapping[int, Pace] = field(default_factory=dict)
     undisturbed: frozenset[int] = frozenset()
     traffic: Mapping[int, Bandwidth] = field(default_factory=dict)
+    copying: Mapping[int, float] = field(default_factory=dict)
+    resource: Resource = Resource.OTHER
+    parts: Mapping[int, float] = field(default_factory=dict)
+    doubted: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +107,10 @@ class GpuContention:
     """The state by which the slowdown of a GPU's clients is estimated; `windows` are those of the last minute.
 
     `traffic` estimates what a kernel moves: for each SM of its width, the nanoseconds that it needs the whole bandwidth
-    of the memory. For `quiet` clients the last window was quiet. `contradictions` counts the windows in a row that
-    contradict a baseline. `starved_since` has the clients that are much slower without a break, as of `examined_at`.
-    `ahead_ns` has the time by which clients seemed faster than on a quiet GPU: they lose time only beyond that.
+    of the memory. What a client copies has its negative PID, and the part of it that does not stay in the cache. For
+    `quiet` clients the last window was quiet. `contradictions` counts the windows in a row that contradict a baseline.
+    `starved_since` has the clients that are much slower without a break, as of `examined_at`. `ahead_ns` has the time
+    by which clients seemed faster than on a quiet GPU: they lose time only beyond that.
     """
 
     windows: tuple[ContentionWindow, ...] = ()
@@ -97,11 +128,13 @@ class Slowdown:
     """By what factor a client was slower in the last minute than on a quiet GPU, with its standard error.
 
     If it `is_bound`, it was at least as slow as that. `resource` is what it waited for most, None if it never waited,
-    and `neighbours` are the others with their fractions of that, the largest first.
+    and `neighbours` are the others with their fractions of that, the largest first. `apparent` is the whole factor, of
+    which a part may be by a change of its own work.
     """
 
     ratio: float
     error: float
+    apparent: float
     is_bound: bool = False
     resource: Resource | None = None
     neighbours: tuple[tuple[int, float], ...] = ()

@@ -23,10 +23,12 @@ class ProcessWork:
     `kernels` and `graphs` are launches, and `graph_kernels` the kernels in the graphs. `syncs` are synchronisations and
     copies to the host; `context_syncs` are those of a whole context, and ends of contexts and streams. `uploads` are
     asynchronous copies to the GPU, and `records` recorded events. `queries` ask whether work is done, while they are
-    probed. `widths` is the sum of the widths of all kernels, in SMs. A span is the time from a launch on an idle stream
+    probed. `copies` are copies within the GPU and memsets (`graph_copies`: in graphs), and `copied` the bytes of its
+    memory that these read and write. `transfers` are copies between host and GPU, and `transferred` their bytes.
+    `widths` is the sum of the widths of all kernels, in SMs. A span is the time from a launch or copy on an idle stream
     until a synchronisation with that stream returns, or until a repeated query succeeds: `spans` counts the ended ones,
     and `flight_ns` is their length. `area` is their length times the mean width of their kernels, and `bound` times the
-    greatest width, in nanoseconds of one SM.
+    greatest width, in nanoseconds of one SM: copies have none.
 
     A burst is a series of launches without a pause. `sure_` fields count bursts only if the GPU was behind at their
     end, and so was busy all the time: `sure_area` is their area, `sure_widths` the sum of their kernels' widths.
@@ -63,6 +65,11 @@ class ProcessWork:
     context_calls: int = 0
     context_syncs: int = 0
     queries: int = 0
+    copies: int = 0
+    copied: int = 0
+    transfers: int = 0
+    transferred: int = 0
+    graph_copies: int = 0
     spans: int = 0
     flight_ns: int = 0
     area: int = 0
@@ -111,6 +118,17 @@ def sums(parts: Iterable[ProcessWork]) -> dict[int, ProcessWork]:
     return found
 
 
+class NodeGpus(NamedTuple):
+    """The SMs of the largest GPU (None: unknown), the number of GPUs, and the bandwidth of the fastest memory.
+
+    The bandwidth is in bytes a second, as GPM counts it; 0: unknown.
+    """
+
+    sms: int | None
+    gpus: int = 1
+    bandwidth: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
     """How busy a GPU was in the last `seconds`, by GPM: its SMs, and its memory's bandwidth, each 0 to 1.
@@ -131,14 +149,16 @@ class WorkReading:
 
     `boot_ns` is `at` by CLOCK_BOOTTIME. `seconds` is how long the probes were attached since the reading before.
     `processes` has the sum over all devices, and `on_devices` the parts on nodes with several GPUs. `watched` are the
-    probed PIDs; what other processes did is unknown. `sms` is how many SMs a GPU has. `lost` are launches
-    that did not fit into a BPF map.
+    probed PIDs; what other processes did is unknown. `sms` is how many SMs a GPU has, and `bandwidth` the bytes that
+    its memory can move in a second, as GPM counts them; 0: unknown. `lost` are launches that did not fit into a BPF
+    map.
     """
 
     at: float
     boot_ns: int
     seconds: float
     sms: int = 0
+    bandwidth: int = 0
     lost: int = 0
     processes: tuple[ProcessWork, ...] = ()
     on_devices: tuple[ProcessWork, ...] = ()
@@ -176,10 +196,12 @@ class ProcessLaunches:
 class LaunchHistory:
     """The last readings, the oldest first, the counts of each process, and all lost launches.
 
-    `watched` has the `boot_ns`, the `seconds` and the `watched` PIDs of each reading of the last minute.
+    `watched` has the `boot_ns`, the `seconds` and the `watched` PIDs of each reading of the last minute. `begun` is
+    since when each process that launches is counted on each of its devices, by their numbers; -1: on any.
     """
 
     readings: tuple[WorkReading, ...] = ()
     counts: Mapping[int, ProcessLaunches] = field(default_factory=dict)
     lost: int = 0
     watched: tuple[tuple[int, float, tuple[int, ...]], ...] = ()
+    begun: Mapping[int, Mapping[int, float]] = field(default_factory=dict)

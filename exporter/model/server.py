@@ -47,6 +47,7 @@ class Client:
     missing_since: float | None = None  # Since when lists of clients lack it.
     contexts: frozenset[int] = frozenset()
     gpus: frozenset[GpuUuid] = frozenset()  # GPUs of its current or last contexts, as far as the log reports them.
+    gpu_added_at: float = 0.0  # When the log reported the last of these.
     in_reset: bool = False  # Whether the server reported a worker of the client in reset.
     exit_requested_at: float | None = None  # When the server requested the client to end.
     out_of_memory: bool = False  # Whether the kernel killed it for lack of memory.

@@ -38,7 +38,7 @@ class Split:
     `dram` is the used fraction of the memory's bandwidth; None: unknown. If `sm` is not `measured` by GPM, it is the
     sum of the shares. `lasted` has the seconds since a process first used the GPU, of those that came later.
     `widths` has the sums of the widths of what the clients launched, as fractions of all SMs for a nanosecond, if these
-    explain the window.
+    explain the window. `areas` has the mean fraction of all SMs for which each client had work in flight.
     """
 
     at: float
@@ -49,6 +49,7 @@ class Split:
     dram: float | None = None
     lasted: Mapping[int, float] = field(default_factory=dict)
     widths: Mapping[int, float] = field(default_factory=dict)
+    areas: Mapping[int, float] = field(default_factory=dict)
     withheld: Mapping[int, Share] = field(default_factory=dict)
     unknown: frozenset[int] = frozenset()
     measured: bool = True
@@ -85,6 +86,9 @@ class WorkDelta:
     graphs: int = 0
     graph_kernels: int = 0
     uploads: int = 0
+    copies: int = 0
+    copied: int = 0
+    transferred: int = 0
     syncs: int = 0
     spans: int = 0
     flight_ns: int = 0
@@ -150,7 +154,7 @@ def carried_on(before: WorkReading, now: WorkReading) -> WorkReading:
     return replace(now, processes=processes, on_devices=on_devices)
 
 
-_CALLS = ("first_ns", "kernels", "graphs", "syncs", "records", "uploads", "context_calls", "spans", "failed_ns")
+_CALLS = ("first_ns", "launched_ns", "syncs", "records", "uploads", "context_calls", "spans", "failed_ns")
 
 
 def _carried_on(before: ProcessWork | None, now: ProcessWork, lasted_ns: int) -> ProcessWork:
@@ -167,10 +171,11 @@ def _carried_on(before: ProcessWork | None, now: ProcessWork, lasted_ns: int) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRate:
-    """What each client did in some seconds with attached probes."""
+    """What each client did in some seconds with attached probes. `bandwidth` is the memory's, in bytes a second."""
 
     seconds: float
     deltas: Mapping[int, WorkDelta]
+    bandwidth: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +184,8 @@ class GpuBusy:
 
     `capacity` is the time of all its SMs and `busy` the used part, both in nanoseconds of one SM. If it is not
     `measured` by GPM, `busy` is that of all SMs while any kernel ran, so it is only an upper bound. `watched` is the
-    fraction of the window in which the probes were attached.
+    fraction of the window in which the probes were attached. `bandwidth` is that of the memory in bytes a second; 0:
+    unknown.
     """
 
     seconds: float
@@ -187,6 +193,7 @@ class GpuBusy:
     busy: float
     measured: bool = True
     watched: float = 1.0
+    bandwidth: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from functools import cache
 from math import inf
 from operator import add
 
+from exporter.model.contention import Resource
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DirectoryReading
@@ -147,6 +148,7 @@ def starved_clients(node: Node, at: float) -> Iterable[Finding]:
                 values={
                     "client": process_name(node, pids[0]),
                     "gpu": printable(gpu_name(node, uuid)),
+                    **({} if slowed[pids[0]].resource is Resource.OTHER else {"neighbours": "neighbours"}),
                     "slowdown": f"its work {slowdown_text(node, sharing[uuid], slowed[pids[0]])}",
                 },
                 notes=(others,) if len(pids) > 1 else (),

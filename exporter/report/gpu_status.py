@@ -1,5 +1,6 @@
 """The GPUs of the status document: their memory, and how they are shared, also as text."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import hypot, inf
 from typing import Any
@@ -41,12 +42,12 @@ WHOLE_MINUTE = 55.0  # Seconds. Windows do not fill the last minute exactly.
 _WAITS = {
     Resource.MEMORY: "it waits for memory bandwidth",
     Resource.SMS: "it waits for SMs",
-    Resource.OTHER: "neither the SMs nor the memory bandwidth is used up",
+    Resource.OTHER: "others use up neither the SMs nor the memory bandwidth",
 }
 
 BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots", Bound.CONTENTION: "contention"}
-MOST_SLOWED = 5
-"""At most so many slowed clients have a line."""
+MOST_SLOWED, LEAST_APPARENT = 5, 1.5
+"""At most so many slowed clients have a line. One that may have changed its own work has one from this factor."""
 
 METHODS = {
     Method.MEASURED: "measured",
@@ -352,15 +353,18 @@ def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
 def _contention(node: Node, found: GpuSharing) -> Iterable[str]:
     """Yield which clients are slowed down, the most first, by what and by whom, and that bandwidth is used up."""
     clients = {each.client.pid: each for each in found.clients}
-    slowed = {pid: each.slowdown for pid, each in clients.items() if each.slowdown and each.is_slowed}
-    order = sorted(slowed, key=lambda pid: -slowed[pid].ratio)
+    known = {pid: each.slowdown for pid, each in clients.items() if each.slowdown}
+    perhaps = {pid for pid, each in known.items() if each.apparent > max(LEAST_APPARENT, each.ratio)}
+    slowed = {pid: each for pid, each in known.items() if clients[pid].is_slowed or pid in perhaps}
+    order = sorted(slowed, key=lambda pid: (-slowed[pid].ratio, -slowed[pid].apparent))
+    kinds = {pid: "slowed down" if clients[pid].is_slowed else "perhaps slowed down" for pid in order}
     for pid in order[:MOST_SLOWED]:
-        yield f"slowed down: {process_name(node, pid)} {slowdown_text(node, found, slowed[pid])}"
-    if more := order[MOST_SLOWED:]:
-        yield f"slowed down: {counted(len(more), 'more client')}"
+        yield f"{kinds[pid]}: {process_name(node, pid)} {slowdown_text(node, found, slowed[pid])}"
+    for kind, count in Counter(kinds[pid] for pid in order[MOST_SLOWED:]).items():
+        yield f"{kind}: {counted(count, 'more client')}"
     if found.bandwidth_is_full:
-        known = {pid: use for pid, each in clients.items() if (use := each.bandwidth)}
-        parts = {pid: use for pid, use in known.items() if use.part >= max(LEAST_SHOWN, 2 * use.error)}
+        uses_of = {pid: use for pid, each in clients.items() if (use := each.bandwidth)}
+        parts = {pid: use for pid, use in uses_of.items() if use.part >= max(LEAST_SHOWN, 2 * use.error)}
         largest = sorted(parts, key=lambda pid: -parts[pid].part)[:MOST_USERS]
         uses = [f"{process_name(node, pid)} uses {with_error(*parts[pid])}" for pid in largest]
         who = listed(uses) if uses else "it is unknown which client uses most of it"
@@ -387,10 +391,12 @@ def slowdown_text(node: Node, sharing: GpuSharing, found: Slowdown) -> str:
     Without GPM the use of memory bandwidth is unknown, and so is the resource unless it is the SMs. Another client is
     not named if it may have used nothing of it.
     """
-    slower = f"takes {'at least ' if found.is_bound else ''}{factor(found.ratio)} times as long as on a quiet GPU"
+    is_other = found.resource is Resource.OTHER
+    ratio = found.apparent if is_other else found.ratio
+    least = "at least " if found.is_bound and ratio == found.ratio else ""
+    slower = f"takes {least}{factor(ratio)} times as long as on a quiet GPU"
     if found.resource is None:
         return slower
-    is_other = found.resource is Resource.OTHER
     is_unknown = is_other and sharing.recent.dram is None
     why = "it is unknown for which resource it waits" if is_unknown else _WAITS[found.resource]
     uses = {
@@ -402,11 +408,8 @@ def slowdown_text(node: Node, sharing: GpuSharing, found: Slowdown) -> str:
         for pid, part in found.neighbours[:1]
         if part >= max(LEAST_SHOWN, 2 * errors.get(pid, 0.0))
     ]
-    used = [
-        f", while {who} uses {part} of the SMs" if is_other else f", of which {who} uses {part}"
-        for who, part in largest
-    ]
-    return "".join((slower, "; ", why, *used))
+    used = [f", of which {who} uses {part}" for who, part in largest]
+    return "".join((slower, "; ", why, *used, ", so this can also be a change of its own work" * is_other))
 
 
 def process_name(node: Node, pid: int) -> str:

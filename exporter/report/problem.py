@@ -192,12 +192,12 @@ class NodeProblem(Problem):
     )
     CLIENT_STARVED = Definition(
         label="client starved",
-        summary="Client {client} on GPU {gpu} of {node} is starved by its neighbours[: {slowdown}]",
+        summary="Client {client} on GPU {gpu} of {node} is starved[ by its {neighbours}][: {slowdown}]",
         meaning="For ten minutes, the client's work has taken more than twice as long as on a quiet GPU. MPS "
-        "guarantees no client SMs or memory bandwidth.",
-        remedy="If the client waits for SMs, limit its neighbours' threads. If it waits for memory bandwidth, that "
-        "does not help: move it, or the neighbour that uses most, to another GPU. Each move ends the process that "
-        "moves.",
+        "guarantees no client SMs or memory bandwidth. If it waits for neither, its own work may have changed.",
+        remedy="Ask the client's owner first whether its work has changed. If not, and it waits for SMs, limit its "
+        "neighbours' threads. If it waits for memory bandwidth, that does not help: move it to another GPU. This ends "
+        "its process.",
         alert="CudaMpsClientStarved",
         fails=False,
     )

@@ -1,5 +1,6 @@
 """Devices of a daemon: the GPUs and MIG instances it serves, those of its clients, and which clients fail together."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -192,8 +193,8 @@ def client_devices(
 ) -> tuple[GpuUuid, ...] | None:
     """Return the GPUs by the numbers that a client gives them, as far as it was started so; None if unknown.
 
-    Containers and jobs can hide GPUs, and all later ones have other numbers. If the client is on other `gpus`, it has
-    changed its CUDA_VISIBLE_DEVICES.
+    Containers and jobs can hide GPUs, and all later ones have other numbers. If the client is on other `gpus`, or does
+    not launch on one of them by these numbers, it has changed its CUDA_VISIBLE_DEVICES before its first CUDA call.
     """
     found, member = gpus_in_order(node, daemon), cgroup_of(process)
     visible = None if variables is None else variables.get(VISIBLE_DEVICES)
@@ -202,7 +203,15 @@ def client_devices(
         return None
     if visible is not None:
         found = visible_gpu_uuids(visible, {uuid: number for number, uuid in enumerate(found)})
-    return found if gpus <= set(found) else None
+    launched = {} if process is None or not gpus else node.launch_history.begun.get(process.pid, {})
+    works_there = all(gpus.intersection(found[each : each + 1]) for each in launched if each >= 0)
+    return found if gpus <= set(found) and works_there else None
+
+
+def devices_of(node: Node, daemon: Daemon, pid: int, gpus: Gpus) -> tuple[GpuUuid, ...] | None:
+    """Return the GPUs by the numbers that a client gives them, by its environment as it was read."""
+    process = node.processes.get(pid)
+    return client_devices(node, daemon, process, None if process is None else process.environment, gpus)
 
 
 def uses_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> bool | None:
@@ -254,7 +263,7 @@ def failure_domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[FailureDom
     )
     by_server: dict[int, dict[int, Gpus]] = {server: {} for server in daemon.servers}
     for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
-        if complete or _logged(daemon, pid):
+        if complete or logged_gpus(daemon, pid):
             by_server.setdefault(daemon.clients[pid].server, {})[pid] = gpus
     # From driver R610 on, clients in other partitions survive some faults (guide, release 615). Whether MLOPart devices
     # isolate faults is not documented.
@@ -262,22 +271,49 @@ def failure_domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[FailureDom
     return {server: tuple(_domains(clients, upper_bound=partial)) for server, clients in by_server.items()}
 
 
-def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:
-    """Return the GPUs of clients by the log and by NVML, else the only GPU that the daemon has."""
+def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int], *, in_use: bool = False) -> Mapping[int, Gpus]:
+    """Return the GPUs of clients; one without an entry has unknown GPUs.
+
+    A client is where NVML shows its memory and the log a context, else on the only GPU that the daemon has. For those
+    `in_use`, NVML counts only if it was read since the client connected, and since it launched on more devices than
+    NVML shows. NVML outweighs the log if it was read since the log added a GPU.
+    """
     usable = usable_gpus(node)
     divided = node.gpus.keys() - usable.keys()
-    found = {pid: physical_gpus(node, daemon, _logged(daemon, pid)) - divided for pid in pids}
-    for uuid, reading in usable.items():
-        for pid in found.keys() & _processes_with_context(reading):
-            found[pid].add(uuid)
-    every = frozenset(gpus_by_ordinal(node, daemon).values())
-    default = every if len(every) == 1 else frozenset()
-    return {pid: frozenset(gpus) or default for pid, gpus in found.items() if gpus or default}
+    contexts = {uuid: _processes_with_context(reading) for uuid, reading in usable.items()}
+    listed = {uuid: each for uuid, each in usable.items() if each.mps_processes is not None and not each.mig_mode}
+    read_at = min((reading.at for reading in listed.values()), default=0.0)
+    every = usable.keys() if in_use and len(usable) == 1 else {*gpus_by_ordinal(node, daemon).values()}
+    found: dict[int, Gpus] = {}
+    for pid in pids:
+        gpus = {uuid for uuid, with_context in contexts.items() if pid in with_context}
+        logged, client = physical_gpus(node, daemon, logged_gpus(daemon, pid)) - divided, daemon.clients.get(pid)
+        begun = [at for number, at in node.launch_history.begun.get(pid, {}).items() if number >= 0]
+        connected_at = 0.0 if client is None else client.connected_at
+        # It also works on a GPU that NVML does not show, or did not when it was read.
+        newer = () if len(begun) <= len(gpus) else begun if len(listed) == len(usable) else (math.inf,)
+        if in_use and read_at < max((connected_at, *newer)):
+            gpus = set()
+        if in_use and gpus and (client is None or read_at >= client.gpu_added_at):
+            logged -= listed.keys()
+        gpus |= logged
+        if gpus or len(every) == 1:
+            found[pid] = frozenset(gpus or every)
+    return found
 
 
-def _logged(daemon: Daemon, pid: int) -> Gpus:
-    known = daemon.clients.get(pid) or daemon.connections.disconnects.get(pid)
+def logged_gpus(daemon: Daemon, pid: int) -> Gpus:
+    """Return the GPUs of a connected or recently disconnected client by the log, which any user can write."""
+    connections = daemon.connections
+    known = daemon.clients.get(pid) or connections.disconnects.get(pid) or connections.recently_disconnected.get(pid)
     return frozenset() if known is None else known.gpus
+
+
+def listed_without_context(node: Node, uuid: GpuUuid) -> set[int]:
+    """Return the processes that see a GPU and have no context there: in the MPS list only, without memory (R580)."""
+    reading = None if uuid not in node.gpus else node.gpus[uuid].reading
+    listed = () if reading is None else reading.mps_processes or ()
+    return {process.pid for process in listed if process.used_bytes == 0}
 
 
 def _processes_with_context(reading: GpuReading) -> set[int]:

@@ -204,7 +204,7 @@ def _client_active(step: Step, at: float, server_pid: int, pid: int, context: in
         daemon = claims.add(daemon, at, ClaimKind.CLIENT_CONNECT, pid)
     step.daemon = _without_connecting(daemon, server_pid, pid)
     servers.connect(step, at, server_pid, pid)
-    step.daemon = servers.add_context(step.daemon, pid, context, gpu)
+    step.daemon = servers.add_context(step.daemon, at, pid, context, gpu)
 
 
 def _without_connecting(daemon: Daemon, server_pid: int, pid: int) -> Daemon:

@@ -186,11 +186,18 @@ def _clients_period(node: Node, daemon: Daemon, server: Server, intervals: PollI
 
 
 def nvml_due(node: Node, intervals: PollIntervals) -> bool:
-    """Return whether to read NVML now: sooner if clients connected or disconnected, or if a process may bypass MPS."""
+    """Return whether to read NVML now: sooner if a reading may be out of date (`gpu_stale_since`)."""
     source = node.sources.get(CollectorName.NVML)
     if source is None:
         return True
     stale_since = latest(since for gpu in node.gpus.values() for since in gpu_stale_since(node, gpu))
+    if len(node.gpus) > 1:
+        # Clients may have contexts on another GPU, or launch there.
+        read_at = min(gpu.reading.at for gpu in node.gpus.values())
+        clients = [client for daemon in node.daemons.values() for client in daemon.clients.values()]
+        begun = (each for client in clients for each in node.launch_history.begun.get(client.pid, {}).values())
+        newer = (at for at in chain(begun, (client.gpu_added_at for client in clients)) if at > read_at)
+        stale_since = latest((stale_since, *newer))
     period = intervals.stale if intervals.is_recent(node.at, stale_since) else intervals.nvml
     return node.at - source.last.at >= period
 

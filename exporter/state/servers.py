@@ -93,14 +93,15 @@ def _own_end(daemon: Daemon, client: Client, at: float) -> tuple[DisconnectReaso
     return DisconnectReason.EVICTED if evicted else DisconnectReason.TERMINATED, None
 
 
-def add_context(daemon: Daemon, pid: int, context: int, gpu: GpuUuid | None = None) -> Daemon:
+def add_context(daemon: Daemon, at: float, pid: int, context: int, gpu: GpuUuid | None = None) -> Daemon:
     """Add an accepted context of a client, and its GPU if the log reports it. So the client has not disconnected."""
     client = daemon.clients.get(pid)
     if client is None or len(client.contexts | {context}) > MAX_CONTEXTS:
         return daemon
     gpus = client.gpus if client.contexts else frozenset()
-    gpus = gpus if gpu is None else gpus | {gpu}
-    client = replace(client, contexts=client.contexts | {context}, gpus=gpus)
+    added = set() if gpu is None else {gpu} - gpus
+    added_at = at if added else client.gpu_added_at
+    client = replace(client, contexts=client.contexts | {context}, gpus=gpus | added, gpu_added_at=added_at)
     daemon = with_connections(daemon, disconnects=without(daemon.connections.disconnects, pid))
     return _with_client(daemon, client)
 

@@ -119,8 +119,9 @@ class UsageRow:
         """Raise ValueError if an amount is not a number of 0 or more, or a pace is not one."""
         if int(self.memory_byte_ms) < 0 or (self.used is not None and min(astuple(self.used)) < 0):
             raise ValueError("an amount is negative")
+        lengths = (5, len(Pace._fields))  # Earlier versions wrote five numbers.
         if any(
-            len(pace) != len(Pace._fields) or min(pace[:4]) < LEAST_PACE or pace[4] < 0 for pace in self.paces.values()
+            len(pace) not in lengths or min(pace[:4]) < LEAST_PACE or min(pace[4:]) < 0 for pace in self.paces.values()
         ):
             raise ValueError("a pace is invalid")
 

@@ -114,6 +114,16 @@ def remember_pace(
     return _with_gpu(totals, gpu, replace(usage, paces={**usage.paces, account: {**dict(others), command: pace}}))
 
 
+def remembered_paces(node: Node, gpu: GpuUuid, pids: Collection[int]) -> Mapping[int, tuple[float, ...]]:
+    """Return the paces on a quiet GPU of earlier processes like these, as far as they are remembered."""
+    paces, found = node.usage_totals.gpus.get(gpu, GpuUsage()).paces, {}
+    for pid in pids if paces else ():
+        process = node.processes.get(pid)
+        if process is not None and (pace := paces.get(account_of(node, pid), {}).get(process.command or "")):
+            found[pid] = pace
+    return found
+
+
 def post_memory(totals: UsageTotals, gpu: GpuUuid, held: Mapping[Account, int], *, at: float) -> UsageTotals:
     """Post memory that was held, in bytes times milliseconds."""
     amounts: dict[UsageKey, int] = {(account, None): amount for account, amount in held.items() if amount > 0}

@@ -9,12 +9,10 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from exporter.model.daemon import Daemon
 from exporter.model.estimates import ClientEstimates
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Gpu, Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
-from exporter.model.server import Client
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
 from exporter.model.usage import (
     GpuAttribution,
@@ -31,7 +29,7 @@ from exporter.model.usage import (
 )
 from exporter.model.values import replace, without
 from exporter.parse.mps_variables import parse_percentage
-from exporter.state.devices import client_devices, physical_gpus, usable_gpus
+from exporter.state.devices import devices_of, gpus_of_clients, serves_gpu
 from exporter.usage import kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
 from exporter.usage.contention import contended
@@ -171,7 +169,7 @@ def _with_window(
     for daemon in node.daemons.values() if state.windows else ():
         connections, since = daemon.connections, state.windows[-1].at
         left = frozenset(pid for pid, left_at in connections.disconnected_at.items() if left_at > since)
-        clients |= left.intersection(_logged_on(node, daemon, gpu, connections.recently_disconnected))
+        clients |= {pid for pid, gpus in gpus_of_clients(node, daemon, left, in_use=True).items() if uuid in gpus}
     # The probes count for the whole GPU, so they divide nothing on a MIG instance.
     recent = node.work is not None and abs(at - node.work.at) <= FRESH_SECONDS
     work = node.work if recent and gpu.reading.mig is None else None
@@ -180,8 +178,10 @@ def _with_window(
     if before is not None and work is not None:
         work = carried_on(before, work)
     launches = _launches(node, uuid, before, work, present, clients - present, measured=measured)
-    capacity = seconds * (0 if node.work is None else node.work.sms) * 1e9
-    use = GpuBusy(seconds=seconds, capacity=capacity, busy=busy * mps * capacity, measured=measured)
+    sms, bandwidth = (0, 0) if node.work is None else (node.work.sms, node.work.bandwidth)
+    capacity = seconds * sms * 1e9
+    used = busy * mps * capacity
+    use = GpuBusy(seconds=seconds, capacity=capacity, busy=used, measured=measured, bandwidth=bandwidth)
     deltas: Deltas = {}
     if launches.known:
         rate = launches.rates[-1]
@@ -195,7 +195,8 @@ def _with_window(
     shares: dict[int, Share] = {}
     withheld: Mapping[int, Share] = {}
     unknown = clients
-    if mps and measured and len(clients) == 1 and clients == state.clients:
+    elsewhere = launches.known and clients & node.launch_history.begun.keys() - deltas.keys()
+    if mps and measured and len(clients) == 1 and clients == state.clients and not elsewhere:
         shares, unknown = dict.fromkeys(clients, Share(method=Method.MEASURED, sm=busy * mps)), frozenset()
     elif mps and launches.known and capacity:
         changes = {} if launches.watched else launches.changes
@@ -205,6 +206,9 @@ def _with_window(
         shares = {**shares, **others}
     used = sum(share.sm for share in shares.values())
     sm = busy if measured else used
+    explained = capacity and measured and launches.watched and clients <= deltas.keys()
+    # Copies have no width.
+    explained = explained and not kernel_times.copies(deltas, use)
     split = Split(
         at=at,
         seconds=seconds,
@@ -215,9 +219,8 @@ def _with_window(
         withheld=withheld,
         unknown=unknown if measured and mps else unknown | (bypassing.keys() - shares.keys()),
         measured=measured,
-        widths={pid: delta.widths / capacity for pid, delta in deltas.items() if delta.widths}
-        if capacity and measured and launches.watched and clients <= deltas.keys()
-        else {},
+        widths={pid: delta.widths / capacity for pid, delta in deltas.items() if delta.widths} if explained else {},
+        areas={pid: delta.area / capacity for pid, delta in deltas.items() if capacity},
     )
     used_now = {pid for pid, share in split.estimates.items() if share.sm or share.error}
     state = replace(
@@ -285,7 +288,7 @@ def _launches(
     deltas = _deltas(node, uuid, before, work, present, left, measured=measured)
     # What is in flight all the time also grows while the probes are detached.
     deltas = {pid: delta if delta.widths else delta.scaled(fraction) for pid, delta in deltas.items()}
-    rate = LaunchRate(seconds=seconds, deltas=deltas)
+    rate = LaunchRate(seconds=seconds, deltas=deltas, bandwidth=work.bandwidth)
     return _Launches(rates=(*state.rates, rate)[-2:], watched=fraction, known=True)
 
 
@@ -299,7 +302,8 @@ def _are_settled(clients: Pids, launches: _Launches, deltas: Deltas, estimates: 
         return False
     used, changes = kernel_times.used_sm_time(estimates, deltas, gpu), launches.changes
     for pid, sm_time in used.items():
-        error = sm_time if estimates.mean(pid) is None else deltas[pid].widths * estimates.standard_deviation(pid)
+        unknown = 0.0 if deltas[pid].copies else sm_time  # The error of copies is that of the kernels.
+        error = unknown if estimates.mean(pid) is None else deltas[pid].widths * estimates.standard_deviation(pid)
         change = changes[pid] * sm_time
         if max(error / SETTLED_ERROR, change / SETTLED_CHANGE) > max(sm_time, SETTLED_SHARE * gpu.capacity):
             return False
@@ -317,20 +321,17 @@ def _utilization(gpu: GpuReading) -> Mapping[int, float]:
 
 
 def _clients_on(node: Node, gpu: Gpu) -> Pids:
-    """Return the clients with a context on a GPU, by NVML and the log; on the only GPU, all clients."""
-    listed = {process.pid for process in gpu.reading.mps_processes or () if process.used_bytes}
-    clients = {pid for daemon in node.daemons.values() for pid in daemon.clients}
-    servers = {
-        pid for daemon in node.daemons.values() for pid in (*daemon.servers, *daemon.connections.server_exited_at)
-    }
-    logged = {pid for daemon in node.daemons.values() for pid in _logged_on(node, daemon, gpu, daemon.clients)}
-    return frozenset((logged | (listed & clients)) - servers)
-
-
-def _logged_on(node: Node, daemon: Daemon, gpu: Gpu, clients: Mapping[int, Client]) -> Collection[int]:
-    if len(usable_gpus(node)) == 1:
-        return clients.keys()
-    return [pid for pid, client in clients.items() if gpu.reading.gpu in physical_gpus(node, daemon, client.gpus)]
+    """Return the clients of a GPU, and those that launch on an unknown GPU, which may be this one."""
+    uuid = gpu.reading.gpu
+    found, servers = set[int](), set[int]()
+    for daemon in node.daemons.values():
+        servers.update(daemon.servers, daemon.connections.server_exited_at)
+        on = gpus_of_clients(node, daemon, daemon.clients, in_use=True)
+        found.update(pid for pid, gpus in on.items() if uuid in gpus)
+        served = () if serves_gpu(node, daemon, gpu.reading) is False else (uuid,)
+        unknown = daemon.clients.keys() & node.launch_history.begun.keys() - on.keys()
+        found.update(pid for pid in unknown if uuid in (devices_of(node, daemon, pid, frozenset()) or served))
+    return frozenset(found - servers)
 
 
 def _bypassing_parts(gpu: Gpu) -> tuple[dict[int, float], float]:
@@ -369,51 +370,54 @@ def _deltas(
 ) -> Deltas:
     """Return what each watched client did on a GPU between two readings.
 
-    If it is unknown on which of its GPUs, all may have been on each: then its bursts show no kernel time, and only the
-    SM time that GPM `measured` shows its part. A client that has left is not watched any more, but the last reading may
-    still have its launches.
+    If a client has several GPUs and the GPU of its launches is unknown, each GPU gets all of them, without bursts. Then
+    GPM shows its part, and without GPM it has none. If all its GPUs are unknown, so is its work. A client that has left
+    is not watched any more, but the last reading may still have its launches.
     """
     pids = present | left
     earlier = {process.pid: process for process in before.processes if process.pid in pids}
     now = {process.pid: process for process in work.processes if process.pid in pids}
     earlier_parts, parts = _by_device(before, pids), _by_device(work, pids)
+    on = {
+        pid: (daemon, gpus)
+        for daemon in node.daemons.values()
+        for known in (daemon.connections.recently_disconnected, daemon.clients)
+        for pid, gpus in gpus_of_clients(node, daemon, pids & known.keys(), in_use=True).items()
+    }
+    # NVML no longer shows a client that has left, but there are estimates for its last GPUs.
+    for daemon in node.daemons.values():
+        for pid in left & daemon.connections.recently_disconnected.keys() - on.keys():
+            on[pid] = daemon, frozenset(gpu for gpu, each in node.attribution.items() if pid in each.estimates.pids)
     deltas = {}
     for pid in (present & {*work.watched}) | (left & {*before.watched, *now}):
         if pid not in now:
             deltas[pid] = WorkDelta(late=True)
             continue
-        if not _is_of_pid(node, now[pid]):
+        if pid not in on or uuid not in on[pid][1] or not _is_of_pid(node, now[pid]):
             continue
-        device = _device_of(node, pid, uuid) if any(key[0] == pid for key in parts) else None
-        daemons = (daemon for daemon in node.daemons.values() if pid in daemon.clients)
-        on = [physical_gpus(node, daemon, daemon.clients[pid].gpus) for daemon in daemons]
-        # A client that is only here, and works on another number, has changed its CUDA_VISIBLE_DEVICES.
-        if device is not None and ((pid, device) in parts or on != [{uuid}]):
-            part = parts.get((pid, device))
-            earlier_part = earlier_parts.get((pid, device))
-            deltas[pid] = WorkDelta() if part is None else work_delta(earlier_part, part, work.boot_ns)
-            continue
-        delta = work_delta(earlier.get(pid), now[pid], work.boot_ns)
-        if all(len(gpus) < 2 for gpus in on):
+        (daemon, gpus), delta = on[pid], work_delta(earlier.get(pid), now[pid], work.boot_ns)
+        if len(gpus) == 1:
             deltas[pid] = delta
+            continue
+        devices, numbers = devices_of(node, daemon, pid, gpus), node.launch_history.begun.get(pid, {})
+        keys = [(pid, number) for number in numbers if (pid, number) in parts]
+        # Of other launches, the device is unknown.
+        launched = sum(_launched(earlier_parts.get(key), parts[key]) for key in keys)
+        if keys and devices is not None and launched >= _launched(earlier.get(pid), now[pid]):
+            key = pid, devices.index(uuid)
+            deltas[pid] = work_delta(earlier_parts.get(key), parts[key], work.boot_ns) if key in keys else WorkDelta()
         elif measured:
             deltas[pid] = replace(delta, sure_area=0, sure_widths=0, sure_gaps=0, sure_heights=0, sure_event_heights=0)
     return deltas
 
 
+def _launched(before: ProcessWork | None, now: ProcessWork) -> int:
+    earlier = 0 if before is None or before.first_ns != now.first_ns else _launched(None, before)
+    return now.kernels + now.graphs + now.copies - earlier
+
+
 def _by_device(work: WorkReading, pids: Collection[int]) -> Mapping[tuple[int, int], ProcessWork]:
     return {(part.pid, part.device): part for part in work.on_devices if part.pid in pids}
-
-
-def _device_of(node: Node, pid: int, uuid: GpuUuid) -> int | None:
-    """Return the number by which a client knows a GPU; None if it is unknown."""
-    process = node.processes.get(pid)
-    variables = None if process is None else process.environment
-    for daemon in node.daemons.values():
-        if pid in daemon.clients or pid in daemon.connections.recently_disconnected:
-            devices = client_devices(node, daemon, process, variables, frozenset({uuid}))
-            return None if devices is None else devices.index(uuid)
-    return None
 
 
 def _estimated(

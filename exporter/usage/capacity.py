@@ -18,7 +18,8 @@ from exporter.state.devices import MOST_DEVICES, client_devices, device_count, g
 from exporter.state.gpus import used_bytes
 from exporter.state.limits import clients_limit
 from exporter.state.processes import cgroup_of
-from exporter.usage.contention import STARVED_RATIO, bandwidths, is_clearly_slowed, sharing_gain, slowdowns
+from exporter.usage.bandwidth import bandwidths
+from exporter.usage.contention import STARVED_RATIO, is_clearly_slowed, sharing_gain, slowdowns
 from exporter.usage.last_minute import MINUTE_SECONDS, current_reading, fresh_splits
 
 WHOLE = 100.0  # The active thread percentage without a limit.
@@ -179,7 +180,7 @@ class GpuSharing:
 def gpu_sharing(node: Node) -> Mapping[GpuUuid, GpuSharing]:
     """Return how each GPU is shared that has MPS clients."""
     recent = _recent(node)
-    slowed = {uuid: slowdowns(state, node.attribution[uuid].windows) for uuid, state in recent.items()}
+    slowed = {uuid: slowdowns(state) for uuid, state in recent.items()}
     clients = _clients(node, slowed, {uuid: bandwidths(state) for uuid, state in recent.items()})
     return {uuid: _sharing(node, uuid, found, slowed.get(uuid, {})) for uuid, found in clients.items()}
 
@@ -381,6 +382,9 @@ def memory_limit(
         else:
             # It may have set the variable inside the process. It uses the first GPUs that it sees.
             numbers = range(max(started + 1, len(gpus)))
+    launched = [each for each in node.launch_history.begun.get(client.pid, {}) if each >= 0]
+    if len(gpus) == len(launched) == 1:
+        numbers, seen = range(launched[0], launched[0] + 1), {*seen, str(launched[0])}
     found = [
         min(filter(None, (limits.pinned_memory.get(each), own.get(str(each)), own.get(uuid))), default=None)
         for each in numbers

@@ -12,24 +12,16 @@ kernels of the same widths, and as many before it waits.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from exporter.model import values
 from exporter.model.contention import Bandwidth, Baseline, ContentionWindow, GpuContention, Pace, Resource, Slowdown
-from exporter.model.estimates import ClientEstimates
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
-from exporter.model.usage import (
-    GpuUsage,
-    LaunchRate,
-    Method,
-    SharedAccount,
-    Split,
-    UsageKey,
-    WorkDelta,
-)
+from exporter.model.usage import LaunchRate, Method, SharedAccount, Split, UsageKey, WorkDelta
 from exporter.model.values import replace
 from exporter.usage import accounting
+from exporter.usage.bandwidth import divided
+from exporter.usage.kernel_times import COPY_BANDWIDTH
 from exporter.usage.last_minute import MINUTE_SECONDS
 
 QUIET, ALMOST_QUIET = 0.05, 0.2
@@ -42,9 +34,6 @@ most these fractions of the SMs and of the memory's bandwidth were used."""
 ROOM_SMS, ROOM_BANDWIDTH = 0.6, 0.35
 
 LEAST_SPANS = 3  # A window with fewer ended spans is too short to learn from.
-
-SAME_WIDTH, SAME_SPAN = 0.15, 0.35
-"""Work is the same if the logarithms of the mean width, and of the launches for each span, differ by less."""
 
 CONTRADICTION = 0.5
 """A quiet window contradicts a baseline if the logarithm of the latency differs by more, or if the work is another one.
@@ -60,6 +49,21 @@ WINDOW_ERROR, MODEL_ERROR, NEIGHBOUR_ERROR = 0.06, 0.04, 0.1
 """Standard errors of the latency: of one window of a baseline, of the model, and if others used all SMs meanwhile."""
 
 FULL_SMS, FULL_BANDWIDTH = 0.85, 0.6  # Clients compete for a resource of which at least this fraction was used.
+
+LEAST_COPYING = 0.1
+"""Copies use the memory's whole bandwidth while they run. If they run for more of the time than this, others wait for
+them, at most for so long."""
+
+COLLIDING_SMS = 0.45  # If more SMs are used, and all work in flight is wider than the GPU, clients wait now and then.
+
+ALMOST = 0.9
+"""A slowdown counts if this part of the limit would be used without the client's own increase. In recorded mixes,
+clients used 0.93 to 1.1 times as much SM time as for the same launches on a quiet GPU."""
+BANDWIDTH_OF_SMS = 5.0
+"""A client can use at most this many times its part of the SMs as bandwidth. An SM reads 64 bytes a cycle, so a fifth
+of an H100's SMs suffice, and 29 % of an H200's."""
+DOUBTED = 1.08
+"""Only a lower bound is known if counting the doubted windows would raise the slowdown by more than this factor."""
 
 BOUND_WINDOWS = 10
 """A client that never had a quiet GPU is compared with its fastest so many windows: its slowdown is a lower bound."""
@@ -79,16 +83,7 @@ EXAMINED_SECONDS = 10.0  # How often it is examined which clients are slowed dow
 MOST_AHEAD_NS = 5e9
 """Windows in which a client seems faster than on a quiet GPU balance those in which it seems slower, up to so much."""
 
-MOST_HIDDEN = 0.1
-"""If more of the SM time is not that of known clients, their parts of the bandwidth are unknown: what others used would
-be divided among them."""
-
-TRAFFIC_CONTRADICTION, TRAFFIC_CHANGE, PART_ERROR = 2.0, 0.3, 0.05
-"""A use of the bandwidth that differs by more standard errors shows that kernels changed: what each moves has at least
-this standard error then, as a fraction. Least standard error of a client's part, as a fraction."""
-
-TRAFFIC_ERROR, LEAST_TRAFFIC_ERROR = 0.02, 0.006
-"""Standard error of the measured use of the memory's bandwidth, as a fraction of the use, and of the whole."""
+COPY_WIDTH_BYTES = 1 << 15  # So much of a copy counts as a kernel of one SM: copies of other sizes are other work.
 
 
 def contended(
@@ -100,7 +95,9 @@ def contended(
     """
     state, splits = without(node.contention.get(uuid, GpuContention()), outdated), node.attribution[uuid].windows
     if rate is not None:
-        state = with_window(state, rate, splits[-1], present, _remembered(node, uuid, state, present))
+        unknown = present - {pid for pid, known in state.baselines.items() if not known.is_bound}
+        paces = accounting.remembered_paces(node, uuid, unknown)
+        state = with_window(state, rate, splits[-1], present, {pid: Pace(*pace) for pid, pace in paces.items()})
         state, lost, caused = _with_lost_time(node, state, splits[-1])
         totals = node.usage_totals
         if lost:
@@ -116,8 +113,9 @@ def contended(
             at = splits[-1].at
             # After a longer gap it is unknown whether clients were slowed down all the time.
             earlier = state.starved_since if abs(at - state.examined_at) < MINUTE_SECONDS else {}
-            # Without the splits no causes are sought, which takes most of the time.
-            slowed = [pid for pid, each in slowdowns(state, ()).items() if is_clearly_slowed(each, STARVED_RATIO)]
+            slowed = [
+                pid for pid, each in slowdowns(state, causes=False).items() if is_clearly_slowed(each, STARVED_RATIO)
+            ]
             since = {pid: min(earlier.get(pid, at), at) for pid in slowed}
             state = replace(state, starved_since=since, examined_at=at)
     return replace(node, contention={**node.contention, uuid: state})
@@ -135,17 +133,6 @@ def is_clearly_slowed(found: Slowdown | None, factor: float) -> bool:
     return found is not None and found.ratio - CLEAR_ERRORS * found.error > factor
 
 
-def _remembered(node: Node, uuid: GpuUuid, state: GpuContention, present: frozenset[int]) -> Mapping[int, Pace]:
-    """Return the paces on a quiet GPU of earlier processes, for the clients that have no baseline."""
-    paces, found = node.usage_totals.gpus.get(uuid, GpuUsage()).paces, {}
-    for pid in present if paces else ():
-        process, known = node.processes.get(pid), state.baselines.get(pid)
-        if process is not None and process.command and (known is None or known.is_bound):
-            pace = paces.get(accounting.account_of(node, pid), {}).get(process.command)
-            found.update({} if pace is None else {pid: Pace(*pace)})
-    return found
-
-
 def _with_lost_time(
     node: Node, state: GpuContention, split: Split
 ) -> tuple[GpuContention, Mapping[UsageKey, int], Mapping[UsageKey, int]]:
@@ -155,7 +142,6 @@ def _with_lost_time(
     What no client is known to have used is unattributed, as in `_parts` of usage/attribution.py.
     """
     window = state.windows[-1]
-    parts = _use(split, window).parts if split.measured or not split.unknown else {}
     hidden = max(0.0, split.sm - sum(share.sm for share in split.estimates.values()))
     before = [each.at for each in state.windows[-2:-1] if each.at < window.at]
     # The time while the probes were detached is taken to be like that while they were attached.
@@ -164,23 +150,24 @@ def _with_lost_time(
     losses: dict[int, int] = {}
     for pid, pace in window.paces.items():
         baseline = state.baselines.get(pid)
-        if baseline is not None and pid not in window.undisturbed and _is_same(baseline.pace, pace):
-            excess = scale * _lost(baseline, pace) - ahead_ns.get(pid, 0.0)
+        if baseline is not None and pid not in window.undisturbed and baseline.pace.is_same(pace):
+            time_ns = baseline.lost(pace)
+            excess = scale * (min(0.0, time_ns) if pid in window.doubted else time_ns) - ahead_ns.get(pid, 0.0)
             ahead_ns[pid] = min(max(0.0, -excess), MOST_AHEAD_NS)
             losses[pid] = int(max(0.0, excess) / 1000)
-    keys = {pid: _key(node, pid, split) for pid in losses.keys() | parts.keys()}
+    keys = {pid: _key(node, pid, split) for pid in losses.keys() | window.parts.keys()}
     lost, weights = Counter[UsageKey](), defaultdict[UsageKey, float](float)
-    total, each = sum(parts.values()) + hidden, 0.0
+    total, each = sum(window.parts.values()) + hidden, 0.0
     for pid, microseconds in losses.items():
         lost[keys[pid]] += microseconds
-        own = parts.get(pid, 0.0)
+        own = window.parts.get(pid, 0.0)
         if total > own:
             each += microseconds / (total - own)
             weights[keys[pid]] -= own * microseconds / (total - own)
         else:
             weights[accounting.UNATTRIBUTED] += microseconds
     weights[accounting.UNATTRIBUTED] += each * hidden
-    for pid, part in parts.items():
+    for pid, part in window.parts.items():
         weights[keys[pid]] += each * part
     parts_of_all = {key: round(accounting.PRECISION * weight) for key, weight in weights.items()}
     caused = accounting.apportioned(lost.total(), parts_of_all)
@@ -198,14 +185,19 @@ def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
     if not pids:
         return state
     windows = tuple(
-        replace(each, paces=values.without(each.paces, *pids), traffic=values.without(each.traffic, *pids))
+        replace(
+            each,
+            paces=values.without(each.paces, *pids),
+            traffic=values.without(each.traffic, *pids),
+            parts=values.without(each.parts, *pids),
+        )
         for each in state.windows
     )
     return replace(
         state,
         windows=windows,
         baselines=values.without(state.baselines, *pids),
-        traffic=state.traffic.without(pids),
+        traffic=state.traffic.without({*pids, *(-pid for pid in pids)}),
         starved_since=values.without(state.starved_since, *pids),
         ahead_ns=values.without(state.ahead_ns, *pids),
     )
@@ -222,80 +214,87 @@ def with_window(
 
     `remembered` has the paces on a quiet GPU of earlier processes like these.
     """
-    paces = {pid: pace for pid, delta in rate.deltas.items() if (pace := _pace(delta, rate.seconds)).busy_ns}
+    estimates, traffic = divided(state.traffic, rate, split, present)
+    done = {pid: _pace(delta, rate.seconds, _used(split, pid), traffic.get(pid)) for pid, delta in rate.deltas.items()}
+    paces = {pid: pace for pid, pace in done.items() if pace.busy_ns}
     # With GPM, a client that launched nothing may wait for a stream that nobody else waits for.
     busy = {pid: pace.busy_ns for pid, pace in paces.items() if pace.launches or not split.measured}
     total = sum(busy.values())
     quiet = frozenset(pid for pid in paces if _is_quiet(pid, split, (total - busy.get(pid, 0.0)) / 1e9 / rate.seconds))
-    traffic, parts = _traffic(state.traffic, rate, split, present)
     undisturbed = frozenset(pid for pid in quiet & state.quiet if split.sm - _used(split, pid) <= QUIET)
-    window = ContentionWindow(at=split.at, seconds=rate.seconds, paces=paces, undisturbed=undisturbed, traffic=parts)
+    most = COPY_BANDWIDTH * rate.bandwidth * rate.seconds
+    copying = {pid: delta.copied / most for pid, delta in rate.deltas.items() if most and delta.copied}
+    window = ContentionWindow(at=split.at, seconds=rate.seconds, paces=paces, traffic=traffic, copying=copying)
+    baselines = {pid: baseline for pid, baseline in state.baselines.items() if pid in present}
+    for pid, earlier in (remembered or {}).items():
+        known = baselines.get(pid)
+        is_better = known is None or earlier.latency < known.pace.latency
+        if is_better and pid in paces and earlier.is_same(paces[pid]):
+            baselines[pid] = Baseline(pace=earlier, variance=REMEMBERED_ERROR**2, neighbours=ALMOST_QUIET)
+    resource, parts, doubted = _use(split, window, baselines)
+    window = replace(window, undisturbed=undisturbed, resource=resource, parts=parts, doubted=doubted)
     recent = (each for each in state.windows if 0 < window.at - each.at < MINUTE_SECONDS)
     windows = (*recent, window)
-    baselines = {pid: baseline for pid, baseline in state.baselines.items() if pid in present}
     contradictions: dict[int, int] = {}
     for pid, pace in paces.items():
         if not pace.widths or not pace.launches or pace.spans < LEAST_SPANS:
             continue
-        known, earlier = baselines.get(pid), (remembered or {}).get(pid)
-        if earlier is not None and _is_same(earlier, pace) and (known is None or earlier.latency < known.pace.latency):
-            known = baselines[pid] = Baseline(pace=earlier, variance=REMEMBERED_ERROR**2, neighbours=ALMOST_QUIET)
+        known = baselines.get(pid)
         if pid in quiet & state.quiet:
             neighbours = max(0.0, split.sm - _used(split, pid))
             found, count = _learned(known, pace, neighbours, state.contradictions.get(pid, 0))
             baselines[pid], contradictions[pid] = found, count
             continue
-        refuted = known is not None and pace.latency < REFUTED * known.pace.latency and _is_same(known.pace, pace)
+        if known is not None and pid in doubted and known.pace.is_same(pace):
+            # If it was slower in many windows in a row, that is its own work from now on.
+            slower, count = pace.latency / known.pace.latency, state.contradictions.get(pid, 0) + 1
+            contradictions[pid] = count if slower > 1 / REFUTED else 0
+            if not contradictions[pid] or count >= BOUND_WINDOWS:
+                known = baselines[pid] = replace(known, longer=slower if contradictions[pid] else 1.0)
+        refuted = known is not None and pace.latency < REFUTED * known.pace.latency and known.pace.is_same(pace)
         if known is None or known.is_bound or refuted:
             own = [each.paces[pid] for each in windows[-BOUND_WINDOWS:] if pid in each.paces]
             some = _sum(own)
             most = math.inf if known is None else known.pace.latency * (1.0 if known.is_bound else REFUTED)
             if len(own) == BOUND_WINDOWS and some.latency < most:
                 baselines[pid] = Baseline(pace=some, windows=BOUND_WINDOWS, is_bound=True)
-    state = replace(state, windows=windows, baselines=baselines, traffic=traffic)
+    state = replace(state, windows=windows, baselines=baselines, traffic=estimates)
     return replace(state, quiet=quiet, contradictions=contradictions)
 
 
-def slowdowns(state: GpuContention, splits: Sequence[Split]) -> dict[int, Slowdown]:
-    """Return the slowdown of each client in the last minute, if it is known. `splits` has the same windows."""
+def slowdowns(state: GpuContention, *, causes: bool = True) -> dict[int, Slowdown]:
+    """Return the slowdown of each client in the last minute, if it is known. Causes take most of the time."""
     found = {}
-    by_time = {split.at: split for split in splits}
-    uses = {each.at: _use(by_time[each.at], each) for each in state.windows if each.at in by_time}
     for pid, baseline in state.baselines.items():
         every = [each for each in state.windows if pid in each.paces]
-        windows = [each for each in every if _is_same(baseline.pace, each.paces[pid])]
+        windows = [each for each in every if baseline.pace.is_same(each.paces[pid])]
         work = _sum([each.paces[pid] for each in windows])
         comparable = work.busy_ns >= LEAST_COMPARABLE * sum(each.paces[pid].busy_ns for each in every)
-        if not work.spans or not work.launches or not comparable or not _is_same(baseline.pace, work):
+        if not work.spans or not work.launches or not comparable or not baseline.pace.is_same(work):
             continue
         disturbed = [each for each in windows if pid not in each.undisturbed]
-        wanted = _wanted(baseline, work)
-        quiet = wanted - sum(_lost(baseline, each.paces[pid]) for each in disturbed)
+        certain = [each for each in disturbed if pid not in each.doubted]
+        wanted = baseline.wanted(work)
+        least = wanted - sum(baseline.lost(each.paces[pid]) for each in certain)
+        alone = replace(baseline, longer=1.0)
+        quiet = wanted - sum(alone.lost(each.paces[pid]) for each in disturbed)
         if quiet <= 0:
             continue
+        is_doubted = least > DOUBTED * quiet
+        ratio = wanted / (least if is_doubted else quiet)
         noise = math.sqrt((baseline.variance + WINDOW_ERROR**2) / len(windows))
         error = math.hypot(MODEL_ERROR, NEIGHBOUR_ERROR * baseline.neighbours, _deviation(baseline), noise)
-        resource, neighbours = _cause(pid, baseline, disturbed, uses)
+        resource, neighbours = _cause(pid, baseline, certain if causes else ())
+        if is_doubted and ratio < DOUBTED:
+            resource, neighbours = Resource.OTHER, ()
         found[pid] = Slowdown(
-            ratio=wanted / quiet,
-            error=error * wanted / quiet * work.busy_ns / wanted,
-            is_bound=baseline.is_bound,
+            ratio=ratio,
+            error=error * ratio * work.busy_ns / wanted,
+            is_bound=baseline.is_bound or is_doubted,
             resource=resource,
             neighbours=neighbours,
+            apparent=wanted / quiet,
         )
-    return found
-
-
-def bandwidths(state: GpuContention) -> dict[int, Bandwidth]:
-    """Return what each client used of the memory's bandwidth in the last minute, as far as that is known."""
-    windows = [window for window in state.windows if window.traffic]
-    seconds = sum(window.seconds for window in windows)
-    found: dict[int, Bandwidth] = {}
-    for window in windows:
-        for pid, (part, error) in window.traffic.items():
-            known = found.get(pid, Bandwidth(0.0, 0.0))
-            weight = window.seconds / seconds
-            found[pid] = Bandwidth(known.part + part * weight, known.error + error * weight)
     return found
 
 
@@ -310,37 +309,29 @@ def sharing_gain(state: GpuContention) -> float | None:
         baselines = {pid: state.baselines[pid] for pid in window.paces if pid in state.baselines}
         idle = 1.0
         for pid, baseline in baselines.items():
-            idle *= 1 - min(1.0, _wanted(baseline, window.paces[pid]) / 1e9 / window.seconds)
+            idle *= 1 - min(1.0, baseline.wanted(window.paces[pid]) / 1e9 / window.seconds)
         if any(
-            pid not in baselines or baselines[pid].is_bound or not _is_same(baselines[pid].pace, pace)
+            pid not in baselines or baselines[pid].is_bound or not baselines[pid].pace.is_same(pace)
             for pid, pace in window.paces.items()
         ):
             continue
         known += window.seconds
         together += window.seconds * (1 - idle)
         for pid, pace in window.paces.items():
-            lost = 0.0 if pid in window.undisturbed else _lost(baselines[pid], pace)
-            quiet += (_wanted(baselines[pid], pace) - lost) / 1e9
+            lost = 0.0 if pid in window.undisturbed else baselines[pid].lost(pace)
+            quiet += (baselines[pid].wanted(pace) - lost) / 1e9
     is_known = known >= LEAST_COMPARABLE * sum(window.seconds for window in state.windows)
     return quiet / together if together and is_known else None
 
 
-def _lost(baseline: Baseline, pace: Pace) -> float:
-    """Return how much longer work was in flight than on a quiet GPU, in nanoseconds; negative if shorter."""
-    return pace.busy_ns - pace.launches * baseline.pace.latency
-
-
-def _wanted(baseline: Baseline, pace: Pace) -> float:
-    """Return the time that a client's work took: in flight, and on the CPU, as on a quiet GPU."""
-    return pace.busy_ns + pace.launches * baseline.pace.gap_ns / baseline.pace.launches
-
-
-def _pace(delta: WorkDelta, seconds: float) -> Pace:
+def _pace(delta: WorkDelta, seconds: float, sm: float, traffic: Bandwidth | None) -> Pace:
     """Return what a client did. Recordings of earlier versions do not show gaps, nor which streams overlap."""
-    launches = delta.kernels + (delta.graph_kernels or delta.graphs)
+    launches = delta.kernels + (delta.graph_kernels or delta.graphs) + delta.copies
+    widths = delta.widths + delta.copied / COPY_WIDTH_BYTES
     busy = min(float(delta.busy_ns), seconds * 1e9)
     gap = float(delta.gap_ns) if delta.gap_ns >= 0 else (seconds * 1e9 - busy) * bool(launches)
-    return Pace(launches, delta.spans, delta.widths, busy, gap)
+    dram = 0.0 if traffic is None else traffic.part
+    return Pace(launches, delta.spans, widths, busy, gap, sm * seconds * 1e9, dram * seconds * 1e9)
 
 
 def _used(split: Split, pid: int) -> float:
@@ -360,24 +351,13 @@ def _is_quiet(pid: int, split: Split, busy_others: float) -> bool:
     return busy_others < BUSY_OTHERS or (has_room and split.sm - _used(split, pid) <= ALMOST_QUIET)
 
 
-def _is_same(known: Pace, pace: Pace) -> bool:
-    """Return whether two paces are of the same work. Long spans are cut by the windows."""
-    if not pace.spans or not pace.launches:
-        return True
-    if not pace.widths or not known.widths:
-        return False
-    width = math.log((pace.widths / pace.launches) / (known.widths / known.launches))
-    span = math.log((pace.launches / pace.spans) / (known.launches / known.spans))
-    return abs(width) < SAME_WIDTH and abs(span) < SAME_SPAN
-
-
 def _learned(known: Baseline | None, pace: Pace, neighbours: float, contradictions: int) -> tuple[Baseline, int]:
     """Return the baseline after a quiet window, and how many windows in a row have contradicted it."""
     first = Baseline(pace=pace, neighbours=neighbours)
     if known is None or known.is_bound or (neighbours <= QUIET < known.neighbours):
         return first, 0
     distance = math.log(pace.latency / known.pace.latency)
-    if not _is_same(known.pace, pace) or abs(distance) > CONTRADICTION:
+    if not known.pace.is_same(pace) or abs(distance) > CONTRADICTION:
         replaced = contradictions or known.windows <= FEW_WINDOWS
         return (first, 0) if replaced else (known, 1)
     if neighbours > QUIET >= known.neighbours:
@@ -401,76 +381,64 @@ def _sum(paces: Sequence[Pace]) -> Pace:
     return Pace(*map(sum, zip(*paces, strict=True))) if paces else Pace()
 
 
-class _Use(NamedTuple):
-    """The resource that was used up in a window, and each client's part of it."""
+def _use(
+    split: Split, window: ContentionWindow, baselines: Mapping[int, Baseline]
+) -> tuple[Resource, Mapping[int, float], Collection[int]]:
+    """Return the resource that was used up, each client's fraction of it, and the clients that are doubted.
 
-    resource: Resource
-    parts: Mapping[int, float]
-
-
-def _use(split: Split, window: ContentionWindow) -> _Use:
-    if split.dram is not None and split.dram >= FULL_BANDWIDTH:
-        return _Use(Resource.MEMORY, {pid: part for pid, (part, _) in window.traffic.items()})
-    shares = {pid: share.sm for pid, share in split.estimates.items()}
-    return _Use(Resource.SMS if split.measured and split.sm >= FULL_SMS else Resource.OTHER, shares)
+    A doubted client may have changed its own work: its increase, compared with the same launches on a quiet GPU, may
+    have used up the resource; or it lost more time than others copied; or nothing was used up. Without GPM, none is
+    doubted, so all lost time counts.
+    """
+    parts, used, full, reach = {pid: share.sm for pid, share in split.estimates.items()}, split.sm, FULL_SMS, 1.0
+    dram, copying = split.dram or 0.0, sum(window.copying.values())
+    in_bursts = dram < FULL_BANDWIDTH and used < FULL_SMS and copying >= LEAST_COPYING
+    if is_memory := dram >= FULL_BANDWIDTH or in_bursts:
+        parts = {pid: part for pid, (part, _) in window.traffic.items()}
+        used, full, reach = dram, min(dram, FULL_BANDWIDTH), BANDWIDTH_OF_SMS
+    elif not split.measured or (split.dram is None and used < full):
+        return Resource.OTHER, {}, ()
+    usual, areas, beyond_copies = {}, dict(split.areas), set()
+    for pid, pace in window.paces.items():
+        known, others = baselines.get(pid), copying - window.copying.get(pid, 0.0)
+        if known is None or not pace.launches or not known.pace.is_same(pace):
+            continue
+        if in_bursts and known.lost(pace) > others * window.seconds * 1e9:
+            beyond_copies.add(pid)
+        # If a client copies more, its pace is another one.
+        if known.pace.sm_ns and not (is_memory and window.copying.get(pid, 0.0) > LEAST_COPYING):
+            scale = pace.launches / known.pace.launches
+            usual[pid] = scale * (known.pace.dram_ns if is_memory else known.pace.sm_ns) / 1e9 / window.seconds
+            areas[pid] = areas.get(pid, 0.0) * min(1.0, scale * known.pace.busy_ns / pace.busy_ns)
+    if used < full and (used < COLLIDING_SMS or sum(areas.values()) < 1):
+        return Resource.OTHER, {}, window.paces.keys()
+    more = sum(parts.get(pid, 0.0) - part for pid, part in usual.items())
+    # The largest part of the resource that each client can have used.
+    most = {pid: reach * (share.sm + CLEAR_ERRORS * share.error) for pid, share in split.estimates.items()}
+    own = {pid: min(more, most.get(pid, math.inf) - usual.get(pid, 0.0)) for pid in window.paces}
+    doubted = beyond_copies | {pid for pid, part in own.items() if used - part < ALMOST * min(used, full)}
+    if used < full:
+        return Resource.OTHER, {}, doubted
+    if in_bursts:
+        parts = {pid: COPY_BANDWIDTH * part for pid, part in window.copying.items()}
+    return Resource.MEMORY if is_memory else Resource.SMS, parts, doubted
 
 
 def _cause(
-    pid: int, baseline: Baseline, windows: Sequence[ContentionWindow], uses: Mapping[float, _Use]
+    pid: int, baseline: Baseline, windows: Sequence[ContentionWindow]
 ) -> tuple[Resource | None, tuple[tuple[int, float], ...]]:
     """Return the resource that a client waited for most, and the others with their mean fractions of it then."""
     lost = dict.fromkeys(Resource, 0.0)
     used: dict[Resource, dict[int, float]] = {resource: {} for resource in Resource}
     for window in windows:
-        excess = _lost(baseline, window.paces[pid])
-        if window.at not in uses or excess <= 0:
+        excess = baseline.lost(window.paces[pid])
+        if excess <= 0:
             continue
-        resource, parts = uses[window.at]
-        lost[resource] += excess
-        for each, part in parts.items():
-            used[resource][each] = used[resource].get(each, 0.0) + excess * part
+        lost[window.resource] += excess
+        for each, part in window.parts.items():
+            used[window.resource][each] = used[window.resource].get(each, 0.0) + excess * part
     resource = max(lost, key=lost.__getitem__)
     if not lost[resource]:
         return None, ()
     others = {each: part / lost[resource] for each, part in used[resource].items() if each != pid}
     return resource, tuple(sorted(others.items(), key=lambda each: -each[1]))
-
-
-def _traffic(
-    estimates: ClientEstimates, rate: LaunchRate, split: Split, present: frozenset[int]
-) -> tuple[ClientEstimates, dict[int, Bandwidth]]:
-    """Return the estimates of what each client's kernels move, and its part of the used bandwidth.
-
-    The use of the memory's bandwidth is the sum of the widths that each client launched, times what it moves for each.
-    What a kernel moves is the same at any speed. The parts add up to what GPM measured. If others than these clients
-    may have used the memory, nothing is known.
-    """
-    estimates = estimates.without(estimates.pids - present)
-    weights = {pid: delta.widths / 1e9 / rate.seconds for pid, delta in rate.deltas.items() if delta.widths}
-    hidden = split.unattributed + sum(share.sm for pid, share in split.shares.items() if pid not in rate.deltas)
-    if split.dram is None or not weights or split.unknown or hidden > MOST_HIDDEN:
-        return estimates, {}
-    for pid in weights.keys() - estimates.pids:
-        known = sum(weights[each] * (estimates.mean(each) or 0.0) for each in weights)
-        first = max(split.dram - known, LEAST_TRAFFIC_ERROR * split.dram) / 2 / weights[pid]
-        estimates = estimates.with_observed(pid, first, first)
-    error = LEAST_TRAFFIC_ERROR + TRAFFIC_ERROR * split.dram
-    expected = sum(weight * (estimates.mean(pid) or 0.0) for pid, weight in weights.items())
-    covariances = estimates.covariance_with_sum(weights)
-    variance = sum(weight * covariances[pid] for pid, weight in weights.items())
-    if abs(split.dram - expected) > TRAFFIC_CONTRADICTION * math.sqrt(max(0.0, variance) + error**2):
-        estimates = estimates.renewed(
-            {
-                pid: TRAFFIC_CHANGE * max(estimates.mean(pid) or 0.0, split.dram / weight / 20)
-                for pid, weight in weights.items()
-            }
-        )
-    estimates = estimates.measured(weights, split.dram, error, rate.seconds).solved({})
-    moved = {pid: weight * (estimates.mean(pid) or 0.0) for pid, weight in weights.items()}
-    scale = split.dram / total if (total := sum(moved.values())) else 0.0
-    return estimates, {
-        pid: Bandwidth(
-            scale * part, math.hypot(weights[pid] * estimates.standard_deviation(pid), PART_ERROR * scale * part)
-        )
-        for pid, part in moved.items()
-    }

@@ -10,13 +10,15 @@ duration in four stages:
 4. Correct by the GPU: over the last minutes, the estimates together explain what the GPU measured (least squares).
    The larger an estimate's variance, the larger its correction. What they do not explain widens all errors.
 
+Copies within the GPU use what the kernels leave of the measured time.
+
 The width of a kernel is the number of SMs that it can use. A burst is what a client launches until it waits for the
 GPU. Work is in flight from its launch until the client has waited for it. Its area is that time, times its width.
 docs/accounting.md has an example with numbers, and docs/hardware.md the accuracy, also on an H100.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from exporter.model.estimates import ClientEstimates, Estimate
 from exporter.model.usage import GpuBusy, WorkDelta
@@ -75,16 +77,41 @@ SLOW = 0.4                      # of that time    | F
 SLOW_ERROR = 0.5                # of that time    | F
 
 # The same for clients that also wait for copies to the GPU.
-COPYING = 0.05                  # of that time    | F
-COPYING_ERROR = 0.3             # of that time    | F
+UPLOADING = 0.05                # of that time    | F
+UPLOADING_ERROR = 0.3           # of that time    | F
 
 # Largest quotient of SM time and `area`, if `bound` is unknown: kernels of different widths differ in duration.
 AREA_ERROR = 1.5                # quotient        | F
 
-# Standard error of the use of work in flight from before the window: of kernels of one width, and of other work.
+# Standard error of the use of work in flight from before the window: of kernels of one width, of graphs, and of work
+# that the probes do not show. The last one is also that of copies without GPM.
 HELD_ERROR = 0.03               # of the area     | F
 GRAPH_ERROR = 0.5               # of the area     | F
 COPIES_ERROR = 0.5              # of all SMs      | F
+
+# Shorter copies take no longer than small kernels.
+SHORT_COPY_BYTES = 1 << 20      # moved           | M
+
+# Copies reach this fraction of the memory's bandwidth. If that is unknown, it counts as the least of any GPU.
+COPY_BANDWIDTH = 0.88           # of all          | M
+LEAST_BANDWIDTH = 1e11          # bytes a second  | F
+
+# Largest SM time of a copy, and in addition of all SMs while copies run. They use the SMs that kernels leave, and are
+# hardly slower with a third of them.
+COPY_NS = 15_000                # ns of one SM    | M
+COPY_SMS = 1.1                  # of all SMs      | F
+
+# A kernel that is launched at any time waits for this fraction of a copy. One that soon follows another waits for the
+# rest of the copy that began with that. Standard error.
+COPY_WAIT = 0.5                 # of the copy     | M
+COPY_WAIT_ERROR = 0.15          # of the copy     | F
+
+# Standard error of a client's part of what all clients copy.
+COPY_ERROR = 0.15               # of its part     | F
+
+# Copies that may use more than this leave it open what the kernels used. With less, nothing distinguishes them.
+FEW_COPIES = 0.1                # of the SM time  | F
+LEAST_COPIES = 0.02             # of the SM time  | F
 
 # Least standard error of what a client's own bursts show: they have the same errors each time.
 LEAST_KNOWN_ERROR = 0.03        # of the time     | F
@@ -134,18 +161,18 @@ Deltas = Mapping[int, WorkDelta]  # What each client did in a window, by PID.
 def updated(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy, *, complete: bool) -> ClientEstimates:
     """Update the estimates after a window. What `gpu` reports counts only if `deltas` has all clients (`complete`)."""
     launched = {pid: delta for pid, delta in deltas.items() if delta.widths}
-    held = _held(estimates, deltas, gpu.capacity)
+    held, copied = _held(estimates, deltas, gpu.capacity), sum(copies(deltas, gpu).values())
     area = sum(each.mean + 2 * each.error for each in held.values()) + sum(delta.area for delta in launched.values())
     in_flight = {pid: _time_in_flight(delta, gpu.capacity) for pid, delta in launched.items()}
     contention = _contention(area, gpu.busy, gpu.capacity)
-    observed = _observed(in_flight, contention)
     known = estimates.pids
+    observed = _observed(in_flight, contention, _waits_for_copies(launched, deltas, gpu, known))
     estimates = _with_first_estimates(estimates, launched, observed, gpu.capacity)
-    shared = {pid for pid, delta in launched.items() if area - delta.area > ALONE_FRACTION * gpu.capacity}
+    shared = {pid for pid, delta in launched.items() if area + copied - delta.area > ALONE_FRACTION * gpu.capacity}
     estimates = _with_observations(estimates, observed, {pid: in_flight[pid].mean for pid in shared})
     if complete and gpu.measured:
         estimates = _with_sm_time(
-            replace(estimates, scaled=True), launched, gpu, held, contention, certain=launched.keys() <= known
+            replace(estimates, scaled=True), launched, gpu, held, copied, contention, certain=launched.keys() <= known
         )
     elif complete:
         estimates = _with_active_time(replace(estimates, scaled=False), launched, gpu)
@@ -155,12 +182,15 @@ def updated(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy, *, complet
 def used_sm_time(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy) -> dict[int, float]:
     """Return the expected SM time of each client, in nanoseconds of one SM; at most what was in flight.
 
-    A client that launched nothing may have work in flight from before. What the others leave of the busy time, or
-    exceed it by, corrects such clients, the most uncertain ones most.
+    Copies use what the kernels leave. A client that launched nothing may have work in flight from before. What the
+    others leave of the busy time then, or exceed it by, corrects such clients, the most uncertain ones most.
     """
-    held = _held(estimates, deltas, gpu.capacity)
+    held, copied = _held(estimates, deltas, gpu.capacity), copies(deltas, gpu)
     used = {pid: _expected(estimates, pid, delta, gpu.capacity) for pid, delta in deltas.items()}
     used |= {pid: each.mean for pid, each in held.items()}
+    rest = gpu.busy - sum(used.values()) if gpu.measured else math.inf
+    part = min(1.0, max(0.0, rest) / sum(copied.values())) if copied else 0.0
+    used |= {pid: used[pid] + part * most for pid, most in copied.items()}
     variance = sum(each.error**2 for each in held.values())
     if variance and gpu.measured:
         rest = gpu.busy - sum(used.values())
@@ -177,24 +207,58 @@ def relative_errors(
     If `deltas` is not `complete`, the GPU's measurement does not constrain the sum: each client has its own error.
     """
     total = sum(used.values())
-    held = _held(estimates, deltas, gpu.capacity)
+    held, copied = _held(estimates, deltas, gpu.capacity), copies(deltas, gpu)
     weights = {pid: float(delta.widths) for pid, delta in deltas.items() if pid in estimates.pids}
-    if complete and not held:
+    if complete and not held and not copied:
         errors = estimates.errors_of_known_sum(weights)
     else:
         errors = {pid: weight * estimates.standard_deviation(pid) for pid, weight in weights.items()}
         errors |= {pid: each.error for pid, each in held.items()}
         variance = sum(error**2 for error in errors.values())
-        if complete and variance:
+        if complete and variance and not copied:
             errors = {pid: error * math.sqrt(1 - error**2 / variance) for pid, error in errors.items()}
+        for pid, most in copied.items():
+            # Copies get what the kernels leave, so they share the kernels' error.
+            own, part = errors.get(pid, 0.0), most / sum(copied.values())
+            others = part * math.sqrt(variance - own**2) if complete and gpu.measured else COPIES_ERROR * most
+            errors[pid] = math.hypot((1 - part) * own, others, COPY_ERROR * (1 - part) * min(most, used[pid]))
     return {pid: errors.get(pid, 0.0) / total for pid in used}
+
+
+def copies(deltas: Deltas, gpu: GpuBusy) -> dict[int, float]:
+    """Return the largest SM time of what each client copied within the GPU, in nanoseconds of one SM."""
+    most = COPY_SMS * gpu.capacity / gpu.seconds / COPY_BANDWIDTH / (gpu.bandwidth or LEAST_BANDWIDTH)
+    found = {
+        pid: min(gpu.capacity, COPY_NS * delta.copies + most * delta.copied)
+        for pid, delta in deltas.items()
+        if delta.copied
+    }
+    return found if sum(found.values()) > LEAST_COPIES * gpu.busy else {}
+
+
+def _waits_for_copies(launched: Deltas, deltas: Deltas, gpu: GpuBusy, known: Collection[int]) -> dict[int, Estimate]:
+    """Return how long the kernels of clients wait for copies, which use all SMs, in nanoseconds.
+
+    In the first window of a client that was not `known`, the copies may have begun later, or before.
+    """
+    copied = sum(delta.copied for delta in deltas.values())
+    if not gpu.bandwidth or not copied:
+        return {}
+    seconds = copied / gpu.bandwidth / COPY_BANDWIDTH
+    of_one = seconds * sum(each.copied**2 / each.copies for each in deltas.values() if each.copies) / copied**2 * 1e9
+    running, waits = min(1.0, seconds / gpu.seconds), {}
+    for pid, delta in launched.items():
+        wait = running * max(COPY_WAIT * of_one, of_one - max(0, delta.gap_ns) / max(1, delta.spans))
+        waits[pid] = Estimate(wait, COPY_WAIT_ERROR * running * of_one + (0.0 if pid in known else wait))
+    return waits
 
 
 def _held(estimates: ClientEstimates, deltas: Deltas, capacity: float) -> dict[int, Estimate]:
     """Return the SM time of clients whose work from before the window still runs, and its standard error.
 
     If all kernels in flight are equally wide, they use exactly that width. Of a graph, it is unknown which run.
-    A client that waits without a launch copies. Copies within the GPU use SMs, as many as there are.
+    A client that waits without a launch or a known copy does what the probes do not show, such as a copy of several
+    pieces. It may use any SMs.
     """
     held = {}
     for pid, delta in deltas.items():
@@ -203,7 +267,7 @@ def _held(estimates: ClientEstimates, deltas: Deltas, capacity: float) -> dict[i
                 float(delta.area),
                 (HELD_ERROR if delta.area == delta.bound and not delta.unsure else GRAPH_ERROR) * delta.area,
             )
-        elif not delta.widths and delta.syncs + delta.uploads:
+        elif not delta.widths + delta.copied + delta.transferred and delta.syncs + delta.uploads:
             held[pid] = Estimate(0.0, COPIES_ERROR * capacity)
     return held
 
@@ -236,13 +300,14 @@ def _longest(delta: WorkDelta, capacity: float) -> float:
     return min(float(delta.bound or AREA_ERROR * delta.area), capacity) / delta.widths
 
 
-def _is_copying(delta: WorkDelta) -> bool:
+def _is_uploading(delta: WorkDelta) -> bool:
     return 2 * delta.uploads > delta.spans
 
 
 def _is_mixed(delta: WorkDelta) -> bool:
     """Return whether much time in flight is no kernel's: of copies, or in graphs with an unknown number of kernels."""
-    return _is_copying(delta) or 0 < delta.graphs == delta.graph_kernels
+    long_copies = delta.copied > SHORT_COPY_BYTES * delta.copies
+    return long_copies or _is_uploading(delta) or 0 < delta.graphs == delta.graph_kernels
 
 
 # -- Stage 1: observe the kernel times of the clients that waited for the GPU -----------------------------------------
@@ -272,15 +337,17 @@ def _time_in_flight(delta: WorkDelta, capacity: float) -> Estimate:
     return Estimate(mean / streams, error)
 
 
-def _observed(in_flight: Mapping[int, Estimate], contention: float) -> Mapping[int, Estimate]:
+def _observed(
+    in_flight: Mapping[int, Estimate], contention: float, waits: Mapping[int, Estimate]
+) -> Mapping[int, Estimate]:
     """Return the kernel times that the bursts show. On a contended GPU, a kernel waits about as long as all others."""
     shortest = min((latency.mean for latency in in_flight.values()), default=0.0)
     observed = {}
     for pid, (latency, error) in in_flight.items():
         if error < math.inf:
-            waited = contention * WAIT * shortest
-            mean = latency - waited
-            error = math.hypot(error, contention * SHARED_ERROR * mean, WAIT_ERROR * waited)
+            waited, for_copies = contention * WAIT * shortest, waits.get(pid, Estimate(0.0, 0.0))
+            mean = latency - min(waited + for_copies.mean, WAIT * latency)
+            error = math.hypot(error, contention * SHARED_ERROR * mean, WAIT_ERROR * waited, for_copies.error)
             observed[pid] = Estimate(mean, error)
     return observed
 
@@ -304,8 +371,8 @@ def _with_first_estimates(
 
 def _typical(delta: WorkDelta, longest: float) -> Estimate:
     """Return the kernel time to expect if none was observed."""
-    if _is_copying(delta):
-        fraction, error = COPYING, COPYING_ERROR
+    if _is_uploading(delta):
+        fraction, error = UPLOADING, UPLOADING_ERROR
     elif 0 < delta.kernels + delta.graphs <= FEW_LAUNCHES * delta.spans and not _is_mixed(delta):
         fraction, error = WAITING, WAITING_ERROR
     else:
@@ -353,18 +420,23 @@ def _with_sm_time(
     launched: Deltas,
     gpu: GpuBusy,
     held: Mapping[int, Estimate],
+    copied: float,
     contention: float,
     *,
     certain: bool,
 ) -> ClientEstimates:
-    """Add GPM's SM time, of which work from before the window has `held` a part.
+    """Add GPM's SM time, which includes `held` (work from before the window) and 0 to `copied` of copies.
 
     The first window of a client is not `certain`: it loads its kernels, and may work for a moment only.
     """
     weights = {pid: float(delta.widths) for pid, delta in launched.items()}
     error = DEVICE_ERROR * gpu.busy + LEAST_DEVICE_ERROR * gpu.capacity
     error = math.hypot(error * (1.0 if certain else FIRST_ERRORS), *(each.error for each in held.values()))
+    expected = sum(weight * (estimates.mean(pid) or 0.0) for pid, weight in weights.items())
     busy = max(0.0, gpu.busy - sum(each.mean for each in held.values())) / (1 + SLOWDOWN * contention)
+    if copied > FEW_COPIES * busy and busy - copied <= expected <= busy:
+        return estimates
+    busy, error = max(busy - copied, min(busy, expected)), math.hypot(error, min(copied, FEW_COPIES * busy) / 2)
     largest = {pid: _longest(delta, gpu.capacity) for pid, delta in launched.items()}
     return estimates.measured(weights, busy, error, gpu.seconds, largest)
 

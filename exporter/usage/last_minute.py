@@ -222,11 +222,16 @@ def with_reading(node: Node, seen: WorkReading) -> Node:
     lost_before = 0 if node.work is None or seen.lost < node.work.lost else node.work.lost
     readings = (reading for reading in history.readings if seen.boot_ns - reading.boot_ns <= HISTORY_NS)
     watched = (each for each in history.watched if seen.boot_ns - each[0] <= WATCHED_NS)
+    begun: dict[int, dict[int, float]] = {}
+    for work in (*seen.processes, *seen.on_devices):
+        if work.kernels or work.graphs or work.copies:
+            begun.setdefault(work.pid, {})[work.device] = seen.at - (seen.boot_ns - work.first_ns) / 1e9
     history = LaunchHistory(
         readings=(*readings, seen)[-MAX_READINGS:],
         counts={**living, **{work.pid: _counted(node, work) for work in seen.processes}},
         lost=history.lost + seen.lost - lost_before,
         watched=(*watched, (seen.boot_ns, seen.seconds, seen.watched)),
+        begun=begun,
     )
     return replace(node, work=seen, launch_history=history)
 

@@ -1,10 +1,12 @@
 // A CUDA client that works on one or two GPUs, and counts its launches on each.
 //
-//   two_gpus [--one-thread] BLOCKS:US:EVERY_US [BLOCKS:US:EVERY_US]
+//   two_gpus [--one-thread] [--visible=GPUS] BLOCKS:US:EVERY_US [BLOCKS:US:EVERY_US]
 //
 // On each of its devices, in their order, it launches a kernel that runs for US microseconds on BLOCKS SMs, every
 // EVERY_US microseconds, and waits for it: by a thread for each device, or by one thread that changes its device. Ten
 // times a second stdout has the time (CLOCK_BOOTTIME in ns) and the number of launches on each device. SIGTERM ends it.
+// With --visible it sets CUDA_VISIBLE_DEVICES in its process before it uses CUDA, as Ray does. On a device with 0 BLOCKS
+// it does nothing, so that 0:0:0 first is a client that calls cudaSetDevice(1) only.
 
 #include <cuda_runtime.h>
 #include <signal.h>
@@ -103,6 +105,7 @@ int main(int argc, char** argv) {
   for (int each = 1; each < argc; ++each) {
     Load load;
     if (strcmp(argv[each], "--one-thread") == 0) one_thread = true;
+    else if (strncmp(argv[each], "--visible=", 10) == 0) setenv("CUDA_VISIBLE_DEVICES", argv[each] + 10, 1);
     else if (sscanf(argv[each], "%d:%lf:%lf", &load.blocks, &load.us, &load.every_us) == 3) loads.push_back(load);
     else return 2;
   }

@@ -3,7 +3,8 @@
     OUT=DIR python3 -m lab.attribution.two_gpus [SCENE]...
 
 For each scene, DIR gets SCENE.json (truth and shares), SCENE.prom (the scrape), SCENE.jsonl.gz (a recording),
-SCENE.truth.json (its truth, in the format of tests/attribution) and SCENE.txt (the exporter's log). A scene takes
+SCENE.truth.json (its truth, in the format of tests/attribution), SCENE.txt (the exporter's log) and SCENE.score.json:
+what a replay of the recording shows, also without the lines of the log that show the GPU of a context. A scene takes
 100 seconds. Its daemon is new: its first client starts the server.
 """
 
@@ -28,6 +29,7 @@ from tests.gpu.clients import build
 from tests.gpu.mps import ControlDaemon
 from tests.gpu.program import Exporter, Recorder
 from tests.gpu.scrape import Scrape
+from tests.usage.mix_recordings import Mix
 
 SMS = 132
 TOGETHER = "together"
@@ -43,13 +45,20 @@ class Load:
     """A client: what it does on each of its devices, as `two_gpus.cu` reads it, and the GPUs that it may use.
 
     Without `options`, it is a client of PyTorch, which does not count: it used what the others left. It may have the
-    `shared` library of the CUDA runtime.
+    `shared` library of the CUDA runtime. The `visible` GPUs are in its environment at its start. If other GPUs are
+    `inside`, it makes those visible in its process.
     """
 
     name: str
     options: tuple[str, ...] = ()
     visible: tuple[int, ...] = (0, 1)
     shared: bool = False
+    inside: tuple[int, ...] = ()
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs by the client's own numbers."""
+        return self.inside or self.visible
 
     def sm_seconds(self, device: int, launches: int) -> float:
         """Return the SM time of so many launches on a device, in seconds of one SM."""
@@ -74,6 +83,19 @@ SCENES = {
         ON_GPU_0,
     ),
     "together-torch": (Load("torch"), Load("both", ("20:700:1000", "16:300:1000")), ON_GPU_0),
+    "chosen": (
+        Load("ray-like", ("--visible=1", "40:600:1000"), inside=(1,)),
+        Load("stale", ("--visible=0", "30:500:1000"), (1,), inside=(0,)),
+        Load("set-device", ("0:0:0", "20:700:1500")),
+        ON_GPU_0,
+        ON_GPU_1,
+    ),
+    "together-chosen": (
+        Load("ray-like", ("--visible=1", "40:600:1000"), inside=(1,)),
+        Load("both", ("--visible=0,1", "36:500:1000", "16:300:1000"), (1,), inside=(0, 1)),
+        Load("set-device", ("0:0:0", "20:700:1500")),
+        ON_GPU_0,
+    ),
     "uneven": (Load("uneven", ("100:760:1000", "20:760:1000")), ON_GPU_0, ON_GPU_1),
 }
 
@@ -94,6 +116,32 @@ def used(samples: Samples, began: float, ended: float) -> float:
         return 0.0
     (first, before), *_, (last, after) = inside
     return (after - before) / (last - first) * (ended - began)
+
+
+def scored(mix: Mix, *, with_log: bool) -> dict[str, Any]:
+    """Return the errors of the shares of a GPU in percentage points, and after how many seconds each client has one.
+
+    Without the log, the lines that show the GPU of a context are left out of the replay.
+    """
+    minutes = mix.minutes if with_log else mix.minutes_without_log
+    every = [each for _, of_minute in minutes for each in of_minute]
+    began = {
+        pid: next((at for at, used_until in known if used_until), None) for pid, known in mix.truth.samples.items()
+    }
+    first: dict[int, float] = {}
+    for split in mix.windows if with_log else mix.windows_without_log:
+        for pid in split.shares.keys() - first.keys():
+            first[pid] = split.at
+    return {
+        "gpu": mix.gpu,
+        "with_log": with_log,
+        "mean_error": round(sum(each.error for each in every) / len(every), 2),
+        "largest_error": round(max(each.error for each in every), 2),
+        "covered": sum(each.is_covered for each in every) / len(every),
+        "seconds_to_share": {
+            pid: None if pid not in first else round(first[pid] - at, 1) for pid, at in began.items() if at is not None
+        },
+    }
 
 
 class Scene:
@@ -147,7 +195,10 @@ class Scene:
         rows = self._compared(scrape, truth, ended)
         gpus = [scrape.value("cuda_mps_gpu_sm_utilization_ratio", gpu=uuid) for uuid in self._uuids]
         (out / f"{self.name}.json").write_text(json.dumps({"gpus": gpus, "clients": rows}, indent=1) + "\n")
-        print(json.dumps({"scene": self.name, "gpus": gpus}), *map(json.dumps, rows), sep="\n", flush=True)
+        score = [scored(Mix(self.name, out, uuid), with_log=with_log) for with_log in (True, False) for uuid in truth]
+        (out / f"{self.name}.score.json").write_text(json.dumps(score, indent=1) + "\n")
+        lines = ({"scene": self.name, "gpus": gpus}, *rows, *score)
+        print(*map(json.dumps, lines), sep="\n", flush=True)
 
     def _start(self, load: Load) -> Child:
         working = self._directory / "working"
@@ -169,7 +220,7 @@ class Scene:
         """Return the SM time of each client on each GPU, by its own counts, or what GPM had and the others did not."""
         counted: dict[str, dict[int, Samples]] = {uuid: {} for uuid in self._uuids}
         for load, child in self._clients.items():
-            for device, gpu in enumerate(load.visible):
+            for device, gpu in enumerate(load.gpus):
                 if load.options:
                     counted[self._uuids[gpu]][child.pid] = samples(load, child, device)
         for load, child in self._clients.items():
@@ -197,7 +248,7 @@ class Scene:
         series = {int(each.labels["pid"]): each.labels["client"] for each in scrape.select("cuda_mps_client_info")}
         rows = []
         for load, child in self._clients.items():
-            for gpu in load.visible:
+            for gpu in load.gpus:
                 uuid = self._uuids[gpu]
                 true = used(list(truth[uuid][child.pid]), ended - GAUGE_SECONDS, ended) / GAUGE_SECONDS / SMS
                 labels = {"client": series[child.pid], "gpu": uuid}

@@ -17,6 +17,7 @@ from tests.clocks import HandClock
 
 GPUS = ("GPU-0", "GPU-1")
 CORES = {"GPU-0": 16896, "GPU-1": 14592}
+BUS_BITS = {"GPU-0": 6016, "GPU-1": 5120}
 
 
 class FakeDriver(Driver):
@@ -55,6 +56,8 @@ class Nvml:
             "nvmlGpmQueryDeviceSupport": lambda gpu: SimpleNamespace(isSupportedDevice=gpu in self.supported),
             "nvmlDeviceGetNumGpuCores": lambda gpu: CORES[gpu],
             "nvmlDeviceGetCudaComputeCapability": lambda gpu: self.capability,
+            "nvmlDeviceGetMemoryBusWidth": lambda gpu: BUS_BITS[gpu],
+            "nvmlDeviceGetMaxClockInfo": lambda gpu, domain: {pynvml.NVML_CLOCK_MEM: 3201}[domain],
             "nvmlGpmSampleAlloc": self._sample_alloc,
             "nvmlGpmSampleGet": self._sample_get,
             "nvmlGpmSampleFree": self._sample_free,
@@ -194,4 +197,17 @@ def test_raises_an_error_if_the_driver_is_not_open(nvml: Nvml) -> None:
 def test_computes_the_sm_count_of_the_largest_gpu(nvml: Nvml, capability: tuple[int, int], sms: int) -> None:
     """NVML reports only cores. An SM has 64 or 128 of them."""
     nvml.capability = capability
-    assert Reader().uses.sms() == (sms, 2)
+    assert Reader().uses.gpus()[:2] == (sms, 2)
+
+
+def test_computes_the_bandwidth_of_the_fastest_memory(nvml: Nvml) -> None:
+    """An H200 has 6016 bits at 3201 MHz, with two transfers for each clock."""
+    assert Reader().uses.gpus().bandwidth == 4_814_304_000_000
+
+
+def test_the_bandwidth_is_unknown_if_the_driver_does_not_tell(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(gpu: str) -> int:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryBusWidth", refuse)
+    assert Reader().uses.gpus() == (132, 2, 0)

@@ -39,6 +39,7 @@ from tests.builders import (
     OTHER_GPU,
     active,
     at_work,
+    connecting,
     daemon_process,
     gpu_reading,
     process,
@@ -299,6 +300,21 @@ def test_a_client_of_another_gpu_is_no_candidate() -> None:
     assert incident.clues.address is not None
     assert incident.clues.address.candidates == (A, B)
     assert incident.suspect is None or incident.suspect.client.pid != C
+
+
+def test_a_client_that_only_sees_the_gpu_is_no_candidate() -> None:
+    """NVML lists it there without memory (measured, R580). The log may show a new context there."""
+    here, other = gpu_reading({A: 1000, B: 1000, C: 0}), gpu_reading((C,), gpu=OTHER_GPU, index=1)
+    here = replace(here, compute_processes=tuple(each for each in here.compute_processes or () if each.used_bytes))
+    logged = (line for pid in (A, B, C) for line in server_log(active(pid)))
+    up = reduced(*at_work(), daemon_process(), here, other, *logged, *(process(pid) for pid in (A, B, C))).node
+    new = server_log(connecting(C, 2), f"Device NVIDIA H200 (uuid {GPU}) is associated", active(C, 2), at=AT + 1)
+    block = (*claimed(A, B, C, devices=(0, 1)), status("FAULT", at=AT + 5))
+    for context, candidates in [((), (A, B)), (new, (A, B, C))]:
+        fault = (*ALL_READ, *kernel_line(LAYOUT[C] + GIB), *block)
+        (incident,) = reduced(*context, *fault, start=up).node.incidents.values()
+        assert incident.clues.address is not None
+        assert incident.clues.address.candidates == candidates
 
 
 @pytest.mark.parametrize(("distance", "confidence"), [(GIB, 0.91), (GIB + 0x1000, 0.45), (3 * GIB, 0.45)])

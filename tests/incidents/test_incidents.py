@@ -128,6 +128,14 @@ def test_a_client_that_is_not_affected_may_have_caused_it_if_it_left_just_before
     assert [each.pid for each in only(result).clues.early_disconnects] == ([C] if early else [])
 
 
+def test_a_client_that_only_sees_the_gpu_does_not_contradict_the_log() -> None:
+    """NVML lists it there without memory (measured, R580), so that the fault does not affect it."""
+    for memory, unreliable in [(0, False), (1000, True)]:
+        here = gpu_reading({A: 1000, B: 1000, C: memory}, **SENSORS)
+        up = reduced(here, gpu_reading((C,), gpu=OTHER_GPU, index=1), start=UP).node
+        assert only(reduced(*block(A, B), start=up)).clues.log_unreliable is unreliable
+
+
 class TestOne:
     """One fault is one incident for any number of lines. Two faults are two incidents."""
 

@@ -27,6 +27,19 @@ void by_bad_configurations(void)
     checked(find("cuCtxSynchronize")());
 }
 
+/* Copy boxes that are not readable, and more bytes than there are. The stand-in does not read a box. */
+void by_bad_copies(void)
+{
+    void *bad[] = {NULL, (void *)8, (void *)-8, (void *)0x8000000000000000u};
+    gate("ready");
+    checked(find("cuInit")(0u));
+    for (size_t each = 0; each < sizeof bad / sizeof *bad; each++)
+        checked(find("cuMemcpy2DAsync_v2")(bad[each], NULL));
+    checked(find("cuMemcpy3D_v2")(bad[0]));
+    checked(find("cuMemsetD32Async")(NULL, 0u, (size_t)1 << 62, NULL));
+    checked(find("cuMemcpyDtoDAsync_v2")(NULL, NULL, ~(size_t)0, NULL));
+}
+
 void by_absurd_grids(void)
 {
     static const unsigned sizes[][3] = {{0, 0, 0}, {1, 0, 7}, {~0u, 1, 1}, {~0u, ~0u, 1}, {~0u, ~0u, ~0u}, {1u << 31, 2, 1}, {1u << 22, 1u << 21, 1u << 21}};

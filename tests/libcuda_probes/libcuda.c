@@ -137,6 +137,18 @@ static CUresult graph(struct stream *stream, CUgraph launched, uint64_t entered)
     return CUDA_SUCCESS;
 }
 
+/* A copy takes a nanosecond for each byte of its argument. */
+static CUresult copying(struct stream *stream, uint64_t bytes, uint64_t entered)
+{
+    pthread_mutex_lock(&mutex);
+    if (stream->capture)
+        stream->capture->nanoseconds += bytes;
+    else
+        enqueue(stream, bytes, entered);
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
+
 static int mapped(const void *address)
 {
     unsigned char resident[2];
@@ -305,8 +317,29 @@ TWINS(cuStreamSynchronize, _ptsz, (CUstream s), wait_for(on(s)))
 CUresult cuStreamDestroy_v2(CUstream s) { return wait_for(legacy(s)); }
 CUresult cuCtxDestroy_v2(UNUSED void *context) { return wait_for_all(); }
 CUresult cuDevicePrimaryCtxReset_v2(UNUSED int device) { return wait_for_all(); }
+#define RANGE UNUSED void *to, UNUSED void *from, size_t bytes
+#define CONTEXTS UNUSED void *to, UNUSED void *in, UNUSED void *from, UNUSED void *of, size_t bytes
+#define FILL UNUSED void *to, UNUSED unsigned value, size_t bytes
+#define FILL_2D UNUSED void *to, UNUSED size_t pitch, UNUSED unsigned value, size_t bytes, UNUSED size_t rows
+#define COPIES(name, version, ...)                                                             \
+    TWINS(name##Async##version, _ptsz, (__VA_ARGS__, CUstream s), copying(on(s), bytes, entered)) \
+    TWINS(name##_v2, _ptds, (__VA_ARGS__), copying(on(NULL), bytes, entered))
+COPIES(cuMemcpyDtoD, _v2, RANGE)
+COPIES(cuMemsetD8, , FILL)
+COPIES(cuMemsetD16, , FILL)
+COPIES(cuMemsetD32, , FILL)
+COPIES(cuMemsetD2D8, , FILL_2D)
+TWINS(cuMemcpyAsync, _ptsz, (RANGE, CUstream s), copying(on(s), bytes, entered))
+TWINS(cuMemcpyPeerAsync, _ptsz, (CONTEXTS, CUstream s), copying(on(s), bytes, entered))
+TWINS(cuMemcpyPeer, _ptds, (CONTEXTS), copying(on(NULL), bytes, entered))
+TWINS(cuMemcpy2DAsync_v2, _ptsz, (UNUSED void *box, CUstream s), copying(on(s), 1, entered))
+TWINS(cuMemcpy2D_v2, _ptds, (UNUSED void *box), copying(on(NULL), 1, entered))
+TWINS(cuMemcpy2DUnaligned_v2, _ptds, (UNUSED void *box), copying(on(NULL), 1, entered))
+TWINS(cuMemcpy3DAsync_v2, _ptsz, (UNUSED void *box, CUstream s), copying(on(s), 1, entered))
+TWINS(cuMemcpy3D_v2, _ptds, (UNUSED void *box), copying(on(NULL), 1, entered))
+TWINS(cuMemcpyHtoD_v2, _ptds, (UNUSED void *to, UNUSED void *from, UNUSED size_t bytes), CUDA_SUCCESS)
 TWINS(cuMemcpyDtoH_v2, _ptds, (UNUSED void *to, UNUSED uint64_t from, UNUSED size_t bytes), wait_for(on(NULL)))
-TWINS(cuMemcpy, _ptds, (UNUSED uint64_t to, UNUSED uint64_t from, UNUSED size_t bytes), wait_for(on(NULL)))
+TWINS(cuMemcpy, _ptds, (RANGE), (copying(on(NULL), bytes, entered), wait_for(on(NULL))))
 
 /* A copy to pageable memory waits for the stream. It does not return the stream's errors. */
 static CUresult copied(struct stream *stream)

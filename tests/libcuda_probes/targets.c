@@ -4,7 +4,9 @@
  * At a gate the program prints the name of the gate and waits for a line. At its end it prints its counts as JSON. It
  * exits with TARGET_STATUS, or with 70 if CUDA returned an error. `outer_ns` is the time from before each first launch
  * until after the synchronisation. `around_ns` is the time of the synchronisations alone. Between two questions it sleeps
- * for TARGET_PAUSE microseconds.
+ * for TARGET_PAUSE microseconds. A copy is of `blocks` bytes, values or columns, and of two rows if it has rows; it is from
+ * the memory type TARGET_SOURCE to TARGET_DESTINATION. After each launch, captured or not, it copies TARGET_COPIES bytes, if that is set.
+ * TARGET_CAPTURES captures of nothing come first.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -80,13 +82,45 @@ void checked(CUresult returned)
 
 /* ---- launch and synchronise ---- */
 
+static CUresult copied(const char *name, cuda_function *copy, size_t number, CUstream stream)
+{
+    const char *source = getenv("TARGET_SOURCE"), *destination = getenv("TARGET_DESTINATION");
+    uint64_t flat[16] = {0}, box[25] = {0};
+    flat[2] = box[4] = source ? strtoull(source, NULL, 10) : 2;
+    flat[9] = box[15] = destination ? strtoull(destination, NULL, 10) : 2;
+    flat[14] = box[22] = number;
+    flat[15] = box[23] = 2;
+    box[24] = 1;
+    if (begins(name, "cuMemcpy2D") || begins(name, "cuMemcpy3D"))
+        return copy(begins(name, "cuMemcpy2D") ? flat : box, stream);
+    if (begins(name, "cuMemcpyPeer"))
+        return copy(NULL, NULL, NULL, NULL, number, stream);
+    if (begins(name, "cuMemsetD2D"))
+        return copy(NULL, (size_t)0, 0u, number, (size_t)2, stream);
+    return copy(NULL, NULL, number, stream);
+}
+
+/* Copy within the GPU, if the environment says so. */
+static void copied_too(CUstream stream)
+{
+    const char *bytes = getenv("TARGET_COPIES"), *name = "cuMemcpyDtoDAsync_v2";
+    if (bytes)
+        checked(copied(name, find(name), strtoull(bytes, NULL, 10), stream));
+}
+
 static CUgraph captured(CUstream stream, int variant)
 {
     CUgraph graph;
     cuda_function *launch = find(variant ? "cuLaunchKernel_ptsz" : "cuLaunchKernel");
+    const char *empty = getenv("TARGET_CAPTURES");
+    for (int more = empty ? atoi(empty) : 0; more > 0; more--) {
+        find("cuStreamBeginCapture_v2")(stream, 0);
+        find("cuStreamEndCapture")(stream, &graph);
+    }
     find(variant ? "cuStreamBeginCapture_v2_ptsz" : "cuStreamBeginCapture_v2")(stream, 0);
     for (int kernel = 0; kernel < 3; kernel++)
         launch((CUfunction)work.nanoseconds, work.blocks, 1u, 1u, 32u, 1u, 1u, 0u, stream, NULL, NULL);
+    copied_too(stream);
     find(variant ? "cuStreamEndCapture_ptsz" : "cuStreamEndCapture")(stream, &graph);
     return graph;
 }
@@ -96,6 +130,8 @@ static CUresult launched(cuda_function *launch, CUstream stream, CUgraph graph)
     CUfunction function = (CUfunction)work.nanoseconds;
     if (graph)
         return launch(graph, stream);
+    if (begins(work.launch, "cuMem"))
+        return copied(work.launch, launch, work.blocks, stream);
     if (begins(work.launch, "cuLaunchKernelEx")) {
         CUlaunchConfig config = {work.blocks, 1, 1, 32, 1, 1, 0, stream, NULL, 0};
         return launch(&config, function, NULL, NULL);
@@ -146,6 +182,8 @@ static void *worked(void *stream)
         if (done % work.each == 0)
             began = now();
         checked(launched(launch, stream, graph));
+        if (!graph)
+            copied_too(stream);
         if (!synchronise || (done + 1) % work.each != 0)
             continue;
         if (record)
@@ -308,6 +346,8 @@ static void go(const char *mode, unsigned long count)
         result = cancelled(work.synchronise) ? 0 : 1;
     } else if (strcmp(mode, "absurd-grids") == 0)
         by_absurd_grids();
+    else if (strcmp(mode, "bad-copies") == 0)
+        by_bad_copies();
     else if (strcmp(mode, "turns") == 0)
         for (gate("ready"); count; count--) {
             worked(NULL);

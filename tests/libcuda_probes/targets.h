@@ -14,5 +14,6 @@ void checked(CUresult returned);
 
 void by_bad_configurations(void);
 void by_absurd_grids(void);
+void by_bad_copies(void);
 void filtered(int deadly);
 int cancelled(const char *name);

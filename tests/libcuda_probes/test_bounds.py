@@ -13,7 +13,7 @@ from exporter.libcuda_probes.collector import MAX_HITS_PER_SECOND, RETRY_SECONDS
 from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
-from exporter.model.launches import ProcessWork, WorkReading
+from exporter.model.launches import NodeGpus, ProcessWork, WorkReading
 from exporter.model.reason import ReasonCode
 from tests.clocks import HandClock
 
@@ -43,7 +43,7 @@ def timed(kernel: Kernel, cuda: StandInCuda) -> Iterator[TimedCollector]:
     proc = Proc(Path("/proc"), clock)
     collector = LibcudaCollector(
         uses=tuple,
-        sms=lambda: (SMS, 1),
+        gpus=lambda: NodeGpus(SMS),
         libraries=Libraries(proc, clock, machine, (cuda.library,)),
         proc=proc,
         clock=clock,

@@ -21,7 +21,7 @@ from exporter.libcuda_probes.collector import (
 )
 from exporter.libcuda_probes.libraries import Found, Libraries
 from exporter.libcuda_probes.loader import Kernel
-from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns
+from exporter.model.launches import GpuUse, NodeGpus, ProcessWork, WorkReading, began_ns
 from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.elf import Machine
 from tests.clocks import HandClock
@@ -75,7 +75,7 @@ def start_collector(kernel: Kernel, cuda: StandInCuda) -> Iterator[Callable[...,
         made.append(
             LibcudaCollector(
                 uses=uses,
-                sms=lambda: (SMS, 1),
+                gpus=lambda: NodeGpus(SMS),
                 libraries=libraries,
                 proc=proc,
                 clock=clock,

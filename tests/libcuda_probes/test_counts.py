@@ -11,7 +11,7 @@ from .standin import NEVER, StandInCuda, Truth, Work
 
 LAUNCHING = [point.name for point in PROBE_POINTS if point.kind in LAUNCHES]
 OLD = [point.name for point in PROBE_POINTS if point.kind == "launch_old"]
-SYNCHRONISATIONS = [point.name for point in PROBE_POINTS if point.kind in WAITS - {"copy"}]
+SYNCHRONISATIONS = [point.name for point in PROBE_POINTS if point.kind in WAITS - {"download"}]
 TWINS = ("_ptsz", "_ptds")
 
 

@@ -1,6 +1,7 @@
 """On a node with several GPUs, launches are counted for the device of the current context."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,17 @@ def test_counts_launches_for_the_device_of_the_current_context(probes: LibcudaPr
         program.end()
         after = parts_of(probes, program)
     assert {device: work.kernels for device, work in after.items()} == {-1: 0, 0: 9, 1: 5}
+
+
+def test_counts_transfers_of_a_device_on_which_nothing_was_launched(probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    with cuda.started(replace(TWO, launch="cuMemcpyHtoD_v2")) as program:
+        program.end()
+        parts = parts_of(probes, program)
+    assert {device: (work.kernels, work.transfers) for device, work in parts.items()} == {
+        -1: (0, 0),
+        0: (0, 9),
+        1: (0, 5),
+    }
 
 
 def test_a_wait_ends_work_on_another_device_than_the_current_one(probes: LibcudaProbes, cuda: StandInCuda) -> None:

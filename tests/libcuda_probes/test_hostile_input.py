@@ -32,6 +32,15 @@ def test_unreadable_configuration_is_a_launch_of_unknown_width(probes: LibcudaPr
     assert work.widths == 0
 
 
+def test_a_copy_of_an_unreadable_or_absurd_size_breaks_nothing(probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    status, (truth,) = cuda.run(Work(mode="bad-copies"))
+
+    work = work_of(probes, truth.pid)
+    assert status == 0
+    assert (work.kernels, work.copies) == (0, 7)
+    assert work.copied < 1 << 64
+
+
 def test_any_grid_is_at_most_as_wide_as_the_gpu(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     status, (truth,) = cuda.run(Work(mode="absurd-grids"))
 

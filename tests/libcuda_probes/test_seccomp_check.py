@@ -11,6 +11,7 @@ from exporter.libcuda_probes.libraries import Libraries
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
+from exporter.model.launches import NodeGpus
 from exporter.model.reason import Reason, ReasonCode
 from tests.clocks import HandClock
 
@@ -62,7 +63,7 @@ def test_attaches_nothing_after_a_failed_check_and_checks_once(cuda: StandInCuda
     libraries = Libraries(proc, clock, MACHINES[platform.machine()], (cuda.library,))
     collector = LibcudaCollector(
         uses=lambda: (),
-        sms=lambda: (SMS, 1),
+        gpus=lambda: NodeGpus(SMS),
         libraries=libraries,
         proc=proc,
         clock=clock,
@@ -86,7 +87,7 @@ def test_attaches_nothing_outside_the_hosts_pid_namespace(cuda: StandInCuda, mon
     proc = Proc(Path("/proc"), clock)
     collector = LibcudaCollector(
         uses=lambda: (),
-        sms=lambda: (SMS, 1),
+        gpus=lambda: NodeGpus(SMS),
         libraries=Libraries(proc, clock, MACHINES[platform.machine()], (cuda.library,)),
         proc=proc,
         clock=clock,

@@ -96,6 +96,14 @@ class TestGpusOfClients:
         assert gpus_of(present, of(present), A) == BOTH
         assert together(present) == {frozenset({A, B})}
 
+    def test_nvml_outweighs_the_log_for_gpus_in_use_once_it_was_read_later(self) -> None:
+        """Any user can write the log. Until NVML is read, the log may have a newer context."""
+        present = logged(seen(A, first={A}), {A: {OTHER_GPU}})
+        client = of(present).clients[A]
+        for gpu_added_at, gpus in [(AT, {GPU}), (AT + 1, BOTH)]:
+            daemon = replace(of(present), clients={A: replace(client, gpu_added_at=gpu_added_at)})
+            assert gpus_of_clients(present, daemon, (A,), in_use=True) == {A: gpus}
+
     def test_starting_client_is_not_on_every_gpu(self) -> None:
         """Before its first context, NVML lists a client on all GPUs without memory (measured)."""
         starting = gpu_reading({A: 1000, B: 0}), gpu_reading({B: 14, C: 0}, gpu=OTHER_GPU, index=1)

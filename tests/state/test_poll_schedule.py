@@ -45,6 +45,7 @@ from tests.builders import (
     status,
 )
 from tests.state.strategies import lives, log_lines, readings, timed
+from tests.works import boot_ns, reading, work
 
 RHYTHM = PollIntervals()
 TICK = 0.5
@@ -448,6 +449,14 @@ class TestNvml:
         present = self.just_read(*server_log(line, at=AT + 1))
         assert not self.due(present, RHYTHM.stale - 0.5)
         assert self.due(present, RHYTHM.stale)
+
+    def test_reads_nvml_sooner_after_a_client_first_launches_on_a_gpu(self) -> None:
+        """Its context, and so its memory, may be new on one of several GPUs."""
+        other = gpu_reading(gpu=OTHER_GPU, index=1)
+        parts = [replace(work(CLIENT, launched=AT + 1, first_ns=boot_ns(AT + 1)), device=device) for device in (0, 1)]
+        launches = replace(reading(AT + 2, *parts), on_devices=tuple(parts))
+        assert self.due(self.just_read(other, launches), RHYTHM.stale)
+        assert not self.due(self.just_read(launches), RHYTHM.stale)
 
     def test_reads_nvml_sooner_until_a_bypassing_process_is_confirmed(self) -> None:
         """Two readings distinguish it from a client that connects or disconnects."""

@@ -114,7 +114,7 @@ def test_identities_are_stored_with_the_memory_of_the_account(state_file: StateF
 
 
 def test_the_paces_of_a_closed_account_are_remembered_for_a_day(state_file: StateFile) -> None:
-    totals = remember_pace(post(UsageTotals(), 3), GPU, USER_ALICE, "train", (1.0, 2.0, 3.5, 1e9, 0.0))
+    totals = remember_pace(post(UsageTotals(), 3), GPU, USER_ALICE, "train", (1.0, 2.0, 3.5, 1e9, 0.0, 1e8, 0.0))
     closed = close_idle_accounts(totals, AT + 2 * FORGOTTEN_SECONDS)
     state_file.write(totals=totals)
     state_file.write(totals=closed)
@@ -149,6 +149,8 @@ def test_skips_an_unreadable_account(state_file: StateFile, tmp_path: Path, subt
         f'{{{account}, "paces": {{"a": [1, 1, 1, 0, 1]}}}}',
         f'{{{account}, "paces": {{"a": [1, 1, 1, -1, 1]}}}}',
         f'{{{account}, "paces": {{"a": [1, 1, 1, NaN, 1]}}}}',
+        f'{{{account}, "paces": {{"a": [1, 1, 1, 1, 1, 1]}}}}',
+        f'{{{account}, "paces": {{"a": [1, 1, 1, 1, 1, 1, -1]}}}}',
         f'{{{account}, "method": "guess"}}',
         '{"gpu": "g", "account": {"kind": "king", "name": "a"}}',
         '{"gpu": "g", "account": "king"}',

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
-from exporter.model.observation import GpuReading, Observation
+from exporter.model.observation import GpuReading, LogLine, Observation
 from exporter.model.usage import Share, Split
 from exporter.recording import Recording
 from exporter.reducer import reduce
@@ -56,6 +56,11 @@ def without_gpm(seen: Iterable[Observation]) -> Iterator[Observation]:
 def without_devices(seen: Iterable[Observation]) -> Iterator[Observation]:
     """Yield the observations without the GPU of each launch, as if the probes were attached after the clients began."""
     return (replace(each, on_devices=()) if isinstance(each, WorkReading) else each for each in seen)
+
+
+def without_log(seen: Iterable[Observation]) -> Iterator[Observation]:
+    """Yield the observations without the lines of the log that show the GPU of a context."""
+    return (each for each in seen if not (isinstance(each, LogLine) and " is associated" in each.line))
 
 
 @dataclass(frozen=True)
@@ -109,8 +114,16 @@ class Mix:
 
     def minute_at(self, at: float) -> Split:
         """Return the attribution of the last minute at this time."""
-        seen = tuple(each for each in self._observations if each.at <= at)
-        return [split for _, split in self._minutes_of_windows(seen)][-1]
+        splits = self.node_at(at).splits
+        return next(split for gpu, split in splits.items() if self.gpu in (None, gpu))
+
+    def node_at(self, at: float) -> Node:
+        """Return the state at this time."""
+        node = self._recording[0]
+        for each in self._observations:
+            if each.at <= at:
+                node, _ = reduce(node, each)
+        return node
 
     @cached_property
     def windows(self) -> tuple[Split, ...]:
@@ -141,6 +154,14 @@ class Mix:
     @cached_property
     def minutes_without_devices(self) -> tuple[tuple[Split, tuple[Minute, ...]], ...]:
         return tuple(self._every_few_seconds(tuple(without_devices(self._observations))))
+
+    @cached_property
+    def minutes_without_log(self) -> tuple[tuple[Split, tuple[Minute, ...]], ...]:
+        return tuple(self._every_few_seconds(without_log(self._observations)))
+
+    @cached_property
+    def windows_without_log(self) -> tuple[Split, ...]:
+        return tuple(last[-1] for last, _ in self._minutes_of_windows(without_log(self._observations)))
 
     @cached_property
     def _recording(self) -> tuple[Node, tuple[Observation, ...]]:

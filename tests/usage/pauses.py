@@ -9,6 +9,7 @@ OPEN = {"flight_ns": "open_ns", "area": "open_area", "bound": "open_bound"}
 COUNTS = (
     *("kernels", "graphs", "syncs", "records", "uploads", "context_calls", "spans", "graph_kernels", "widths", *OPEN),
     *("sure_area", "sure_widths", "sure_gaps", "sure_heights", "sure_event_heights"),
+    *("copies", "copied", "transfers", "transferred", "graph_copies"),
 )
 
 

@@ -32,9 +32,13 @@ def second(
     sm: float = 0.26,
     watched: Iterable[int] = (CLIENT, NEXT),
     gpus: Iterable[str] = (GPU,),
+    bandwidth: int = 0,
 ) -> tuple[Observation, ...]:
     """Return the observations at the end of a second: launches, and the use of each GPU."""
-    work = WorkReading(at=at, boot_ns=boot_ns(at), seconds=1.0, sms=132, processes=works, watched=tuple(watched))
+    pids = tuple(watched)
+    work = WorkReading(
+        at=at, boot_ns=boot_ns(at), seconds=1.0, sms=132, bandwidth=bandwidth, processes=works, watched=pids
+    )
     return work, *(GpuUse(at=at + 0.1, gpu=gpu, seconds=1.0, sm_utilization=sm) for gpu in gpus)
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from exporter.model.contention import GpuContention, Resource, Slowdown
 from exporter.model.usage import LaunchRate, Method, Share, Split, WorkDelta
-from exporter.usage.contention import bandwidths, sharing_gain, slowdowns, with_window, without
+from exporter.usage.bandwidth import bandwidths
+from exporter.usage.contention import sharing_gain, slowdowns, with_window, without
 
 SMALL, HEAVY, OTHER = 10, 20, 30
 CLIENTS = frozenset({SMALL, HEAVY, OTHER})
@@ -64,7 +65,7 @@ class Gpu:
 
     @property
     def slowdowns(self) -> dict[int, Slowdown]:
-        return slowdowns(self.state, self.splits)
+        return slowdowns(self.state)
 
 
 def learned() -> Gpu:

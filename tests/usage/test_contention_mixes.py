@@ -18,7 +18,8 @@ from exporter.model.launches import GpuUse
 from exporter.model.values import replace
 from exporter.recording import Recording
 from exporter.reducer import reduce
-from exporter.usage.contention import bandwidths, slowdowns
+from exporter.usage.bandwidth import bandwidths
+from exporter.usage.contention import slowdowns
 
 DIRECTORY = Path(__file__).parents[1] / "contention"
 LAG_SECONDS, SETTLE_SECONDS = 0.1, 0.45
@@ -58,7 +59,7 @@ def results() -> list[Result]:
             used = [split.dram or 0.0 for split in splits if split.at in {each.at for each in contention.windows}]
             moved.setdefault(clients[0], sum(used) / len(used) / rates[clients[0]] if used else 0.0)
             continue
-        slowed, used_by = slowdowns(contention, splits), bandwidths(contention)
+        slowed, used_by = slowdowns(contention), bandwidths(contention)
         for name in clients:
             if name in phase.get("crowded", ()) or name not in rates or phase.get("forms"):
                 continue

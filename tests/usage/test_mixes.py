@@ -114,6 +114,13 @@ def test_clients_on_two_gpus_are_divided_by_what_they_did_on_each(with_gpm: bool
     assert sum(each.is_covered for each in every) >= 0.9 * len(every)
 
 
+def test_clients_on_two_gpus_are_divided_without_the_log() -> None:
+    """NVML shows on which GPUs they have memory."""
+    every = [each for mix in ON_TWO_GPUS for _, minutes in mix.minutes_without_log for each in minutes]
+    assert sum(each.error for each in every) / len(every) <= 1.5
+    assert sum(each.is_covered for each in every) >= 0.9 * len(every)
+
+
 def test_gpm_divides_clients_on_two_gpus_if_the_gpu_of_each_launch_is_unknown() -> None:
     """Their own launches could be on either GPU."""
     every = [each for mix in ON_TWO_GPUS for _, minutes in mix.minutes_without_devices for each in minutes]

@@ -35,7 +35,9 @@ class Gpu:
         )
         self.node, self.at = replace(self.node, usage_totals=totals), AT
 
-    def second(self, clients: Mapping[int, WorkDelta], *, count: int = 1, sm: float = 0.95, dram: float = 0.8) -> "Gpu":
+    def second(
+        self, clients: Mapping[int, WorkDelta], *, count: int = 1, sm: float = 0.95, dram: float | None = 0.8
+    ) -> "Gpu":
         for _ in range(count):
             self.at += 1
             shares = {pid: flight(0.02 if pid == SMALL else sm - 0.02) for pid in clients}
@@ -51,8 +53,8 @@ class Gpu:
     def quiet(self, count: int = 12) -> "Gpu":
         return self.second({SMALL: ALONE}, count=count, dram=0.01).second({HEAVY: STREAMING}, count=2)
 
-    def crowded(self, small: WorkDelta = SLOWED, count: int = 1) -> "Gpu":
-        return self.second({SMALL: small, HEAVY: STREAMING}, count=count)
+    def crowded(self, small: WorkDelta = SLOWED, count: int = 1, dram: float | None = 0.8) -> "Gpu":
+        return self.second({SMALL: small, HEAVY: STREAMING}, count=count, dram=dram, sm=0.95 if dram else 0.8)
 
     def lost(self, *, caused: bool = False) -> dict[object, float]:
         totals: dict[object, float] = {}
@@ -153,6 +155,20 @@ def test_a_client_is_starved_after_ten_minutes_and_reported_with_the_cause() -> 
     assert finding.text.startswith(f"{name}: {cause}")
 
 
+def test_a_starved_client_has_no_cause_without_gpm() -> None:
+    """The GPU was not measured: the work of the client may have changed."""
+    gpu = Gpu().quiet()
+    for _ in range(int(STARVED_SECONDS) + 80):
+        gpu.crowded(STARVED, dram=None)
+    assert gpu.starved()
+    reading = WorkReading(at=gpu.at, boot_ns=1, seconds=1.0, watched=tuple(OWNERS))
+    (finding,) = starved_clients(with_reading(gpu.node, reading), gpu.at)
+    assert finding.text.startswith("Client PID 600 (alice) on GPU 0 is starved: its work takes")
+    assert "it is unknown for which resource it waits, so this can also be a change of its own work" in finding.text
+    assert "PID 601" not in finding.text
+    assert list(gpu.lost(caused=True)) == [SharedAccount.UNATTRIBUTED]
+
+
 def test_reports_starved_clients_in_the_order_of_the_gpus() -> None:
     gpu, gpus = Gpu().quiet().crowded(STARVED, count=700), [f"GPU-{index}" for index in range(8)]
     node = gpu.node
@@ -202,19 +218,19 @@ def test_a_baseline_is_remembered_for_later_processes_of_the_workload() -> None:
     assert set(totals.gpus[GPU].paces[owner("alice")]) == {"alice"}
 
     later = Gpu(totals).crowded(count=20)
-    found = slowdowns(later.node.contention[GPU], later.node.attribution[GPU].windows)[SMALL]
+    found = slowdowns(later.node.contention[GPU])[SMALL]
     assert found.ratio == pytest.approx(20 / 9, rel=0.05)
     assert not found.is_bound
     assert found.error > 0.15 * found.ratio
 
     changed = Gpu(totals).crowded(work(50, 700, width=20), count=5)
-    assert not slowdowns(changed.node.contention[GPU], changed.node.attribution[GPU].windows)
+    assert not slowdowns(changed.node.contention[GPU])
 
 
 def test_two_quiet_windows_replace_a_remembered_baseline() -> None:
     totals = remember_pace(Gpu().node.usage_totals, GPU, owner("alice"), "alice", Pace(1000, 100, 1e5, 9e9, 6e8))
     gpu = Gpu(totals).quiet(count=4).crowded(count=10)
-    assert slowdowns(gpu.node.contention[GPU], gpu.node.attribution[GPU].windows)[SMALL].ratio > 1.5
+    assert slowdowns(gpu.node.contention[GPU])[SMALL].ratio > 1.5
 
 
 def test_little_use_by_others_corrects_a_remembered_baseline() -> None:
@@ -232,7 +248,7 @@ def test_a_client_that_is_faster_beside_neighbours_refutes_its_baseline(subtests
     }.items():
         with subtests.test(name):
             gpu.crowded(work(100, 200, gap_ms=200), count=80)
-            found = slowdowns(gpu.node.contention[GPU], gpu.node.attribution[GPU].windows)[SMALL]
+            found = slowdowns(gpu.node.contention[GPU])[SMALL]
             assert (found.ratio, found.is_bound) == (pytest.approx(1.0), True)
 
 

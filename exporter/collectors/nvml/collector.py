@@ -11,9 +11,9 @@ import pynvml
 
 from exporter.clock import Clock
 from exporter.collectors.nvml.driver import DRIVER_LOST, READY_FILE, Driver, DriverError, Values, nvml_problem, optional
-from exporter.collectors.nvml.gpu import Gpm, Gpu, MigInstances, ProcessUtilizations, sm_count
+from exporter.collectors.nvml.gpu import Gpm, Gpu, MigInstances, ProcessUtilizations, memory_bandwidth, sm_count
 from exporter.collectors.thread import Defects, Reading
-from exporter.model.launches import GpuUse
+from exporter.model.launches import GpuUse, NodeGpus
 from exporter.model.observation import GpuEvent, GpuReading
 from exporter.model.reason import Reason, ReasonCode, joined
 
@@ -42,12 +42,13 @@ class GpuUses:
                 self._find_gpus()
             return tuple(use for uuid, (_, gpm) in self._gpus.items() if (use := self._use(uuid, gpm)) is not None)
 
-    def sms(self) -> tuple[int | None, int]:
-        """Return the number of SMs of the largest GPU, and that of GPUs. Raises DriverError as `read` does."""
+    def gpus(self) -> NodeGpus:
+        """Return how large the GPUs are, and how many. Raises DriverError as `read` does."""
         with self._driver.joined(WAIT_SECONDS):
             self._find_gpus()
-            sms = [number for handle, _ in self._gpus.values() if (number := sm_count(handle)) is not None]
-            return max(sms, default=None), len(self._gpus)
+            handles = [handle for handle, _ in self._gpus.values()]
+            sms = [number for handle in handles if (number := sm_count(handle)) is not None]
+            return NodeGpus(max(sms, default=None), len(handles), max(map(memory_bandwidth, handles), default=0))
 
     def _find_gpus(self) -> None:
         self._free()

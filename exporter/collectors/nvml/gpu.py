@@ -16,6 +16,7 @@ from exporter.clock import Clock
 from exporter.collectors.nvml.driver import Values, optional
 from exporter.model.observation import GpuProcess, GpuReading, MigInstance, ProcessUtilization
 
+_TRANSFERS_PER_CLOCK = 2  # of the memory
 MIN_SAMPLE_SECONDS = 0.1  # least time between two samples (nvml.h)
 
 GPM_SECONDS = 0.5
@@ -214,6 +215,16 @@ def sm_count(handle: Any) -> int | None:
     if cores is None or capability is None:
         return None
     return int(cores) // (64 if tuple(capability) in _WITH_64_CORES_PER_SM else 128) or None
+
+
+def memory_bandwidth(handle: Any) -> int:
+    """Return how many bytes a GPU's memory can move in a second; 0 if that is unknown.
+
+    GPM divides by the same number: on an H200, copies of known size differ by less than 0.1 % (driver 580.159.04).
+    """
+    bits = optional(pynvml.nvmlDeviceGetMemoryBusWidth, handle)
+    megahertz = optional(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM)
+    return int(bits or 0) // 8 * int(megahertz or 0) * 1_000_000 * _TRANSFERS_PER_CLOCK
 
 
 def _processes(name: str, handle: Any) -> tuple[GpuProcess, ...]:
