@@ -189,8 +189,8 @@ class LibcudaCollector:
                 "the exporter is not in the host's PID namespace, whose PIDs the kernel reports; set hostPID: true"
             )
         gpus = self.gpus()
-        self._bandwidth = gpus.bandwidth
-        probes = LibcudaProbes(Kernel(self._machine), self.boot_ns, gpus.sms or DEFAULT_SMS, several_gpus=gpus.gpus > 1)
+        self._bandwidth, sms = gpus.bandwidth, gpus.sms or DEFAULT_SMS
+        probes = LibcudaProbes(Kernel(self._machine), self.boot_ns, sms, several_gpus=gpus.number > 1)
         try:
             self.check_seccomp(probes, self._machine)
         except BpfError as error:

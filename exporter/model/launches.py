@@ -125,7 +125,7 @@ class NodeGpus(NamedTuple):
     """
 
     sms: int | None
-    gpus: int = 1
+    number: int = 1
     bandwidth: int = 0
 
 

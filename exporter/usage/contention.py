@@ -222,8 +222,8 @@ def with_window(
     total = sum(busy.values())
     quiet = frozenset(pid for pid in paces if _is_quiet(pid, split, (total - busy.get(pid, 0.0)) / 1e9 / rate.seconds))
     undisturbed = frozenset(pid for pid in quiet & state.quiet if split.sm - _used(split, pid) <= QUIET)
-    most = COPY_BANDWIDTH * rate.bandwidth * rate.seconds
-    copying = {pid: delta.copied / most for pid, delta in rate.deltas.items() if most and delta.copied}
+    movable = COPY_BANDWIDTH * rate.bandwidth * rate.seconds
+    copying = {pid: delta.copied / movable for pid, delta in rate.deltas.items() if movable and delta.copied}
     window = ContentionWindow(at=split.at, seconds=rate.seconds, paces=paces, traffic=traffic, copying=copying)
     baselines = {pid: baseline for pid, baseline in state.baselines.items() if pid in present}
     for pid, earlier in (remembered or {}).items():
@@ -392,7 +392,7 @@ def _use(
     """
     parts, used, full, reach = {pid: share.sm for pid, share in split.estimates.items()}, split.sm, FULL_SMS, 1.0
     dram, copying = split.dram or 0.0, sum(window.copying.values())
-    in_bursts = dram < FULL_BANDWIDTH and used < FULL_SMS and copying >= LEAST_COPYING
+    in_bursts = split.dram is not None and dram < FULL_BANDWIDTH and used < FULL_SMS and copying >= LEAST_COPYING
     if is_memory := dram >= FULL_BANDWIDTH or in_bursts:
         parts = {pid: part for pid, (part, _) in window.traffic.items()}
         used, full, reach = dram, min(dram, FULL_BANDWIDTH), BANDWIDTH_OF_SMS

@@ -10,6 +10,7 @@ from exporter.usage.bandwidth import bandwidths
 from exporter.usage.contention import sharing_gain, slowdowns, with_window, without
 
 SMALL, HEAVY, OTHER = 10, 20, 30
+BANDWIDTH = 4_800_000_000_000
 CLIENTS = frozenset({SMALL, HEAVY, OTHER})
 
 
@@ -31,7 +32,7 @@ class Gpu:
     """A GPU, second after second."""
 
     def __init__(self) -> None:
-        self.state, self.splits, self._at = GpuContention(), list[Split](), 100.0
+        self.state, self._at = GpuContention(), 100.0
 
     def second(
         self,
@@ -54,8 +55,9 @@ class Gpu:
                 measured=measured,
                 unknown=unknown,
             )
-            self.splits.append(split)
-            self.state = with_window(self.state, LaunchRate(seconds=1.0, deltas=clients), split, CLIENTS)
+            self.state = with_window(
+                self.state, LaunchRate(seconds=1.0, deltas=clients, bandwidth=BANDWIDTH), split, CLIENTS
+            )
         return self
 
     def later(self) -> "Gpu":
@@ -227,6 +229,16 @@ def test_without_gpm_a_client_beside_one_that_launches_little_is_undisturbed() -
     assert gpu.slowdowns[SMALL].ratio == pytest.approx(1, rel=0.001)
     assert not gpu.slowdowns[SMALL].is_bound
     assert bandwidths(gpu.state) == {}
+
+
+def test_without_gpm_it_is_unknown_who_delays_a_client_that_waits_for_copies() -> None:
+    copying = WorkDelta(copies=100, copied=10**12, spans=100, busy_ns=300_000_000, flight_ns=300_000_000)
+    for measured, dram, neighbours in ((True, 0.3, 1), (False, None, 0)):
+        gpu = Gpu().second({SMALL: ALONE}, {SMALL: 0.05}, dram=dram, count=4, measured=measured).later()
+        clients, shares = {SMALL: work(100, 400, gap_ms=500), HEAVY: copying}, {SMALL: 0.05, HEAVY: 0.3}
+        found = gpu.second(clients, shares, dram=dram, count=4, measured=measured).slowdowns[SMALL]
+        assert len(found.neighbours) == neighbours
+        assert (found.resource is Resource.MEMORY) is measured
 
 
 def test_without_gpm_a_gpu_has_no_room_for_others() -> None:

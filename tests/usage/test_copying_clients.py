@@ -35,6 +35,9 @@ def kernels(seconds: float, milliseconds: float, *, pid: int = CLIENT) -> Proces
     return done(pid, milliseconds * seconds, initialized_ns=FIRST_NS)
 
 
+QUIET = [(kernels(n, 400), IDLE) for n in range(1, SECONDS)]
+
+
 def used(
     *seconds: tuple[ProcessWork, ...], sm: float, bandwidth: int = BANDWIDTH, node: Node | None = None, first: int = 1
 ) -> Node:
@@ -52,10 +55,8 @@ def shares(node: Node) -> dict[int, tuple[float, float]]:
 
 def beside(moved: float, *, sm: float, **known: int) -> Node:
     """Let one client use 10 % of the SMs, alone at first, and another one copy then."""
-    quiet = [(kernels(n, 400), IDLE) for n in range(1, SECONDS)]
     busy = [(kernels(SECONDS - 1 + n, 400), copying(NEXT, n, moved, **known)) for n in range(1, SECONDS)]
-    node = used(*quiet, sm=0.1)
-    return used(*busy, sm=sm, node=node, first=SECONDS)
+    return used(*busy, sm=sm, node=used(*QUIET, sm=0.1), first=SECONDS)
 
 
 @pytest.mark.parametrize("moved", [0.2, 0.6, 1.0])
@@ -118,8 +119,7 @@ def test_copies_between_host_and_gpu_use_no_sms() -> None:
 
 
 def test_of_an_unknown_bandwidth_copies_may_use_all_that_is_left() -> None:
-    quiet = [(kernels(n, 400), IDLE) for n in range(1, SECONDS)]
-    node = used(*quiet, sm=0.1, bandwidth=0)
+    node = used(*QUIET, sm=0.1, bandwidth=0)
     busy = [(kernels(SECONDS - 1 + n, 400), copying(NEXT, n, 1e11)) for n in range(1, SECONDS)]
     found = shares(used(*busy, sm=0.7, bandwidth=0, node=node, first=SECONDS))
     assert found[NEXT][0] == pytest.approx(60, abs=1)
@@ -128,9 +128,8 @@ def test_of_an_unknown_bandwidth_copies_may_use_all_that_is_left() -> None:
 def test_a_kernel_that_waits_for_copies_is_not_longer_than_before() -> None:
     """It takes 0.1 ms alone. Beside copies of 2 ms, each of its synchronisations takes that long."""
     waits = {"sure_area": 33 * 2_000_000, "area": 33 * 2_000_000, "busy_ns": 2_000_000, "flight_ns": 2_000_000}
-    quiet = [(kernels(n, 400), IDLE) for n in range(1, SECONDS)]
     before = kernels(SECONDS - 1, 400)
-    node = used(*quiet, sm=0.1)
+    node = used(*QUIET, sm=0.1)
     for n in range(1, SECONDS):
         more = 480 * n
         grown = {name: getattr(before, name) + more * each for name, each in waits.items()}
@@ -156,10 +155,10 @@ def test_thousands_of_tiny_copies_change_nothing(bandwidth: int) -> None:
         ]
         return used(*works, sm=0.18, bandwidth=bandwidth)
 
-    without, with_copies = found(0), found(5000)
-    for pid, share in shares(without).items():
+    plain, with_copies = found(0), found(5000)
+    for pid, share in shares(plain).items():
         assert shares(with_copies)[pid] == pytest.approx(share, rel=1e-3)
-    assert split(with_copies).shares[CLIENT].error == pytest.approx(split(without).shares[CLIENT].error, rel=1e-3)
+    assert split(with_copies).shares[CLIENT].error == pytest.approx(split(plain).shares[CLIENT].error, rel=1e-3)
 
 
 def test_what_an_earlier_process_copied_is_forgotten_with_it() -> None:

@@ -19,7 +19,7 @@ from tests.usage.test_contention import ALONE, SLOWED, STREAMING, work
 
 SMALL, HEAVY = 600, 601
 OWNERS = {SMALL: "alice", HEAVY: "bob"}
-NOBODY = frozenset[int]()
+NONE = frozenset[int]()
 STARVED = work(10, 970, gap_ms=20)
 """A span takes 97 ms instead of 3 ms."""
 
@@ -47,7 +47,7 @@ class Gpu:
             windows = with_window(self.node.attribution.get(GPU, GpuAttribution()).windows, split)
             attribution, splits = {GPU: GpuAttribution(windows=windows)}, {GPU: combined(windows)}
             node = replace(self.node, at=self.at, attribution=attribution, splits=splits)
-            self.node = contended(node, GPU, LaunchRate(seconds=1.0, deltas=clients), frozenset(OWNERS), NOBODY)
+            self.node = contended(node, GPU, LaunchRate(seconds=1.0, deltas=clients), frozenset(OWNERS), NONE)
         return self
 
     def quiet(self, count: int = 12) -> "Gpu":
@@ -107,15 +107,15 @@ def test_nobody_known_caused_a_loss_if_the_use_of_the_resource_is_unknown() -> N
     split = replace(state.windows[-1], at=gpu.at, dram=0.9, unknown=frozenset({HEAVY}))
     node = replace(gpu.node, attribution={GPU: GpuAttribution(windows=(split,))})
     rate = LaunchRate(seconds=1.0, deltas={SMALL: SLOWED})
-    gpu.node = contended(node, GPU, rate, frozenset(OWNERS), NOBODY)
+    gpu.node = contended(node, GPU, rate, frozenset(OWNERS), NONE)
     assert list(gpu.lost(caused=True)) == [SharedAccount.UNATTRIBUTED]
 
 
 def test_what_no_client_is_known_to_have_used_caused_its_part_of_the_loss(subtests: pytest.Subtests) -> None:
     """The known shares are 2 % of alice and 3 % of bob."""
     for name, dram, unknown, measured, part in (
-        ("most SM time is hidden", 0.1, NOBODY, True, 0.03 / 0.93),
-        ("bandwidth that hidden SM time may have used", 0.9, NOBODY, True, 0.0),
+        ("most SM time is hidden", 0.1, NONE, True, 0.03 / 0.93),
+        ("bandwidth that hidden SM time may have used", 0.9, NONE, True, 0.0),
         ("an unknown client without GPM", None, frozenset({602}), False, 0.0),
     ):
         with subtests.test(name):
@@ -133,7 +133,7 @@ def test_what_no_client_is_known_to_have_used_caused_its_part_of_the_loss(subtes
             )
             node = replace(gpu.node, attribution={GPU: GpuAttribution(windows=(split,))})
             rate = LaunchRate(seconds=1.0, deltas={SMALL: STARVED, HEAVY: work(100, 100)})
-            gpu.node = contended(node, GPU, rate, frozenset(OWNERS), NOBODY)
+            gpu.node = contended(node, GPU, rate, frozenset(OWNERS), NONE)
             lost, caused = gpu.lost(), gpu.lost(caused=True)
             assert caused.get("bob", 0.0) == pytest.approx(part * lost["alice"], rel=1e-3)
             assert caused[SharedAccount.UNATTRIBUTED] == pytest.approx((1 - part) * lost["alice"], rel=1e-3)

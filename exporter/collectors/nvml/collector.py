@@ -43,7 +43,7 @@ class GpuUses:
             return tuple(use for uuid, (_, gpm) in self._gpus.items() if (use := self._use(uuid, gpm)) is not None)
 
     def gpus(self) -> NodeGpus:
-        """Return how large the GPUs are, and how many. Raises DriverError as `read` does."""
+        """Return the number of GPUs, their SMs and bandwidth. Raises DriverError as `read` does."""
         with self._driver.joined(WAIT_SECONDS):
             self._find_gpus()
             handles = [handle for handle, _ in self._gpus.values()]
