@@ -16,6 +16,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LIMITS = tomllib.loads((ROOT / ".ci/limits.toml").read_text())
 
+LEAVES: Mapping[str, tuple[re.Pattern[str], re.Pattern[str]]] = {
+    name: (re.compile(rf"exporter/(?:{leaf['own']})"), re.compile(leaf["names"]))
+    for name, leaf in LIMITS.pop("leaf").items()
+}
+"""Each optional subject: its own files, and the names by which other files of exporter/ refer to it."""
+
 DIALECT = frozenset(LIMITS.pop("words")["dialect"])
 """Words that an SRE, kernel or Prometheus engineer would not search for."""
 
@@ -28,6 +34,9 @@ STANDARD = re.compile(
 """Names of others that contain such a word."""
 
 PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+TABLES = ("problems.py",)
+"""Modules that are one table, of any length."""
 
 PARTS_OF_PROJECT = {
     "docs": ("*.md", "docs/**/*.md", "alerts/**/*.md", "alerts/**/*.yml", "deploy/**/*.yaml", "systemd/**/*"),
@@ -78,13 +87,14 @@ def measured() -> dict[str, dict[str, float]]:
             "modules_with_one_importer": _with_one_importer(modules),
             "lines": sum(lines),
             "code_lines": sum(map(code_lines, modules.values())),
-            "module_lines": max(lines),
+            "module_lines": max(len(text.splitlines()) for path, text in modules.items() if path.name not in TABLES),
             "test_lines": sum(len(text.splitlines()) for text in read(files(("tests/**/*.py",)))),
             "cases": cases.total(),
             "cases_of_a_test": max(cases.values()),
             "words": sum(any(map(str.isalnum, token)) for token in prose.split()),
         },
         "options": {"total": options, "help_lines": help_lines},
+        "leaves": {name: sum(1 for _ in naming(name)) for name in LEAVES},
     }
 
 
@@ -117,6 +127,15 @@ def _with_one_importer(modules: Mapping[Path, str]) -> int:
                 for name in (node.module, *(f"{node.module}.{each.name}" for each in node.names)):
                     importers.get(name, set()).add(path)
     return sum(len(found) == 1 for found in importers.values())
+
+
+def naming(leaf: str) -> Iterator[str]:
+    """Yield the files of exporter/ outside an optional subject that name it: what its removal has to change."""
+    own, names = LEAVES[leaf]
+    for path in files(("exporter/**/*.py", "exporter/**/*.html", "exporter/**/*.js")):
+        relative = path.relative_to(ROOT).as_posix()
+        if own.match(relative) is None and names.search(path.read_text()):
+            yield relative
 
 
 def _cases() -> Iterator[str]:
@@ -157,15 +176,17 @@ def worst(patterns: Iterable[str], count: int = 20) -> Iterator[str]:
 def main() -> int:
     """Print what is measured and what exceeds its limit."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--leaf", choices=LEAVES, help="list the files that name an optional subject")
     parser.add_argument("--worst", choices=PARTS_OF_PROJECT, help="list the files with most dialect words")
-    chosen = parser.parse_args().worst
-    if chosen:
-        print("\n".join(worst(PARTS_OF_PROJECT[chosen], 60)))
+    arguments = parser.parse_args()
+    if arguments.worst or arguments.leaf:
+        found = worst(PARTS_OF_PROJECT[arguments.worst], 60) if arguments.worst else naming(arguments.leaf)
+        print(*found, sep="\n")
         return 0
-    found = measured()
-    for section, values in found.items():
+    sizes = measured()
+    for section, values in sizes.items():
         print(f"{section}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
-    problems = list(exceeded(found, LIMITS))
+    problems = list(exceeded(sizes, LIMITS))
     print(*(f"exceeded: {each}" for each in problems), sep="\n")
     return 1 if problems else 0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.measure import PATIENCE_SECONDS
 from benchmarks.nodes import Node
 from benchmarks.real_node import RealNode
-from tests.gpu.clients import build
+from lab.gpu.clients import build
 
 LAUNCHES = Path(__file__).with_name("launches.cu")
 BYTES = 8

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tests.gpu import clients as load
-from tests.gpu.clients import Clients
-from tests.gpu.mps import ControlDaemon
+from lab.gpu import clients as load
+from lab.gpu.clients import Clients
+from lab.gpu.mps import ControlDaemon
 
 LOAD = Path(__file__).parents[1] / "tests" / "gpu" / "load.cu"
 

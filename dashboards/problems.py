@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from dashboards.looks import Colour, words
 from dashboards.query import DAEMON, NODE
-from exporter.report.problem import NodeProblem, Problem, Severity
-from exporter.report.problems import DaemonProblem
+from exporter.report.document_parts import Severity
+from exporter.report.problems import DaemonProblem, NodeProblem, Problem
 
 NUMBERS = {Severity.WELL: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 """How a severity is written as a sample's value."""

@@ -6,6 +6,7 @@ variables choose.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from textwrap import dedent
 from typing import Any
 
 Json = Mapping[str, Any]
@@ -128,3 +129,14 @@ def which(family: str, label: str, states: Iterable[str], by: str, of: str = "da
         f'{number} * max by ({by}) ({family}{{{of}, {label}="{state}"}})'
         for number, state in enumerate(states, start=1)
     )
+
+
+def with_parts(text: str, **parts: str) -> str:
+    """Return a text without its margin, and with each part in place of its {name}, indented as that is."""
+    result = []
+    for line in dedent(text).strip("\n").rstrip().splitlines():
+        margin = line[: len(line) - len(line.lstrip())]
+        for name, part in parts.items():
+            line = line.replace(f"{{{name}}}", part.replace("\n", f"\n{margin}"))
+        result.append(line)
+    return "\n".join(result)

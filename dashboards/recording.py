@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import dedent, fill, indent
+from textwrap import fill, indent
 
 from dashboards.parameters import Parameters
+from dashboards.pod_requests import pod_requests
 from dashboards.problems import WORST
-from dashboards.query import NODE, WORKLOAD
+from dashboards.query import NODE, WORKLOAD, with_parts
 
 OWNER = "cluster, team, client_namespace, user, workload_kind, application"
 SUSPECT = "suspect_namespace, suspect_application"
@@ -56,6 +57,10 @@ class _Expressions:
     def family(self, name: str, matchers: str = "") -> str:
         """Return the selector of a family."""
         return f"{name}{{{', '.join(part for part in (self.of.matchers, matchers) if part)}}}"
+
+    def of_kubernetes(self, name: str, matchers: str) -> str:
+        """Return the selector of a family of kube-state-metrics, which has a job of its own."""
+        return f"{name}{{{', '.join(part for part in (self.of.selector, matchers) if part)}}}"
 
     def increase(self, name: str) -> str:
         """Return what a counter gained in ten minutes, exactly, also if its series began or was reset meanwhile.
@@ -196,17 +201,6 @@ class _Expressions:
         )
 
 
-def with_parts(text: str, **parts: str) -> str:
-    """Return a text without its margin, and with each part in place of its {name}, indented as that is."""
-    result = []
-    for line in dedent(text).strip("\n").rstrip().splitlines():
-        margin = line[: len(line) - len(line.lstrip())]
-        for name, part in parts.items():
-            line = line.replace(f"{{{name}}}", part.replace("\n", f"\n{margin}"))
-        result.append(line)
-    return "\n".join(result)
-
-
 def groups(of: Parameters) -> Sequence[Group]:
     """Return the recording rules of a site."""
     expressions = _Expressions(of)
@@ -328,10 +322,14 @@ def _usage(of: _Expressions) -> Sequence[Rule]:
             of.client_minutes("cluster"),
         ),
         Rule(
-            "namespace:cuda_mps_allocated_shares:sum",
-            "shares of GPUs that the kubelet has allocated to pods",
-            "mean number of allocated shares of each namespace in a month",
-            f"sum by (cluster, client_namespace, resource) ({of.family('cuda_mps_container_allocated_shares')})",
+            "namespace:cuda_mps_requested_shares:sum",
+            "GPUs, or shares of GPUs, that pods request on nodes with MPS, by kube-state-metrics. clients: whether the "
+            "pod has some, none, or it is unknown",
+            "requested against used shares of each namespace in a month",
+            with_parts(
+                "sum by (cluster, client_namespace, resource, clients) (\n  {requests}\n)",
+                requests=pod_requests(of.family, of.of_kubernetes),
+            ),
         ),
         Rule(
             "cluster:cuda_mps_gpu_hour_price:value",

@@ -1,12 +1,11 @@
 """Reliability of a fleet: the share of good client-minutes, what reduces it, and the suspects of faults."""
 
-from dashboards import looks
-from dashboards.answer import answer_table
+from dashboards import answers, looks
+from dashboards.answer_table import answer_table
 from dashboards.board import Board, Row
 from dashboards.panel import Panel, bars, lines, matrix, stat
 from dashboards.query import Query, most_recorded, recorded
 from dashboards.slo import BURN_RATES, CLIENT_MINUTES
-from exporter.fleet import answers
 
 _FAULTED = "application:cuda_mps_faulted_clients:increase10m"
 WINDOWS = {long: (f"{long[:-1]} {long[-1]}", float(rate)) for each in BURN_RATES.values() for long, _, rate in each}

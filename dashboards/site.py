@@ -112,7 +112,9 @@ def board(model: Any, parameters: Parameters) -> Any:
             # The first variable's query has no selector. Recorded series have no other labels than their rules name.
             model = re.sub(r"^(label_values\(cuda_mps_\w+)(?=,)", r"\1{}", model)
             model = re.sub(
-                r"(?<![\w:])(?:cuda_mps_\w+|up|ALERTS)\{", lambda found: f"{found[0]}{parameters.selector}, ", model
+                r"(?<![\w:])(?:(?:cuda_mps|kube)_\w+|up|ALERTS)\{",
+                lambda found: f"{found[0]}{parameters.selector}, ",
+                model,
             )
         return model
     if isinstance(model, Mapping):

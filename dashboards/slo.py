@@ -8,7 +8,7 @@ lost, and the short one that it goes on.
 from textwrap import indent
 
 from dashboards.parameters import Parameters
-from dashboards.recording import with_parts
+from dashboards.query import with_parts
 
 CLIENT_MINUTES = "cluster:cuda_mps_client_minutes:increase10m"
 ALERT = "CudaMpsErrorBudgetBurn"

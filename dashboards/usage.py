@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
-from dashboards import looks
+from dashboards import answers, looks
 from dashboards.accounting.sharing import clients_fit
-from dashboards.answer import HOURS, answer_table
+from dashboards.answer_table import HOURS, answer_table
 from dashboards.board import Board, Row
 from dashboards.links import to_node
 from dashboards.panel import Column, bars, table
 from dashboards.query import DAEMON, GPU, max_by, most_recorded
-from exporter.fleet import answers
 
 LISTED = 50
 

@@ -15,7 +15,6 @@ import structlog
 from exporter.actions.evidence import Evidence
 from exporter.actions.runner import ActionRunner, Tools
 from exporter.clock import Clock, SystemClock, boot_ns
-from exporter.collectors.api_server import PodLabels
 from exporter.collectors.child import OWN_USER, User
 from exporter.collectors.control_client import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.collectors.control_client import ControlClient, SessionLock
@@ -27,10 +26,10 @@ from exporter.collectors.kernel_log import KernelLog
 from exporter.collectors.logs import DaemonLogs, LogCollector, read_tail
 from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
-from exporter.collectors.pod_resources import PodResources
+from exporter.collectors.pods import PodLabels, Pods
 from exporter.collectors.pool import CollectorPool, ControlPoller, LocationRegistry
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import AddressRangesCollector, Pods, Processes, affordable_pidfds
+from exporter.collectors.processes import AddressRangesCollector, Processes, affordable_pidfds
 from exporter.collectors.systemd import Journal, Systemctl, Units, UnitStates
 from exporter.collectors.thread import CollectorThread, Inbox, Reading, collect_each
 from exporter.collectors.workload_processes import WorkloadProcesses
@@ -41,7 +40,6 @@ from exporter.model.node import CollectorName, Node
 from exporter.model.observation import SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import PollIntervals
-from exporter.parse.control_reply import list_servers
 from exporter.parse.elf import Machine
 from exporter.recording import header_of
 from exporter.reducer import reduce
@@ -64,7 +62,6 @@ JOURNAL_PERIOD = 0.2
 ADDRESS_RANGES_PERIOD = 1.0
 """How often the collector checks which clients are due. A fault triggers it."""
 LIBCUDA_PROBES_PERIOD = 1.0
-POD_RESOURCES_PERIOD = 15.0
 UNITS_PERIOD = 600.0
 UNIT_STATES_PERIOD = 0.5
 """The collector reads only the units that are requested."""
@@ -98,7 +95,6 @@ class Assembly:
         )
         self.pods = Pods(constants.pods, clock=clock)
         self.pod_labels = PodLabels(config.pod_labels, clock) if config.pod_labels else None
-        self.pod_resources = PodResources(constants.pod_resources, clock)
         systemctl = Systemctl(clock, path=self._path)
         self.units = Units(systemctl, clock)
         self._kernel_log = KernelLog(constants.kmsg, clock)
@@ -254,7 +250,6 @@ class Assembly:
         yield self._thread(CollectorName.PODS, _without_problem(self.pods.collect), period=period)
         if self.pod_labels is not None:
             yield self._thread(CollectorName.POD_LABELS, self.pod_labels.collect, period=period)
-        yield self._thread(CollectorName.POD_RESOURCES, self.pod_resources.collect, period=POD_RESOURCES_PERIOD)
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
         locations = self.locations.locate(daemons)
@@ -468,14 +463,13 @@ def collect_once(config: Config) -> Node:
         assembly.pods.watch(unnamed_pods(one_shot.node))
         for observation in assembly.pods.collect().observations:
             one_shot.node, _ = reduce(one_shot.node, observation)
-        one_shot.collect(CollectorName.POD_RESOURCES, assembly.pod_resources.collect)
         # A process bypasses MPS if a later list of clients does not contain it either.
         bypassing = any(gpu.bypassing_processes for gpu in one_shot.node.gpus.values())
         if bypassing and one_shot.seconds_left > BYPASSING_AFTER_SECONDS:
             for client in clients:
                 daemon = one_shot.node.daemons[client.daemon]
                 if daemon.supported:
-                    one_shot.query(client, (list_servers(daemon.runtime.protocol),))
+                    one_shot.query(client, (daemon.dialect.list_servers,))
             wait(BYPASSING_AFTER_SECONDS)
             one_shot.collect(CollectorName.NVML, assembly.collect_gpus)
         return one_shot.node

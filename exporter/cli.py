@@ -21,22 +21,24 @@ if TYPE_CHECKING:
 PROGRAM = "cuda-mps-exporter"
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "serve": ("serve.serve", "serve the metrics of this node"),
-    "status": ("client.status", "show the state of the node, from the service or else by collecting once"),
+    "serve": ("commands.serve.serve", "serve the metrics of this node"),
+    "status": ("commands.client.status", "show the state of the node, from the service or else by collecting once"),
     "incidents": (
-        "client.incidents",
+        "commands.client.incidents",
         "list the last faults: affected clients, suspects, and what blocks recovery",
     ),
-    "once": ("client.once", "print the metrics of the service, or write them to a file for node_exporter"),
-    "record": ("serve.record", "write observations to a file until interrupted"),
-    "replay": ("local.replay", "print the events of a recording, or the metrics at its end"),
-    "report": ("fleet.report", "print cost, faults and service level of many nodes, from the series of Prometheus"),
-    "doctor": ("local.doctor", "check for common mistakes with MPS and this exporter, and show how to fix them"),
-    "demo": ("serve.demo", "serve a simulated node without a GPU"),
-    "pause": ("client.pause", "make the service close the GPU driver, so that GPUs can be reset"),
-    "resume": ("client.resume", "make the service open the driver again after pause, or restart DAEMON again"),
+    "once": ("commands.client.once", "print the metrics of the service, or write them to a file for node_exporter"),
+    "record": ("commands.serve.record", "write observations to a file until interrupted"),
+    "replay": ("commands.replay.replay", "print the events of a recording, or the metrics at its end"),
+    "doctor": (
+        "doctor.command.doctor",
+        "check for common mistakes with MPS and this exporter, and show how to fix them",
+    ),
+    "demo": ("demo.command.demo", "serve a simulated node without a GPU"),
+    "pause": ("commands.client.pause", "make the service close the GPU driver, so that GPUs can be reset"),
+    "resume": ("commands.client.resume", "make the service open the driver again after pause, or restart DAEMON again"),
 }
-"""The module in `commands` and the function of each command, and its line in the help."""
+"""The module and the function of each command, and its line in the help."""
 
 
 def main(arguments: Sequence[str] | None = None, *, constants: "Constants | None" = None) -> int:
@@ -112,8 +114,8 @@ def build_parser(commands: Container[str] = COMMANDS) -> argparse.ArgumentParser
 
 
 def _run(parsed: argparse.Namespace, constants: "Constants | None") -> int:
-    module, _, name = COMMANDS[parsed.command][0].partition(".")
-    command: Callable[..., int] = getattr(importlib.import_module(f"exporter.commands.{module}"), name)
+    module, _, name = COMMANDS[parsed.command][0].rpartition(".")
+    command: Callable[..., int] = getattr(importlib.import_module(f"exporter.{module}"), name)
     if parsed.command == "doctor":
         return command(parsed, constants)
     # Imported here, because `--version` and `--help` need no configuration.

@@ -1,4 +1,4 @@
-"""Configuration of structlog, and a stream that does not block if the reader of stderr blocks."""
+"""Configuration of structlog, the log of events with its limit, and a stream that does not block if stderr blocks."""
 
 import contextlib
 import io
@@ -8,14 +8,21 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, ExcInfo, Processor
 
+from exporter.clock import Clock
 from exporter.config.settings import LEVELS
 from exporter.parse.printable import printable_lines
 from exporter.report.text import utc_time
+
+if TYPE_CHECKING:
+    # Commands that only ask the service do not need the model.
+    from exporter.model.event import Event
+    from exporter.model.node import Node
+    from exporter.model.observation import SourceReading
 
 MAX_PENDING = 1 << 20
 """Characters that can wait to be written. A record that exceeds this is dropped and counted."""
@@ -219,3 +226,69 @@ def _text(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
+
+
+MAX_RECORDS = 60
+PERIOD_SECONDS = 60.0
+"""Records of one kind and daemon that are written in one period. The others are counted in one record."""
+
+
+class EventLog:
+    """Logs events with their severities and codes, and problems of collectors."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._log = structlog.get_logger()
+        self._periods: dict[tuple[str | None, str], tuple[float, int]] = {}
+        """When the period of a daemon's records of one kind began, and how many there were."""
+
+    def event(self, event: "Event") -> None:
+        """Log an event, unless it is frequent and there are too many records like it.
+
+        The end of a fault is the record `incident`, which is complete: collectors send it elsewhere.
+        """
+        name = event.event.value
+        if event.event.traits.frequent and not event.urgent and not self._permits(event.daemon, name):
+            return
+        if event.ends_fault and event.incident is not None:
+            from exporter.report.incident_status import incident_record
+
+            self._log.log(LEVELS[event.level], "incident", **incident_record(event.incident, event.at))
+            return
+        fields = {key: value for key, value in event.as_json().items() if key != "event"}
+        self._log.log(LEVELS[event.level], name, **fields)
+
+    def source(self, reading: "SourceReading", before: "Node", after: "Node") -> None:
+        """Log that a collector begins or ceases to have a problem, with one daemon or in general."""
+        known, daemon = before.sources.get(reading.name), reading.daemon or ""
+        previous = None if known is None else known.problems.get(daemon)
+        problem = after.sources[reading.name].problems.get(daemon)
+        if (problem is None) == (previous is None):
+            return
+        name = "source_recovered" if problem is None else "source_problem"
+        if not self._permits(reading.daemon, f"{name} {reading.name}"):
+            return
+        fields = {} if reading.daemon is None else {"daemon": reading.daemon}
+        if problem is None:
+            self._log.info(name, source=reading.name, **fields)
+        else:
+            from exporter.report.reasons import reason_text
+
+            codes = ",".join(dict.fromkeys(each.code for each in problem.each))
+            text = reason_text(problem, reading.name)
+            self._log.warning(name, source=reading.name, problem=codes, text=text, **fields)
+
+    def summarize(self, *, force: bool = False) -> None:
+        """Log how many records were left out in each period that has ended, or in all periods (`force`)."""
+        now = self._clock.monotonic()
+        ended = [key for key, (began, _) in self._periods.items() if force or now - began >= PERIOD_SECONDS]
+        for daemon, name in ended:
+            count = self._periods.pop((daemon, name))[1] - MAX_RECORDS
+            if count > 0:
+                self._log.warning("records_left_out", daemon=daemon, name=name, count=count, seconds=PERIOD_SECONDS)
+
+    def _permits(self, daemon: str | None, name: str) -> bool:
+        """Count a record, and return whether it is written."""
+        began, count = self._periods.get((daemon, name), (self._clock.monotonic(), 0))
+        self._periods[daemon, name] = began, count + 1
+        return count < MAX_RECORDS

@@ -13,84 +13,20 @@ from exporter.actions.locks import ActLocks, Locks
 from exporter.clock import Clock
 from exporter.collectors.pool import CollectorPool, ControlPoller
 from exporter.collectors.thread import Inbox
-from exporter.config.settings import LEVELS, Config
+from exporter.config.settings import Config
+from exporter.history import Store
+from exporter.log import EventLog
 from exporter.model.action import Action
-from exporter.model.event import Event, EventName
-from exporter.model.launches import GpuUse, WorkReading
+from exporter.model.event import Event
 from exporter.model.node import Node
-from exporter.model.observation import Observation, SourceReading
+from exporter.model.observation import EverySecond, Observation, SourceReading
 from exporter.model.settings import Mode, PollIntervals
 from exporter.model.values import replace
 from exporter.policy import policy_of
 from exporter.reducer import reduce
-from exporter.report.incident_status import incident_record
-from exporter.report.reasons import reason_text
 from exporter.state import poll_schedule
-from exporter.view import Store
 from exporter.watchdog import evaluation
 from exporter.watchdog.context import Policy
-
-MAX_RECORDS = 60
-PERIOD_SECONDS = 60.0
-"""Records of one kind and daemon that are written in one period. The others are counted in one record."""
-
-
-class EventLog:
-    """Logs events with their severities and codes, and problems of collectors."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._log = structlog.get_logger()
-        self._periods: dict[tuple[str | None, str], tuple[float, int]] = {}
-        """When the period of a daemon's records of one kind began, and how many there were."""
-
-    def event(self, event: Event) -> None:
-        """Log an event, unless it is frequent and there are too many records like it.
-
-        The end of a fault is the record `incident`, which is complete: collectors send it elsewhere.
-        """
-        name = event.event.value
-        if event.event.traits.frequent and not event.urgent and not self._permits(event.daemon, name):
-            return
-        if event.event is EventName.FAULT_RECOVERED and event.incident is not None:
-            self._log.log(LEVELS[event.severity], "incident", **incident_record(event.incident, event.at))
-            return
-        fields = {key: value for key, value in event.as_json().items() if key != "event"}
-        self._log.log(LEVELS[event.severity], name, **fields)
-
-    def source(self, reading: SourceReading, before: Node, after: Node) -> None:
-        """Log that a collector begins or ceases to have a problem, with one daemon or in general."""
-        known, daemon = before.sources.get(reading.name), reading.daemon or ""
-        previous = None if known is None else known.problems.get(daemon)
-        problem = after.sources[reading.name].problems.get(daemon)
-        if (problem is None) == (previous is None):
-            return
-        name = "source_recovered" if problem is None else "source_problem"
-        if not self._permits(reading.daemon, f"{name} {reading.name}"):
-            return
-        fields = {} if reading.daemon is None else {"daemon": reading.daemon}
-        if problem is None:
-            self._log.info(name, source=reading.name, **fields)
-        else:
-            codes = ",".join(dict.fromkeys(each.code for each in problem.each))
-            text = reason_text(problem, reading.name)
-            self._log.warning(name, source=reading.name, problem=codes, text=text, **fields)
-
-    def summarize(self, *, force: bool = False) -> None:
-        """Log how many records were left out in each period that has ended, or in all periods (`force`)."""
-        now = self._clock.monotonic()
-        ended = [key for key, (began, _) in self._periods.items() if force or now - began >= PERIOD_SECONDS]
-        for daemon, name in ended:
-            count = self._periods.pop((daemon, name))[1] - MAX_RECORDS
-            if count > 0:
-                self._log.warning("records_left_out", daemon=daemon, name=name, count=count, seconds=PERIOD_SECONDS)
-
-    def _permits(self, daemon: str | None, name: str) -> bool:
-        """Count a record, and return whether it is written."""
-        began, count = self._periods.get((daemon, name), (self._clock.monotonic(), 0))
-        self._periods[daemon, name] = began, count + 1
-        return count < MAX_RECORDS
-
 
 MIN_INTERVAL_SECONDS = 0.1
 """Least time between two publications."""
@@ -395,7 +331,7 @@ class Loop:
 
 
 def _is_change(observation: Observation) -> bool:
-    """Return whether to publish an observation soon. Launches and the use of GPUs wait: they are read every second."""
+    """Return whether to publish an observation soon. What is read every second waits."""
     if isinstance(observation, SourceReading):
         return observation.problem is not None
-    return not isinstance(observation, WorkReading | GpuUse)
+    return not isinstance(observation, EverySecond)

@@ -27,10 +27,11 @@ from exporter.config.settings import Config
 from exporter.errors import FULL, RecordingError
 from exporter.model import observation as kinds
 from exporter.model.daemon import Daemon, DaemonRuntime, Declaration
-from exporter.model.identity import ConnectionHolders, PodResourcesReading
-from exporter.model.launches import GpuUse, WorkReading
+from exporter.model.identity import ConnectionHolders
+from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
+from exporter.model.sharing import GpuUse
 from exporter.model.values import build, plain
 from exporter.parse.units import SHARED_UNITS
 
@@ -68,9 +69,6 @@ _PUBLIC_FIELDS = frozenset(
 )
 """Fields with words of systemd, of the kernel, of NVML, or of the exporter itself."""
 
-_WITH_NAMES_AS_KEYS = frozenset({"allocatable", "labels"})
-"""The fields whose keys are names: resources of Kubernetes and labels of pods."""
-
 HEXADECIMAL = "0123456789abcdef"
 _UUID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"
 _HEX = r"(?=[0-9]*[a-f])[0-9a-f]{12,}"
@@ -104,7 +102,7 @@ class Mask:
         public = _PUBLIC_FIELDS | {"name"} if has_public_name else _PUBLIC_FIELDS
         masked = {}
         for key, value in values.items():
-            if key in _WITH_NAMES_AS_KEYS:
+            if key == "labels":  # Its keys are names too.
                 masked[key] = self._value({self.text(name): each for name, each in value.items()})
             else:
                 masked[key] = value if key in public and isinstance(value, str) else self._value(value)
@@ -171,7 +169,6 @@ _KINDS: Mapping[str, type[Observation]] = {
     "connection_holders": ConnectionHolders,
     "address_ranges": kinds.AddressRanges,
     "pod_found": kinds.PodFound,
-    "pod_resources": PodResourcesReading,
     "daemon_process": kinds.DaemonProcess,
     "source": kinds.SourceReading,
     "process_state": kinds.ProcessState,

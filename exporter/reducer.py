@@ -15,10 +15,11 @@ from exporter.model.daemon import (
     with_runtime,
 )
 from exporter.model.event import Event, EventName, Step
-from exporter.model.identity import ConnectionHolders, PodResourcesReading
-from exporter.model.launches import GpuUse, WorkReading
+from exporter.model.identity import ConnectionHolders
+from exporter.model.launches import WorkReading
 from exporter.model.node import CollectorName, CollectorState, Node
 from exporter.model.reason import ReasonCode, joined
+from exporter.model.sharing import GpuUse
 from exporter.model.values import replace
 from exporter.state import (
     claims,
@@ -78,9 +79,19 @@ def reduce_all(node: Node, observations: Iterable[kinds.Observation]) -> Iterato
 
 
 def _reduce(last: Node, observation: kinds.Observation | None) -> Reduced:
-    """Return the node after an observation; after None, everything is resolved."""
-    force = observation is None
-    before = last
+    """Return the node after an observation; after None, everything is resolved.
+
+    The order of the steps is a contract:
+
+    1. The time, with which all other steps compare.
+    2. What time alone decides, without the observation: Xids that no other source confirmed, and why a daemon ended.
+    3. The observation itself.
+    4. Claims of the log, which the observation may confirm or refute.
+    5. Counts of clients by workload, then faults. A fault counts each workload of a client that the steps before ended.
+    6. Processes of clients that ended with a daemon, and Xids that belong to no fault: after the faults took theirs.
+    7. Names of workloads, then SM time, which is posted to them, then the other accounts, which close idle ones.
+    """
+    before, force = last, observation is None
     # All lines of one collection, perhaps thousands, have the same time.
     if observation is not None and observation.at > last.at:
         began_at = observation.at if last.began_at is None else last.began_at
@@ -154,8 +165,6 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
             return fault_address.ranges_read(node, observation), ()
         case kinds.PodFound():
             return replace(node, pods={**node.pods, observation.uid: observation}), ()
-        case PodResourcesReading():
-            return replace(node, pod_resources=observation), ()
         case kinds.SourceReading():
             return _collected(prune(_with_collector(node, observation)), observation)
         case kinds.GpuEvent():
@@ -165,17 +174,12 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
         case kinds.UnitState():
             node = replace(node, units={**node.units, observation.unit: observation})
             return _resolve_hangs((node, ()), observation.at)
-        case ConnectionHolders() | kinds.ControlSocket() | kinds.SessionHolder():
-            known = node.daemons.get(observation.daemon)
-            if known is not None:
-                if isinstance(observation, kinds.ControlSocket):
-                    known = state_processes.socket_read(known, observation)
-                elif isinstance(observation, kinds.SessionHolder):
-                    known = state_processes.session_holder_read(known, observation)
-                else:
-                    known = servers.holders_read(known, node, observation)
-                node = state_processes.with_exited_clients(known_daemons.with_daemon(node, known))
-            return _resolve_hangs((node, ()), observation.at)
+        case ConnectionHolders(daemon=name, at=at):
+            return _change_known(node, name, at, lambda known: servers.holders_read(known, node, observation))
+        case kinds.ControlSocket(daemon=name, at=at):
+            return _change_known(node, name, at, lambda known: state_processes.socket_read(known, observation))
+        case kinds.SessionHolder(daemon=name, at=at):
+            return _change_known(node, name, at, lambda known: state_processes.session_holder_read(known, observation))
         case kinds.ActionDone():
             return restart.record_result(node, observation), ()
         case kinds.Resumed():
@@ -217,6 +221,13 @@ def _change_daemon(node: Node, name: str, change: Callable[[Daemon], Daemon]) ->
     return _for_daemon(node, name, take)
 
 
+def _change_known(node: Node, name: str, at: float, change: Callable[[Daemon], Daemon]) -> Reduced:
+    """Change a daemon by what is seen of its sockets, if it is known."""
+    if (known := node.daemons.get(name)) is not None:
+        node = state_processes.with_exited_clients(known_daemons.with_daemon(node, change(known)))
+    return _resolve_hangs((node, ()), at)
+
+
 def _for_daemons(node: Node, take: Callable[[Step], None]) -> Reduced:
     steps = {name: _step(node, daemon) for name, daemon in node.daemons.items()}
     for step in steps.values():
@@ -241,40 +252,27 @@ def _decide_claims(before: Node, node: Node, observation: kinds.Observation | No
     known = before.daemons if isinstance(observation, kinds.LogLine) else {}
     force = observation is None
     return _for_daemons(
-        node,
-        lambda step: claims.resolve_pending(step, node, before=known.get(step.daemon.name), force=force),
+        node, lambda step: claims.resolve_pending(step, node, before=known.get(step.daemon.name), force=force)
     )
 
 
 def _resolve_by_time(node: Node, *, force: bool) -> Reduced:
     """Resolve what only time resolves: why a daemon ended, and whether a start takes too long."""
-    pending = (
+    if not any(
         daemon.lifecycle.unexplained_end_at is not None or daemon.state is DaemonState.STARTING
         for daemon in node.daemons.values()
-    )
-    if not any(pending):
+    ):
         return node, ()
 
     def resolve(step: Step) -> None:
         step.daemon = lifecycle.expire_start(step.daemon, node.at)
-        _explain_end(step, node, force=force)
+        lifecycle.explain_end(step, node.at, node, force=force)
 
     return _for_daemons(node, resolve)
 
 
-def _explain_end(step: Step, node: Node, *, force: bool) -> None:
-    lifecycle.explain_end(
-        step,
-        node.at,
-        unit=state_processes.unit_of(node, step.daemon),
-        workload_ended=lifecycle.has_ended(node, step.daemon),
-        force=force,
-    )
-
-
 def _hidden_pids_shown(node: Node, reading: kinds.GpuReading) -> Reduced:
-    found = servers.server_with_hidden_pids(node, reading)
-    if found is None:
+    if (found := servers.server_with_hidden_pids(node, reading)) is None:
         return node, ()
     daemon, server = found
     return _for_daemon(node, daemon.name, lambda step: servers.hidden_pids_shown(step, node, server.pid, reading))
@@ -344,11 +342,9 @@ def _collected(node: Node, reading: kinds.SourceReading) -> Reduced:
         return gpus.mark_unread_gpus(node, reading)
     if reading.name == CollectorName.LOGS:
         return _for_daemons(node, lambda step: _logs_collected(step, node, reading))
-    if reading.name == CollectorName.POD_RESOURCES and reading.problem is not None:
-        return replace(node, pod_resources=None), ()
-    hangs = reading.problem is not None and reading.problem.code is ReasonCode.STILL_RUNNING
+    still_running = reading.problem is not None and reading.problem.code is ReasonCode.STILL_RUNNING
     daemon = node.daemons.get(reading.daemon or "")
-    if reading.name == CollectorName.CONTROL and hangs and daemon is not None and daemon.answers:
+    if reading.name == CollectorName.CONTROL and still_running and daemon is not None and daemon.answers:
         # A query hangs, for example in the daemon's directory. Whether the daemon still responds is unknown.
         return known_daemons.with_daemon(node, lifecycle.with_unknown_state(daemon, reading.at)), ()
     return node, ()
@@ -377,7 +373,7 @@ def _logs_collected(step: Step, node: Node, reading: kinds.SourceReading) -> Non
         and (daemon.lifecycle.traces_read or not daemon.lifecycle.traces_expected)
         and lifecycle.has_ended(node, daemon) is not None
     )
-    _explain_end(step, node, force=complete)
+    lifecycle.explain_end(step, node.at, node, force=complete)
 
 
 # -- pruning ---------------------------------------------------------------------------------------------------------

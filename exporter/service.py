@@ -23,6 +23,7 @@ from exporter.collectors.processes import affordable_connections
 from exporter.collectors.thread import Inbox
 from exporter.config.load import Reloader
 from exporter.config.settings import Config
+from exporter.history import History, Store
 from exporter.loop import Loop, Runner, Watchdog
 from exporter.metrics.catalogue import NAMESPACE, Made, NodeCollector
 from exporter.metrics.exposition import Exposition
@@ -36,11 +37,10 @@ from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import printable, printable_value
 from exporter.report import remedy
 from exporter.report.document import StatusDocument
-from exporter.report.incident_document import IncidentFilter, IncidentStatus
-from exporter.report.incident_status import MOST_LISTED, incident_status
-from exporter.report.node_status import StatusInput, status_document, summary_line
-from exporter.report.remedy import address_of
-from exporter.view import History, Store, View
+from exporter.report.document_parts import MOST_LISTED, IncidentFilter, IncidentStatus
+from exporter.report.incident_status import incident_status
+from exporter.report.node_status import status_document, summary_line
+from exporter.view import StatusInput, View
 from exporter.web.api import Api, encode_within
 from exporter.web.pages import Site
 from exporter.web.server import AcceptFailures, Commands, ServiceSocket, WebServer, activated_listeners
@@ -255,7 +255,7 @@ class Service:
         return {"incidents": list(map(json.loads, encoded))}
 
     def _incident(self, incident: Incident, clients: int) -> IncidentStatus:
-        address = address_of(self.loop.node, incident.daemon, self._watchdog.policy)
+        address = remedy.address_of(self.loop.node, incident.daemon, self._watchdog.policy)
         return incident_status(incident, self._clock.now(), address, clients=clients)
 
     def _status_input(self) -> StatusInput:
@@ -335,7 +335,7 @@ class Service:
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
         listen, failures = () if listeners else config.listen, self._accept_failures["web"]
         most = min(config.max_requests, affordable_connections())
-        return WebServer(site, listen, security, most, listeners, failures=failures)
+        return WebServer(site, listen, security, listeners, failures, max_requests=most)
 
     def _reload(self) -> None:
         if self._reloader is None:

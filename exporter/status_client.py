@@ -15,7 +15,7 @@ from exporter.parse.printable import printable_lines, printable_value
 if TYPE_CHECKING:
     # The commands that need no status do not import these.
     from exporter.report.document import StatusDocument
-    from exporter.report.incident_document import IncidentStatus
+    from exporter.report.document_parts import IncidentStatus
 
 NAME = "service.sock"
 
@@ -97,7 +97,7 @@ def parse_status(answer: Answer) -> "StatusDocument":
 
 def parse_incidents(answer: Answer) -> "Sequence[IncidentStatus]":
     """Return the incidents in an answer, with printable texts."""
-    from exporter.report.incident_document import IncidentStatus
+    from exporter.report.document_parts import IncidentStatus
 
     return parse_answer(lambda: [build(IncidentStatus, printable_value(each)) for each in answer["incidents"]])
 

@@ -12,12 +12,9 @@ from typing import Any, NamedTuple
 
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.contention import Bandwidth, Baseline, ContentionWindow, GpuContention, Pace, Resource
-from exporter.model.daemon import RECOVERY_SECONDS, Daemon, NamedBy, RecoveryTimes
+from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes
 from exporter.model.event import Event, EventName
 from exporter.model.identity import (
-    ContainerClaim,
-    ContainerDevices,
-    PodResourcesReading,
     ProcessIdentity,
     Workload,
     WorkloadKind,
@@ -28,7 +25,6 @@ from exporter.model.node import Node
 from exporter.model.observation import (
     ControlReply,
     ControlSocket,
-    DaemonFound,
     DaemonProcess,
     GpuEvent,
     GpuProcess,
@@ -54,13 +50,13 @@ from exporter.model.settings import (
     VISIBLE_DEVICES,
     Limits,
 )
-from exporter.model.usage import Account, GpuAttribution, Method, Share, SharedAccount, Split
+from exporter.model.usage import Account, GpuAttribution, Method, Share, SharedAccount, Split, Usage
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES, LIST_PARTITIONS, LIST_SERVERS
 from exporter.recording import Header, RecordedDaemon, Recording
 from exporter.reducer import reduce, reduce_all
 from exporter.state.processes import count_end_of_fault
-from exporter.usage.accounting import post_contention, post_time
+from exporter.usage.accounting import post_time, post_use
 from exporter.usage.contention import FULL_BANDWIDTH
 from exporter.usage.last_minute import with_reading
 from tests.works import reading, work
@@ -71,15 +67,6 @@ MIG_LAYOUT = ((1, "3g.71gb", 60), (2, "4g.71gb", 64))
 MIG_UUIDS = ("MIG-055a5b27-613d-8c97-6fb4-99d75c28b520", "MIG-155a5b27-613d-8c97-6fb4-99d75c28b520")
 GPU, OTHER_GPU = "GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b", "GPU-6edbf013-6106-5444-db3f-e433a41888b9"
 CONTROL, SERVER, CLIENT = 441, 513, 600
-MLOPART_UUIDS = ("GPU-1bd9c0d8-c86a-5a37-acee-411ebcef5fd0", "GPU-58e7f54c-f60f-56b7-a4c4-b3fb418fde3b")
-DEVICE_COLUMNS = "Device Ordinal,PCI IDs,UUID,Name,Attributes\n"
-ONE_DEVICE = f"Default\n{DEVICE_COLUMNS}0,0000:1B.00.00,{GPU},NVIDIA B200,N/A\n"
-# The form of R580 (measured), with the rows of NVIDIA's article on MLOPart.
-MLOPART_DEVICES = (
-    f"{ONE_DEVICE}\nServer {SERVER}\n{DEVICE_COLUMNS}N/A,0000:1B.00.00,{GPU},NVIDIA B200,M\n"
-    f"0,0000:1B.00.00,{MLOPART_UUIDS[0]},NVIDIA B200 MLOPart 0,MD\n"
-    f"1,0000:1B.00.00,{MLOPART_UUIDS[1]},NVIDIA B200 MLOPart 1,MD\n"
-)
 MIB = 1 << 20
 CONTEXT_BYTES, SERVER_BYTES, GPU_BYTES = 516 * MIB, 66 * MIB, 141 << 30
 USER_ALICE, USER_BOB = (Workload(kind=WorkloadKind.USER, name=name) for name in ("alice", "bob"))
@@ -554,47 +541,6 @@ def owned() -> Node:
     ).node
 
 
-CLAIM = "0b4a3c5e-7f1d-4d0c-9a53-2f6b1c8e9d10"
-SHARED = "nvidia.com/gpu.shared"
-
-
-def shares(namespace: str, pod: str, *ids: str, resource: str = SHARED, container: str = "main") -> ContainerDevices:
-    """Devices of a container."""
-    return ContainerDevices(namespace=namespace, pod=pod, container=container, resource=resource, ids=ids)
-
-
-def claimed(uid: str = CLAIM, name: str = "shared-gpu") -> ContainerClaim:
-    """A container's claim of a GPU, from NVIDIA's DRA driver."""
-    device = f"k8s.gpu.nvidia.com/claim={uid}-gpu-0"
-    return ContainerClaim(
-        namespace="team-c", pod="notebook", container="main", claim=name, claim_namespace="team-c", devices=(device,)
-    )
-
-
-def pod_resources(
-    *devices: ContainerDevices, claims: Iterable[ContainerClaim] = (), replicas: int = 4, at: float = AT
-) -> PodResourcesReading:
-    """The kubelet's answers on a node with so many shares of the first GPU, in NVIDIA's format."""
-    ids = tuple(f"{GPU}::{number}" for number in range(replicas))
-    return PodResourcesReading(
-        at=at, devices=devices, claims=tuple(claims), allocatable={SHARED: ids, "example/x": ("0",)}
-    )
-
-
-def allocated() -> Node:
-    """Two pods have shares of a GPU, and one of them has no context. A daemon runs for a resource claim."""
-    pipe = f"/var/lib/kubelet/plugins/gpu.nvidia.com/mps/{CLAIM}-0a1b2/pipe"
-    return reduced(
-        DaemonFound(at=AT, daemon=pipe, pipe_directory=pipe, log_directory="", expected=True, by=NamedBy.DRA),
-        pod_resources(
-            shares("team-a", "train-0", f"{GPU}::0"),
-            shares("team-b", "trainer-0", f"{GPU}::1", f"{GPU}::2"),
-            claims=[claimed()],
-        ),
-        start=owned(),
-    ).node
-
-
 def accounted() -> Node:
     """Two clients have used a GPU, each identified in another way. The rest is unattributed."""
     present = reduced(
@@ -609,7 +555,7 @@ def accounted() -> Node:
     }
     ledger = post_time(present.usage_totals, GPU, 4_000_000, parts, at=AT + 5)
     lost, caused = (USER_ALICE, Method.FLIGHT), (USER_BOB, Method.FLIGHT)
-    ledger = post_contention(ledger, GPU, {lost: 2_500_000}, {caused: 2_500_000}, at=AT + 5)
+    ledger = post_use(ledger, GPU, {lost: Usage(lost_us=2_500_000), caused: Usage(caused_us=2_500_000)}, at=AT + 5)
     shares = {
         CLIENT: Share(method=Method.FLIGHT, sm=0.2, error=0.01),
         CLIENT + 1: Share(method=Method.MEASURED, sm=0.1),
@@ -839,28 +785,12 @@ def mig() -> Node:
     ).node
 
 
-def divided() -> Node:
-    """A GPU that is divided into two MLOPart devices, with a client on each."""
-    logged = (
-        line
-        for pid, uuid in ((600, MLOPART_UUIDS[0]), (601, MLOPART_UUIDS[1]))
-        for line in (connecting(pid), f"Device NVIDIA B200 (uuid {uuid}) is associated", active(pid))
-    )
-    return reduced(
-        *at_work(),
-        *server_log("Active Threads Percentage set to 100.0", *logged),
-        gpu_reading({600: 1540, 601: 2564}, at=AT + 5, pci_bus_id="00000000:1B:00.0"),
-        *(process(pid) for pid in (600, 601)),
-        reply("device_query --csv", MLOPART_DEVICES, at=AT + 6),
-    ).node
-
-
 _ALL = (
     *(idle, three_clients, full, daemon_down, no_nvml, gpu_lost, reset_needed, faulted, blocked_recovery),
     *(limited, limited_themselves, drifted, owned),
-    *(accounted, allocated, slowed),
+    *(accounted, slowed),
     *(backing_off, circuit_open, quarantined, suspended, launches_counted, simulated),
-    *(partitioned, mig, divided),
+    *(partitioned, mig),
 )
 NODE_MAKERS = {each.__name__: each for each in _ALL}
 
@@ -966,3 +896,8 @@ def with_fields(daemon: Daemon, **known: object) -> Daemon:
         new = replace(getattr(daemon, group), **{field: value}) if field else value
         daemon = replace(daemon, **{group: new})  # type: ignore[arg-type]
     return daemon
+
+
+def changed(present: Node, **known: Any) -> Node:
+    """Return the node with these values of its daemon."""
+    return replace(present, daemons={DAEMON: with_fields(present.daemons[DAEMON], **known)})

@@ -16,7 +16,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests import program
-from tests.eventually import eventually
+from tests.eventually import eventually, until
 from tests.exporter_process import SERVE, Exporter, Serve, control_processes, fast_command
 from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import CompilerMissingError, NvmlStandIn, without_driver
@@ -116,16 +116,11 @@ def _colours_as_usual() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _isolated_from_the_machine(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
+def _isolated_from_the_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the programs that tests start away from the machine's daemons, GPUs, logs, configuration and state.
 
-    A test that needs one of these sets it to its own. Tests of a GPU look at the real machine.
+    A test that needs one of these sets it to its own.
     """
-    if any(item.get_closest_marker("gpu") for item in request.session.items):
-        yield
-        return
     own = tmp_path_factory.mktemp("machine")
     (own / "config.toml").touch()
     with pytest.MonkeyPatch.context() as patch:
@@ -140,7 +135,6 @@ def _isolated_from_the_machine(
                 journal=False,
                 kmsg=own / "kmsg",
                 pods=own / "pods",
-                pod_resources=own / "kubelet.sock",
                 lock_directory=own / "locks",
             ),
             "RUNTIME_DIRECTORY": str(own / "run"),
@@ -205,15 +199,12 @@ def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path) -> Itera
         started[-1].address()
         return started[-1]
 
-    def no_control_process() -> None:
-        assert not control_processes(mps)
-
     yield start
     try:
         for exporter in started:
             assert exporter.process.poll() is not None or exporter.stop() == 0
             assert not exporter.events("source_raised")
-        eventually(no_control_process)
+        until(lambda: not control_processes(mps))
     finally:
         for exporter in started:
             exporter.process.kill()

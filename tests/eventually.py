@@ -27,6 +27,15 @@ def eventually(check: Callable[[], Value], *, within: float = PATIENCE_SECONDS, 
         time.sleep(every)
 
 
+def until(holds: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+
+    def check() -> None:
+        assert holds()
+
+    eventually(check)
+
+
 @contextmanager
 def answering() -> Iterator[None]:
     """Raise AssertionError, which means "not yet", if a server is not reached or refuses."""

@@ -115,7 +115,7 @@ class Exporter:
                 error.close()
                 raise AssertionError("no metrics yet") from error
 
-        eventually(shown, every=0.1)
+        eventually(shown, every=0.2)
 
     def is_in_state(self, state: str) -> None:
         """Wait until the daemon is in this state, and assert that it is in no other."""

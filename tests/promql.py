@@ -9,6 +9,7 @@ from dashboards.recording import OWNER, SUSPECT, groups
 from exporter.metrics.catalogue import CATALOGUE
 
 OF_PROMETHEUS = {"cluster", "job", "instance"}
+OF_POD = OF_PROMETHEUS | {"namespace", "pod", "uid"}
 COUNTERS = {family.name for family in CATALOGUE if family.kind is CounterMetricFamily}
 LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | dict.fromkeys(
     ("up", "process_start_time_seconds"), OF_PROMETHEUS
@@ -24,14 +25,18 @@ LABELS |= {
         "label_nvidia_com_mps_capable",
         "label_scheduling_cast_ai_spot",
     },
+    "kube_pod_container_resource_requests": OF_POD | {"container", "node", "resource", "unit"},
+    "kube_pod_status_phase": OF_POD | {"phase"},
 }
 """Those of kube-state-metrics are as its documentation has them."""
 
+for name in ("cuda_mps_daemon_up", "cuda_mps_client_info"):
+    LABELS[name].add("node")  # from the chart's PodMonitor
 LABELS["cuda_mps_pod_labels"].add("label_team")
 LABELS["cuda_mps_workload_info"].add("label_team")
 OF_LEVEL = {
     "application": f"{OWNER}, {SUSPECT}, confidence",
-    "namespace": "cluster, client_namespace, resource",
+    "namespace": "cluster, client_namespace, resource, clients",
     "instance": f"{NODE}, outcome",
     "cluster": "cluster, outcome",
 }

@@ -19,9 +19,11 @@ POLICY: Policy = policy_of(simulated_config(Config()))
 ACTING: Policy = policy_of(simulated_config(Config(watchdog=Mode.ACT)))
 
 
-def minutes(clock: HandClock, simulation: Simulation, policy: Policy = POLICY) -> Iterator[Reduced]:
-    """Yield the node at the start and after each further minute, with its events."""
-    node: Node = initial_node()
+def minutes(
+    clock: HandClock, simulation: Simulation, policy: Policy = POLICY, node: Node | None = None
+) -> Iterator[Reduced]:
+    """Yield the node at the start, or the one given, and after each further minute, with its events."""
+    node = node or initial_node()
     while True:
         events: list[Event] = []
         for second in advance(node, simulation, policy):

@@ -19,7 +19,7 @@ from tests import program
 from tests.builders import UNIT
 from tests.collectors.test_units import FakeSystemctl
 from tests.conftest import Starter
-from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.eventually import PATIENCE_SECONDS, eventually, until
 from tests.exporter_process import (
     GPU,
     UNUSED_PID,
@@ -213,7 +213,7 @@ def test_reads_the_end_of_a_daemon_from_its_unit(
     path = f"{systemctl.path.parent}:{environment['PATH']}"
     exporter = serve(PATH=path, CUDA_MPS_EXPORTER_CONFIG_FILE=str(file))
     exporter.is_in_state("up")
-    eventually(lambda: _some(systemctl.requested(UNIT)))
+    until(lambda: systemctl.requested(UNIT))
 
     systemctl.says(f"{known}{end}\n")
     mps.terminate()
@@ -363,14 +363,10 @@ def test_stops_at_sigterm_during_a_query(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     mps.stop_signal()
     exporter = serve()
-    eventually(lambda: _some(control_processes(mps)))
+    until(lambda: control_processes(mps))
 
     assert exporter.stop() == 0
-    eventually(lambda: _none(control_processes(mps)))
-
-
-def _some(found: object) -> None:
-    assert found
+    until(lambda: not control_processes(mps))
 
 
 def _none(found: object) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "exporter"
 MODULES = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.rglob("*.py"))]
 LONGEST_MODULE = 500
+TABLES = ("report/problems.py",)
+"""Each is one table. It may be longer, because a part of it would be hard to find."""
 
 
 @cache
@@ -57,30 +59,29 @@ PACKAGES: Mapping[str, str] = {
     "incidents": "model parse state usage",
     "watchdog": "incidents model parse state",
     "reducer": "incidents model state usage watchdog",
-    "view": "model state usage watchdog",
-    "metrics": "__version__ clock incidents model parse state usage view watchdog",
+    "history": "model state usage",
+    "view": "history model state usage watchdog",
+    "metrics": "__version__ clock history incidents model parse state usage view watchdog",
     "report": "model parse state usage view watchdog",
-    "fleet": "errors parse report",
-    "page": "__version__ model parse report usage view",
-    "store": "clock errors model view",
+    "page": "__version__ history model parse report view",
+    "store": "clock errors history model",
     "collectors": "clock model parse",
     "libcuda_probes": "clock collectors model parse",
     "actions": "clock collectors model parse",
     "config": "collectors errors model parse",
     "recording": "config errors model parse",
-    "log": "config parse report",
+    "log": "clock config model parse report",
     "status_client": "errors model parse report",
-    "remote_client": "collectors errors parse status_client",
     "terminal": "parse report",
-    "web": "__version__ errors metrics model page parse report status_client view",
-    "loop": "actions clock collectors config model policy reducer report state view watchdog",
-    "service": "actions clock collectors config log loop metrics model parse report view web",
+    "web": "__version__ errors history metrics model page parse report status_client view",
+    "loop": "actions clock collectors config history log model policy reducer state watchdog",
+    "service": "actions clock collectors config history log loop metrics model parse report view web",
     "app": "actions clock collectors config incidents libcuda_probes model parse recording reducer report state usage",
-    "doctor": "__version__ clock collectors config errors libcuda_probes model parse policy report state"
-    " status_client view web",
-    "demo": "clock collectors config errors model policy recording reducer report watchdog",
-    "commands": "actions app clock collectors config demo doctor errors fleet log loop metrics model parse policy"
-    " recording reducer remote_client report service status_client store terminal view watchdog web",
+    "doctor": "__version__ app clock collectors config errors libcuda_probes log model parse policy report state"
+    " status_client terminal view web",
+    "demo": "clock collectors config errors history log model policy recording reducer report service watchdog web",
+    "commands": "actions app clock collectors config demo errors history log loop metrics model parse policy"
+    " recording reducer report service status_client store terminal view watchdog web",
     "cli": "__version__ commands config errors",
     "__main__": "cli",
     "policy": "config model reducer watchdog",
@@ -106,9 +107,17 @@ def test_packages_have_no_circle() -> None:
     TopologicalSorter({name: used.split() for name, used in PACKAGES.items()}).prepare()
 
 
+def test_modules_have_no_circle() -> None:
+    names = {module.removesuffix(".py").removesuffix("/__init__").replace("/", "."): module for module in MODULES}
+    used = {
+        name: {each if each in names else each.rpartition(".")[0] for each in of_ours(names[name])} for name in names
+    }
+    TopologicalSorter(used).prepare()
+
+
 PURE = (
-    *("model/", "parse/", "state/", "incidents/", "watchdog/", "usage/", "report/", "page/", "fleet/"),
-    *("reducer.py", "policy.py", "view.py"),
+    *("model/", "parse/", "state/", "incidents/", "watchdog/", "usage/", "report/", "page/"),
+    *("reducer.py", "policy.py", "history.py", "view.py"),
     *(f"doctor/{name}.py" for name in ("__init__", "facts", "gpus", "daemons", "processes")),
 )
 NOT_PURE = ("report/text.py",)
@@ -143,18 +152,16 @@ HOMES = {
     ),
     "tenacity": ("collectors/control_client.py",),
     "psutil": ("collectors/proc.py",),
-    "grpc": ("collectors/pod_resources.py",),
-    "google": ("collectors/pod_resources_pb2.py",),
-    "prometheus_client": ("metrics/", "commands/local.py", "service.py"),
-    "http": ("web/", "collectors/api_server.py", "remote_client.py"),
+    "prometheus_client": ("metrics/", "commands/replay.py", "service.py"),
+    "http": ("web/", "collectors/pods.py"),
     "sqlite3": ("store/",),
     "jinja2": ("page/page.py",),
-    "ssl": ("web/web_config.py", "collectors/api_server.py", "remote_client.py"),
+    "ssl": ("web/web_config.py", "collectors/pods.py"),
     "yaml": ("web/web_config.py",),
     "bcrypt": ("web/web_config.py",),
-    "argparse": ("config/", "commands/", "cli.py"),
+    "argparse": ("config/", "commands/", "demo/command.py", "doctor/command.py", "cli.py"),
     "exporter.cli": ("__main__.py",),
-    "exporter.terminal": ("terminal.py", "commands/"),
+    "exporter.terminal": ("terminal.py", "commands/", "doctor/command.py"),
     "exporter.page": ("page/", "web/pages.py"),
     "exporter.actions": ("actions/", "app.py", "loop.py", "service.py", "commands/serve.py"),
 }  # fmt: skip
@@ -201,7 +208,7 @@ def test_only_the_command_line_prints() -> None:
 
 def test_modules_are_short_and_have_docstrings() -> None:
     lengths = {module: len((ROOT / module).read_text().splitlines()) for module in MODULES}
-    assert {module: lines for module, lines in lengths.items() if lines > LONGEST_MODULE} == {}
+    assert {module: lines for module, lines in lengths.items() if lines > LONGEST_MODULE and module not in TABLES} == {}
     assert [module for module in MODULES if not ast.get_docstring(tree(module))] == []
 
 

@@ -21,9 +21,9 @@ from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DaemonProcess, DirectoryReading, ProcessReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.proc import MpsProgram, is_on_network, mount_type, mps_program
+from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding
-from exporter.report.findings import findings
-from exporter.report.problem import Severity
+from exporter.report.node_findings import findings
 from exporter.state.poll_schedule import PollIntervals, commands
 from tests.builders import (
     AT,

@@ -6,8 +6,14 @@ from pathlib import Path
 
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.report.daemon_findings import STATE_PROBLEMS
-from exporter.report.problem import Problem
-from exporter.report.problems import BLOCK_PROBLEMS, CONDITION_PROBLEMS, PHASE_PROBLEMS, PROBLEMS, DaemonProblem
+from exporter.report.problems import (
+    BLOCK_PROBLEMS,
+    CONDITION_PROBLEMS,
+    PHASE_PROBLEMS,
+    PROBLEMS,
+    DaemonProblem,
+    Problem,
+)
 
 ROOT = Path(__file__).parents[1]
 

@@ -78,7 +78,7 @@ MODELLED = frozenset(
         *("cuda_mps_workload_faults_suspected_total", "cuda_mps_workload_faulted_clients_total"),
         *("cuda_mps_gpu_sm_seconds_total", "cuda_mps_gpu_accounted_energy_joules_total"),
         *("cuda_mps_gpu_memory_used_bytes", "cuda_mps_gpu_memory_total_bytes", "cuda_mps_gpu_clients_fit"),
-        *("cuda_mps_container_allocated_shares", "cuda_mps_bypassing_processes"),
+        "cuda_mps_bypassing_processes",
         *("cuda_mps_faults_total", "cuda_mps_fault_info", "cuda_mps_fault_affected_clients_total"),
         *("cuda_mps_fault_last_affected_clients", "cuda_mps_fault_last_affected_workload_clients"),
         *("cuda_mps_fault_last_timestamp_seconds", "cuda_mps_incident_timestamp_seconds"),
@@ -236,18 +236,6 @@ class Exposed:
             if client.began <= at < client.ended:
                 memory[client.gpu] += client.memory
                 count[client.gpu] += 1
-                if client.workload.kind == "pod":
-                    labels = {"client_namespace": client.workload.namespace, "client_pod": client.workload.pod}
-                    yield (
-                        self.series(
-                            "cuda_mps_container_allocated_shares",
-                            gpu=self.gpus[client.gpu],
-                            resource="nvidia.com/gpu.shared",
-                            **labels,
-                            client_container_name="main",
-                        ),
-                        1,
-                    )
         for gpu, uuid in enumerate(self.gpus):
             energy = IDLE_WATTS * whole + BUSY_WATTS * (sm[gpu] - UNATTRIBUTED_SM * whole)
             yield self.series("cuda_mps_gpu_sm_seconds_total", gpu=uuid), sm[gpu]

@@ -4,7 +4,8 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.links import to_node
 from dashboards.panel import Column, lines, table
-from dashboards.query import DAEMON, GPU, WITH_INDEX, Query, max_by
+from dashboards.pod_requests import pod_requests
+from dashboards.query import GPU, WITH_INDEX, Query
 from exporter.usage.capacity import Bound
 
 _EACH = "GPU {{index}} {{instance}}"
@@ -31,8 +32,13 @@ SHARING = Row(
             "How many more fit",
             "How many more clients like the present ones would fit on each GPU: the smallest of the bounds by "
             "memory, SM time and client slots, or 0 if another client would only slow down the others (contention). "
-            "Without a bound for memory or for client slots, it is unknown. The other two may be absent.",
-            (_LEAST, *(f'max by ({GPU}) ({_FIT}{{gpus, bound="{bound}"}})' for bound in Bound)),
+            "Without a bound for memory or for client slots, it is unknown. The other two may be absent. Best "
+            "replicas: the clients with memory, and those that still fit.",
+            (
+                _LEAST,
+                *(f'max by ({GPU}) ({_FIT}{{gpus, bound="{bound}"}})' for bound in Bound),
+                f"count by ({GPU}) (cuda_mps_client_memory_used_bytes{{gpus}}) + on ({GPU}) ({_LEAST})",
+            ),
             {
                 "instance": Column("Node", link=to_node()),
                 "gpu": "GPU",
@@ -41,6 +47,7 @@ SHARING = Row(
                 "Value #C": Column("by SM time", looks.COUNT),
                 "Value #D": Column("by client slots", looks.COUNT),
                 "Value #E": Column("by contention", looks.COUNT),
+                "Value #F": Column("Best replicas", looks.COUNT),
             },
             sort=("More clients", False),
             width=12,
@@ -85,77 +92,37 @@ SHARING = Row(
     ),
 )
 
-_ALLOCATABLE, _ALLOCATED = "cuda_mps_gpu_allocatable_shares", "cuda_mps_gpu_allocated_shares"
-_UNUSED = "cuda_mps_gpu_unused_shares"
-_CLIENTS = f"count by ({GPU}) (cuda_mps_client_memory_used_bytes{{gpus}})"
-_MEMORY_USED = "cuda_mps_gpu_memory_used_bytes{gpus} / cuda_mps_gpu_memory_total_bytes{gpus}"
+_REQUESTS = pod_requests(
+    lambda name, matchers: f"{name}{{node, {matchers}}}", lambda name, matchers: f"{name}{{clusters, {matchers}}}"
+)
 
 SHARES = Row(
     "Sharing in Kubernetes",
     (
         table(
-            "Shares by GPU",
-            "Shares that the kubelet can allocate and has allocated, and how many of these belong to pods without a "
-            "CUDA context; beside them, what is used of the GPU. Best replicas: the clients with memory, and those "
-            "that still fit by the smallest bound.",
-            (
-                *(f"sum by ({GPU}) ({family}{{gpus}})" for family in (_ALLOCATABLE, _ALLOCATED, _UNUSED)),
-                f"max by ({GPU}) (cuda_mps_gpu_sm_utilization_ratio{{gpus}})",
-                f"max by ({GPU}) ({_MEMORY_USED})",
-                f"{_CLIENTS} + on ({GPU}) ({_LEAST})",
-            ),
+            "Requests by pod",
+            "GPUs and shares of GPUs that pods request on nodes with MPS, by kube-state-metrics, and whether the pod "
+            "has MPS clients: some, none, or unknown if nothing shows where a client of the node is. Resource claims "
+            "(DRA) are not in it.",
+            _REQUESTS,
             {
-                "instance": Column("Node", link=to_node()),
-                "gpu": "GPU",
-                "Value #A": Column("Allocatable", looks.COUNT),
-                "Value #B": Column("Allocated", looks.COUNT),
-                "Value #C": Column("Unused", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
-                "Value #D": Column("SMs busy", looks.RATIO),
-                "Value #E": Column("Memory", looks.RATIO),
-                "Value #F": Column("Best replicas", looks.COUNT),
-            },
-            sort=("Unused", True),
-            width=14,
-        ),
-        table(
-            "Shares by container",
-            "Shares of each GPU that the kubelet has allocated to a container. Kubelets before 1.34 also list pods "
-            "that have ended.",
-            f"sum by ({GPU}, resource, client_namespace, client_pod, client_container_name) "
-            "(cuda_mps_container_allocated_shares{gpus})",
-            {
-                "instance": Column("Node", link=to_node()),
-                "gpu": "GPU",
-                "resource": "Resource",
+                "clients": "Clients",
+                "node": "Kubernetes node",
                 "client_namespace": "Namespace",
                 "client_pod": "Pod",
-                "client_container_name": "Container",
-                "Value": Column("Shares", looks.COUNT),
+                "resource": "Resource",
+                "Value": Column("Requested", looks.COUNT),
             },
-            sort=("Shares", True),
-            width=10,
-        ),
-        lines(
-            "Shares over time",
-            "Shares of each GPU: allocated, and those of pods without a CUDA context. Dashed: allocatable.",
-            Query(f"sum by ({GPU}) ({_ALLOCATED}{{gpus}}) {WITH_INDEX}", f"allocated {_EACH}"),
-            Query(f"sum by ({GPU}) ({_UNUSED}{{gpus}}) {WITH_INDEX}", f"unused {_EACH}"),
-            Query(f"sum by ({GPU}) ({_ALLOCATABLE}{{gpus}}) {WITH_INDEX}", f"allocatable {_EACH}"),
-            limit="allocatable",
+            sort=("Clients", False),
             width=14,
         ),
-        table(
-            "Resource claims",
-            "Daemons that NVIDIA's DRA driver runs, and the resource claim of each.",
-            max_by("cuda_mps_daemon_claim_info", f"{DAEMON}, claim_namespace, claim_name, claim_uid", of="node"),
-            {
-                "instance": Column("Node", link=to_node()),
-                "claim_namespace": "Namespace",
-                "claim_name": "Claim",
-                "claim_uid": "UID",
-                "daemon": "Daemon",
-            },
-            sort=("Claim", False),
+        lines(
+            "Requests over time",
+            "The same by namespace.",
+            Query(
+                f"sum by (cluster, client_namespace, clients) ({_REQUESTS})",
+                "{{client_namespace}} clients: {{clients}}",
+            ),
             width=10,
         ),
     ),

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.collectors.api_server import FORBIDDEN, GONE, Answer, ask_pod, message_of
 from exporter.collectors.child import run_until_exit, user
 from exporter.collectors.control_client import ControlClient
 from exporter.collectors.pipe_dir import Directory, Root
+from exporter.collectors.pods import FORBIDDEN, GONE, Answer, ask_pod, message_of
 from exporter.collectors.proc import Proc
 from exporter.model.action import DeletePod, EndProcess, RestartUnit, Role, RunCommand
 from exporter.model.observation import ControlReply, ProcessReading

@@ -23,6 +23,7 @@ from exporter.collectors.proc import Proc
 from exporter.collectors.processes import wait_channel
 from exporter.collectors.thread import Reading
 from exporter.model.daemon import Daemon
+from exporter.model.dialect import is_given_as_arguments
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlReply, ControlSocket, Observation
 from exporter.model.reason import Reason, ReasonCode, command_failed, of_error, timed_out
@@ -30,7 +31,6 @@ from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse import control_reply
 from exporter.parse.control_reply import QueryOutcome, is_empty_answer, query_outcome, servers_queried
 from exporter.parse.proc import SUSPENDED
-from exporter.parse.protocol3 import is_given_as_arguments
 
 RETRY_SECONDS = 0.02
 LOCKS = 64

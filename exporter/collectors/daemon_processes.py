@@ -17,13 +17,12 @@ from exporter.collectors.pipe_dir import DaemonLocation, Directory, Identity, Pi
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import BoundedCalls
 from exporter.collectors.workload_processes import MOST_PROCESSES, WorkloadProcesses
-from exporter.model.daemon import MULTI_USER, STATIC_PARTITIONING
+from exporter.model.dialect import MULTI_USER, PROTOCOL_2, STATIC_PARTITIONING, dialect_of
 from exporter.model.identity import identity_of
 from exporter.model.observation import DaemonProcess, DirectoryReading, ProcessReading
 from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.settings import (
     DEFAULT_PIPE_DIRECTORY,
-    DEFAULT_PROTOCOL,
     LOG_DIRECTORY,
     PIPE_DIRECTORY,
     PROTOCOL_VERSION,
@@ -80,7 +79,7 @@ class ControlDaemon:
             return None
         option = _PROTOCOL_OPTION.search("\0".join(self.arguments))
         value = self.environment.get(PROTOCOL_VERSION) or ("" if option is None else option[1])
-        return int(value) if value.isascii() and value.isdecimal() and len(value) < 4 else DEFAULT_PROTOCOL
+        return int(value) if value.isascii() and value.isdecimal() and len(value) < 4 else PROTOCOL_2.number
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -371,7 +370,7 @@ class PidFile:
         return presence is Presence.RUNNING
 
     def _with_servers(self, daemon: DaemonProcess) -> DaemonProcess:
-        if daemon.pid is None or (daemon.protocol in (None, DEFAULT_PROTOCOL) and daemon.directory is None):
+        if daemon.pid is None or not (dialect_of(daemon.protocol).servers_by_user or daemon.directory):
             return replace(daemon, servers=None)
         children = self._proc.children(daemon.pid)
         if children is None:

@@ -22,7 +22,7 @@ from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.observation import DaemonFound
 from exporter.model.reason import Reason, ReasonCode, joined, of_error
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
-from exporter.parse.cgroup import claim_uid, parse_cgroup
+from exporter.parse.cgroup import is_claim_directory, parse_cgroup
 from exporter.parse.proc import boot_time
 
 # -- Daemons that the node declares: by NVIDIA's device plugin or DRA driver for Kubernetes, or by GKE -----------------
@@ -83,7 +83,7 @@ class Declarations:
             pipe = location.pipe.path
             if pipe.name == "pipe" and self._does_plugin_run(pipe):
                 yield NamedBy.DEVICE_PLUGIN, location
-            elif claim_uid(str(pipe)) is not None:
+            elif is_claim_directory(str(pipe)):
                 # A new container of the pod removes the file. If it then fails, the daemon must still run.
                 declared = location.name in self._declared
                 if declared or (_time_of(pipe.parent / STARTUP_LOG) or -1.0) >= self._booted_at:

@@ -18,7 +18,6 @@ from exporter.collectors.thread import CollectorThread, close
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node, expected_daemons
 from exporter.model.observation import SourceReading, Wanted
-from exporter.parse import protocol3
 
 # -- Locations of the daemons ------------------------------------------------------------------------------------------
 
@@ -85,14 +84,14 @@ class LocationRegistry:
 def log_files(daemon: Daemon) -> tuple[str, ...]:
     """Return a daemon's log files in reading order, as paths below its log directory.
 
-    With protocol 3, each server has one, in a directory with its name (guide, release 615).
+    A server may have one of its own, in a directory with its name.
     """
     if daemon.runtime.foreground:
         return () if daemon.runtime.log_is_lost else (STDOUT,)
-    if daemon.runtime.protocol != protocol3.PROTOCOL:
+    if not daemon.dialect.named_servers:
         return FILES
     names = sorted(server.name for server in daemon.servers.values() if server.name is not None)
-    return (*(f"{name}/{SERVER_LOG}" for name in names if protocol3.is_server_name(name)), CONTROL_LOG)
+    return (*(f"{name}/{SERVER_LOG}" for name in names), CONTROL_LOG)
 
 
 # -- Collectors --------------------------------------------------------------------------------------------------------

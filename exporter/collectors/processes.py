@@ -1,4 +1,4 @@
-"""Watches processes: identity, state, exit, exit status and address ranges; names of pods."""
+"""Watches processes: identity, state, exit, exit status and address ranges."""
 
 import contextlib
 import fcntl
@@ -8,20 +8,18 @@ import select
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from exporter.clock import Clock
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import Reading
-from exporter.collectors.workload_processes import MAX_DIRECTORIES, SEARCH_SECONDS, WorkloadProcesses
+from exporter.collectors.workload_processes import SEARCH_SECONDS, WorkloadProcesses
 from exporter.model import observation as kinds
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import AddressWant, ProcessExit, ProcessReading, ProcessState
-from exporter.model.reason import Reason, ReasonCode, of_error
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import CLIENT_LIMITS
-from exporter.parse.cgroup import parse_pod_directory
 from exporter.parse.mps_variables import CORE_DUMPS
 from exporter.parse.proc import children_page_faults, is_exiting
 
@@ -51,39 +49,6 @@ def _exit_code(pidfd: int | None) -> int | None:
         return None
     mask, *_, exit_code = _INFO.unpack(info)
     return int(exit_code) if mask & _EXIT else None
-
-
-class Pods:
-    """The pods of this node that have logs."""
-
-    def __init__(self, directory: Path, *, clock: Clock) -> None:
-        self._directory = directory
-        self._clock = clock
-        self._wanted: frozenset[str] = frozenset()
-
-    def watch(self, uids: frozenset[str]) -> None:
-        """Set the pods whose names are wanted."""
-        self._wanted = uids
-
-    def collect(self) -> Reading:
-        """Return the known names of the wanted pods. If none is wanted, the directory is not read."""
-        wanted = self._wanted
-        if not wanted:
-            return Reading()
-        try:
-            with os.scandir(self._directory) as entries:
-                names = [entry.name for entry in islice(entries, MAX_DIRECTORIES)]
-        except (FileNotFoundError, NotADirectoryError):
-            return Reading()
-        except OSError as error:
-            return Reading(problem=of_error(self._directory, error))
-        return Reading(
-            tuple(
-                kinds.PodFound(at=self._clock.now(), uid=pod.uid, name=pod.name, namespace=pod.namespace)
-                for pod in map(parse_pod_directory, sorted(names))
-                if pod is not None and pod.uid in wanted
-            )
-        )
 
 
 STATES_SECONDS = 0.4  # least time between two readings of the states of processes

@@ -4,7 +4,6 @@ The modules have what each command does: arguments and a configuration in, the e
 """
 
 import argparse
-import re
 from functools import partial
 from typing import Any
 
@@ -118,26 +117,6 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
                 " (default: no watchdog)",
             )
             add("file", metavar="FILE", nargs="?", help="Recording to read, or sample:NAME; -: standard input.")
-        case "report":
-            more = "It needs the series of cuda-mps.recording.yml. Times are in UTC."
-            operands, example = "--prometheus URL", "--prometheus http://prometheus:9090 --month 2026-10"
-            add(
-                "--prometheus",
-                metavar="URL",
-                required=True,
-                help="Ask Prometheus, or a store with its HTTP API, at this address. User and password are in ~/.netrc."
-                " SSL_CERT_FILE names the file of its CA.",
-            )
-            add("--cert", metavar="FILE", help="Client certificate and its key (PEM) for --prometheus.")
-            since = parser.add_mutually_exclusive_group()
-            meaning = "Month of the report. (default: the last complete month)"
-            since.add_argument("--month", type=_month, metavar="YYYY-MM", help=meaning)
-            since.add_argument("--days", type=_count, metavar="N", help="Report the last N days.")
-            add("--selector", default="", metavar="MATCHERS", help="Use only series with labels: 'cluster=\"eu\"'.")
-            add("--answer", metavar="KEY", help="Print only this answer, by its key in CSV, such as cost_by_namespace.")
-            add("--format", choices=("markdown", "csv"), default="markdown", help="Format. (default: markdown)")
-            meaning = "Add the cost by Slurm account, from the output of `sacct -X -n -P -o JobIDRaw,Account`."
-            add("--accounts", metavar="FILE", help=meaning)
         case "doctor":
             more = "Exit code 2 for a critical finding, 1 for a warning or unknown, else 0. It changes nothing."
             example = "--verbose"
@@ -149,7 +128,7 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
             example = "--at 30s:daemon-restarts"
             add("--seed", type=int, default=1, help="Seed of the scenario. (default: 1)")
-            failures = ", ".join(f"{name} ({failure.alert or 'no alert'})" for name, failure in FAILURES.items())
+            failures = ", ".join(f"{name} ({failure.condition})" for name, failure in FAILURES.items())
             add(
                 "--at",
                 action="append",
@@ -157,7 +136,7 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
                 metavar="WHEN:WHAT",
                 help="Inject a failure after this time, such as 30s:daemon-restarts; a third part sets its duration,"
                 " such as 30s:daemon-dies:2m. Can be repeated, and implies --calm. By default, a failure lasts until"
-                " its alert fires. That of noisy-neighbour needs --attribution=bpf. WHAT, with its alert:"
+                " its alert fires. WHAT, with its alert:"
                 f" {failures}.",
             )
             switch("--calm", help="Let clients come and go, with no failures but those of --at.")
@@ -184,11 +163,3 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError("expected an integer of 1 or more")
     return int(text)
-
-
-def _month(text: str) -> int:
-    """Return the number of a month since the year 0."""
-    found = re.fullmatch(r"((?:19[7-9]|20\d)\d)-(0[1-9]|1[0-2])", text, re.ASCII)
-    if found is None:
-        raise argparse.ArgumentTypeError("expected a month such as 2026-10")
-    return 12 * int(found[1]) + int(found[2]) - 1

@@ -22,7 +22,7 @@ from exporter.terminal import Terminal, progress
 
 if TYPE_CHECKING:
     from exporter.report.document import StatusDocument
-    from exporter.report.incident_document import IncidentFilter, IncidentStatus
+    from exporter.report.document_parts import IncidentFilter, IncidentStatus
 
 METRICS_MODE = 0o644
 
@@ -60,7 +60,7 @@ def _collected(config: Config) -> "StatusDocument":
 
 def incidents(arguments: Namespace, config: Config) -> int:
     """List the last faults or show one, from the service or else from its state file."""
-    from exporter.report.incident_document import IncidentFilter
+    from exporter.report.document_parts import IncidentFilter
     from exporter.report.incident_text import incident_lines
 
     wanted = IncidentFilter(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +164,6 @@ class Constants:
     kmsg: Path = Path("/dev/kmsg")
     pods: Path = Path("/var/log/pods")
     """Directory in which the kubelet stores the logs of pods; the names in it are those of the pods."""
-    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-    """Socket of the kubelet's pod resources API."""
     lock_directory: Path = Path("/run/cuda-mps-exporter")
     """Directory of the locks by which one exporter at a time acts for a daemon."""
     intervals: model.PollIntervals = field(default_factory=model.PollIntervals)
@@ -311,11 +308,11 @@ class Config:
 OPTIONS = options_of(Config)
 DAEMON_KEYS = {key.key: key for key in options_of(DaemonConfig)}
 
-SECTIONS = {
-    section: {option.key.partition(".")[2]: option for option in options}
-    for section, options in groupby(OPTIONS, key=lambda option: option.key.partition(".")[0])
-}
+SECTIONS: dict[str, dict[str, Option]] = {}
 """Options by section and key of the file."""
+for _option in OPTIONS:
+    _section, _, _key = _option.key.partition(".")
+    SECTIONS.setdefault(_section, {})[_key] = _option
 
 FIXED = tuple(option for option in OPTIONS if not option.key.startswith(("clients.", "log.", "watchdog.")))
 """Options that a reload does not change."""

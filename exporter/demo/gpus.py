@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from exporter.model import observation as kinds
-from exporter.model.launches import GpuUse, ProcessWork, WorkReading
+from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, PINNED_MEMORY_LIMIT
+from exporter.model.sharing import GpuUse
 
 GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in range(0xA0, 0xA5))
 GIBIBYTE = 1 << 30
@@ -84,7 +85,7 @@ class SimulatedProcess:
     """A process that uses GPUs, and the same memory on each, until `ends_at`. Its start in clock ticks is its PID.
 
     The probes first read it at `first_read_ns`. Since then, it has done the work of `alone_seconds` without neighbours,
-    and had kernels in flight for `flight_ns`. Its kernels take `slowdown` times as long as alone.
+    and had kernels in flight for `flight_ns`. Its kernels take `longer` times as long as alone.
     """
 
     pid: int
@@ -96,7 +97,7 @@ class SimulatedProcess:
     alone_seconds: float = 0.0
     flight_ns: int = 0
     gap_ns: int = 0
-    slowdown: float = 1.0
+    longer: float = 1.0
     pauses: bool = False
 
     @property
@@ -107,12 +108,12 @@ class SimulatedProcess:
     @property
     def pace(self) -> float:
         """Return how much it does in a time, as a fraction of what it does alone. Only its kernels are slowed down."""
-        return 0.0 if self.pauses else 1 / (self.duty_alone * self.slowdown + 1 - self.duty_alone)
+        return 0.0 if self.pauses else 1 / (self.duty_alone * self.longer + 1 - self.duty_alone)
 
     @property
     def duty(self) -> float:
         """Return the fraction of the time in which it has kernels in flight."""
-        return self.duty_alone * self.slowdown * self.pace
+        return self.duty_alone * self.longer * self.pace
 
     @property
     def bandwidth_alone(self) -> float:
@@ -178,7 +179,7 @@ def _dram_bandwidth(processes: Iterable[SimulatedProcess]) -> float:
     return min(ALL_BANDWIDTH, sum(process.bandwidth_alone * process.pace for process in processes))
 
 
-def _slowdown(process: SimulatedProcess, processes: Iterable[SimulatedProcess], gpu: str) -> float:
+def _longer(process: SimulatedProcess, processes: Iterable[SimulatedProcess], gpu: str) -> float:
     """Return how much longer its kernels take on a GPU than alone.
 
     Processes divide the bandwidth if it does not suffice. One that uses little also waits longer for each access.
@@ -244,7 +245,7 @@ def let_work(at: float, processes: Sequence[SimulatedProcess]) -> None:
     for process in processes:
         process.pauses = (int(at) + process.pid) % PERIOD_SECONDS < process.workload.pause_seconds
     for process in processes:
-        process.slowdown = max((_slowdown(process, processes, gpu) for gpu in process.gpus), default=1.0)
+        process.longer = max((_longer(process, processes, gpu) for gpu in process.gpus), default=1.0)
 
 
 def probe_readings(

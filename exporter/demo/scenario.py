@@ -21,7 +21,6 @@ from exporter.demo.gpus import (
 )
 from exporter.model import observation as kinds
 from exporter.model.daemon import with_declaration
-from exporter.model.identity import ContainerDevices, PodResourcesReading
 from exporter.model.node import Node
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.policy import START
@@ -56,9 +55,6 @@ DAEMONS = tuple(
         ("notebooks", 25.0, 1, 16),
     )
 )
-
-SHARED_GPU, SHARES, IDLE_POD = "nvidia.com/gpu.shared", 10, ("notebook-0", "research")
-"""The resource of Kubernetes, its devices on one GPU, and the name and namespace of a pod that uses no GPU."""
 
 
 def simulated_config(config: Config) -> Config:
@@ -358,17 +354,6 @@ class Scenario:
                 self.energy_joules[gpu] += watts * seconds
                 yield gpu_reading(at, gpu, load, watts, self.energy_joules[gpu], daemon.server, clients, bypassing)
         yield from (process.reading(at) for process in self.bypassing.values())
-
-    def pod_resources(self, at: float) -> PodResourcesReading:
-        """Return the kubelet's answers: each pod of the inference daemon has a share, and one more pod is idle."""
-        [gpu] = self.inference.gpus
-        ids = tuple(f"{gpu}::{number}" for number in range(SHARES))
-        pods = [*(workload.pod[1:] for workload in SERVING if workload.pod is not None), IDLE_POD]
-        devices = (
-            ContainerDevices(namespace=namespace, pod=name, container="main", resource=SHARED_GPU, ids=(share,))
-            for share, (name, namespace) in zip(ids, pods, strict=False)
-        )
-        return PodResourcesReading(at=at, devices=tuple(devices), allocatable={SHARED_GPU: ids})
 
     def later(self, at: float, action: Callable[[float], Iterable[kinds.Observation]]) -> None:
         """Let this happen at a time."""

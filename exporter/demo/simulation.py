@@ -313,6 +313,11 @@ class Failure(NamedTuple):
     every: float | None = None
     seconds: float = 0.0
 
+    @property
+    def condition(self) -> str:
+        """What the failure raises, and what that needs, in a few words."""
+        return f"{self.alert or 'no alert'}{', needs --attribution=bpf' * (self.inject is _noisy_neighbour)}"
+
 
 FAILURES: Mapping[str, Failure] = {
     # inject, alert, lasts, first, every, seconds
@@ -364,7 +369,7 @@ PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
 """How much of the past is simulated before the demo starts; the latter if it is calm."""
 
 FREQUENT = (CollectorName.LOGS, CollectorName.PROCESS)
-SLOW = (CollectorName.CONTROL, CollectorName.KERNEL, CollectorName.NVML_EVENTS, CollectorName.POD_RESOURCES)
+SLOW = (CollectorName.CONTROL, CollectorName.KERNEL, CollectorName.NVML_EVENTS)
 SLOW_SECONDS = 5
 ACTION_SECONDS = 0.4
 
@@ -430,7 +435,6 @@ class Simulation:
             if problem is None:
                 yield from scenario.nvml_readings(at)
             yield kinds.SourceReading(at=at, name=CollectorName.NVML, seconds=0.004, problem=problem)
-            yield scenario.pod_resources(at)
         let_work(at, scenario.processes)
         if self._probes:
             yield from probe_readings(at, () if problem else GPUS, scenario.processes)

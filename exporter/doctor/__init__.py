@@ -9,8 +9,8 @@ from exporter.doctor import daemons, gpus, processes
 from exporter.doctor.facts import Check, Facts, shown
 from exporter.model.values import plain
 from exporter.parse.printable import printable_value
+from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding, finding_statuses
-from exporter.report.problem import Severity
 from exporter.report.status_text import finding_lines
 from exporter.report.text import Line, counted, line_of
 

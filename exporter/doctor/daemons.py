@@ -18,17 +18,17 @@ from exporter.doctor.facts import (
     shown,
     without_private_tmp,
 )
-from exporter.model.daemon import MULTI_USER
+from exporter.model.dialect import MULTI_USER
 from exporter.model.node import CollectorName
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.units import is_service_name
 from exporter.policy import policy_of
 from exporter.report.client_findings import mps_without_daemon
 from exporter.report.daemon_findings import crash_loop
+from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding
-from exporter.report.findings import findings
-from exporter.report.problem import NodeProblem, Severity
-from exporter.report.problems import DaemonProblem, Situation
+from exporter.report.node_findings import findings
+from exporter.report.problems import DaemonProblem, NodeProblem, Situation
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import DOCTOR
 from exporter.state.servers import in_crash_loop

@@ -12,12 +12,14 @@ from itertools import chain
 from exporter.config.settings import Config
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
+from exporter.model.observation import ProcessReading
 from exporter.model.reason import Reason
 from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.parse.proc import Capability
+from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding
-from exporter.report.problem import Definition, Problem, Severity
+from exporter.report.problems import Definition, Problem
 from exporter.report.text import process_text
 
 Identity = tuple[int, int]
@@ -62,21 +64,15 @@ class Programs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessFacts:
-    """A process that uses CUDA, or a control daemon.
+class ProcessFacts(ProcessReading):
+    """A process that uses CUDA, or a control daemon. Its `environment` has the variables of MPS and CUDA.
 
-    `variables` are those of MPS and CUDA, None if they cannot be read. `pipe` is the pipe directory that the process
-    uses, in its mount namespace, `logs` its log directory and `shared_memory` its /dev/shm. `pid_namespaces` begins
-    with the innermost.
+    `pipe` is the pipe directory that the process uses, in its mount namespace, `logs` its log directory and
+    `shared_memory` its /dev/shm. `pid_namespaces` begins with the innermost.
     """
 
-    pid: int
-    uid: int | None = None
-    user: str | None = None
-    command: str | None = None
     unit: str | None = None
     container: str | None = None
-    variables: Mapping[str, str] | None = None
     pipe: Identity | None = None
     shared_memory: Identity | None = None
     logs: Identity | None = None
@@ -84,7 +80,7 @@ class ProcessFacts:
 
     def variable(self, name: str) -> str | None:
         """Return a variable of the environment; None if it is not set, or the environment cannot be read."""
-        return (self.variables or {}).get(name)
+        return (self.environment or {}).get(name)
 
     @property
     def pipe_directory(self) -> str:

@@ -13,8 +13,9 @@ from exporter.parse.mps_variables import (
     parse_percentage,
     visible_device_entries,
 )
+from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding
-from exporter.report.problem import NodeProblem, Severity
+from exporter.report.problems import NodeProblem
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import gpu_text
 from exporter.state.devices import (
@@ -146,7 +147,7 @@ def gpu_of_two_daemons(facts: Facts) -> Iterator[Finding]:
         running = [
             shown(daemon.name)
             for daemon, each in facts.running()
-            if each.process.variables is not None and serves_gpu(facts.node, daemon, gpu.reading)
+            if each.process.environment is not None and serves_gpu(facts.node, daemon, gpu.reading)
         ]
         names = tuple(dict.fromkeys(running))
         if len(names) > 1:
@@ -231,7 +232,7 @@ def memory_limit_without_effect(facts: Facts) -> Iterator[Finding]:
         on = gpus_of_clients(facts.node, daemon, daemon.clients)
         for process in facts.clients_of(daemon):
             read, gpus = facts.node.processes.get(process.pid), on.get(process.pid, frozenset())
-            devices = client_devices(facts.node, daemon, read, process.variables, gpus)
+            devices = client_devices(facts.node, daemon, read, process.environment, gpus)
             limits = parse_memory_limits(process.variable(PINNED_MEMORY_LIMIT) or "")
             wrong = list(_wrong_limits(limits, devices))
             if wrong:

@@ -29,10 +29,9 @@ from exporter.model.daemon import Daemon
 from exporter.model.settings import PIPE_DIRECTORY, Mode
 from exporter.parse.printable import printable
 from exporter.parse.proc import Capability
-from exporter.parse.protocol3 import PROTOCOL
+from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding
-from exporter.report.problem import NodeProblem, Severity
-from exporter.report.problems import Situation
+from exporter.report.problems import NodeProblem, Situation
 from exporter.view import gpu_name
 
 _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
@@ -131,7 +130,7 @@ def bypassing(facts: Facts) -> Iterator[tuple[Daemon, DaemonFacts, ProcessFacts,
         for process in (facts.processes[pid] for pid in gpu.bypassing if pid in facts.processes):
             daemon = facts.node.daemons.get(gpu.bypassing_processes[process.pid].daemon or "")
             running = () if daemon is None or daemon.has_lost_directory else facts.daemons_of(daemon.name)
-            if daemon and running and running[0].process.pipe is not None and process.variables is not None:
+            if daemon and running and running[0].process.pipe is not None and process.environment is not None:
                 yield daemon, running[0], process, label
 
 
@@ -145,13 +144,13 @@ def _connecting(facts: Facts) -> Iterator[tuple[DaemonFacts, ProcessFacts]]:
 
 
 def _reaches(daemon: Daemon, each: DaemonFacts, process: ProcessFacts) -> bool:
-    """Return whether the process has the daemon's directory, or with protocol 3 one of a server or namespace in it."""
+    """Return whether the process has the daemon's directory, or one of a server or namespace in it."""
     return process.pipe is not None and (process.pipe == each.process.pipe or _is_below(daemon, each, process))
 
 
 def _is_below(daemon: Daemon, each: DaemonFacts, process: ProcessFacts) -> bool:
     own, path = (posixpath.normpath(facts.pipe_directory) for facts in (each.process, process))
-    return daemon.runtime.protocol == PROTOCOL and path.startswith(f"{own}/")
+    return daemon.dialect.named_servers and path.startswith(f"{own}/")
 
 
 def _place_of_variables(process: ProcessFacts) -> str:

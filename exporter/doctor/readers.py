@@ -8,7 +8,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
@@ -52,7 +52,7 @@ from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.control_reply import VERSION_FLAG
 from exporter.parse.proc import Capability, effective_capabilities, effective_user, group_ids, max_open_files
 from exporter.parse.units import is_service_name
-from exporter.report.findings import lost_gpus
+from exporter.report.node_findings import lost_gpus
 from exporter.report.reasons import reason_text, source_text
 from exporter.report.text import listed
 from exporter.state.devices import serves_gpu, serving_daemons
@@ -126,14 +126,11 @@ def read_process(reading: ProcessReading, proc: Proc) -> ProcessFacts:
     variables = proc.variables(pid, _VARIABLES)
     owner = parse_cgroup(reading.cgroup or "")
     pipe = (variables or {}).get(settings.PIPE_DIRECTORY) or settings.DEFAULT_PIPE_DIRECTORY
+    known = {each.name: getattr(reading, each.name) for each in fields(reading)}
     return ProcessFacts(
-        pid=pid,
-        uid=reading.uid,
-        user=reading.user,
-        command=reading.command,
+        **known | {"environment": variables},
         unit=owner.own_unit,
         container=owner.container or owner.pod_uid,
-        variables=variables,
         pipe=None if variables is None else _identity(pipe, root),
         shared_memory=_identity("/dev/shm", root),  # noqa: S108 (only compared, not written to)
         logs=_identity((variables or {}).get(settings.LOG_DIRECTORY) or "", root),
@@ -183,7 +180,7 @@ def read_directory(daemon: Daemon, running: DaemonFacts | None, proc: Proc) -> D
     """Return the daemon's pipe directory as the running daemon sees it, else by its path in this mount namespace."""
     directories, problem = [Directory(Path(daemon.pipe_directory))], None
     ticks = None if running is None else proc.start_ticks(running.process.pid)
-    if running is not None and running.process.variables is not None and ticks is not None:
+    if running is not None and running.process.environment is not None and ticks is not None:
         root = Root(proc, running.process.pid, ticks)
         directories.insert(0, Directory(Path(running.process.pipe_directory), root))
     for directory in directories:
@@ -447,7 +444,7 @@ def not_examined(facts: Facts) -> Iterator[NotExamined]:
         yield NotExamined(area=Area.LAUNCHES, reason="only root can test the kernel", commands=ATTRIBUTION_AS_ROOT)
     of_daemons = [each.process for each in facts.daemons]
     for area, processes in ((Area.DAEMONS, of_daemons), (Area.PROCESSES, facts.processes.values())):
-        without = [process for process in processes if process.variables is None]
+        without = [process for process in processes if process.environment is None]
         # If the root of a process can be opened, its environment can be read.
         overwritten = [str(process.pid) for process in without if process.shared_memory is not None]
         unreadable = [str(process.pid) for process in without if process.shared_memory is None]

@@ -26,7 +26,7 @@ from exporter.model.incident import (
 from exporter.model.node import Node
 from exporter.model.observation import AddressRange, AddressRanges, AddressWant, GpuUuid
 from exporter.model.values import replace, updated
-from exporter.state.devices import is_same_or_parent, listed_without_context, logged_gpus, physical_gpus
+from exporter.state.devices import is_same_or_parent, listed_without_context, logged_gpus
 from exporter.state.gpus import used_bytes
 
 INSIDE, NEAR = 0, 1
@@ -226,7 +226,7 @@ def _is_elsewhere(node: Node, gpu: GpuUuid | None, pid: int) -> bool:
     }
     if gpu is None or not on:
         return False
-    on.update(*(physical_gpus(node, daemon, logged_gpus(daemon, pid)) for daemon in node.daemons.values()))
+    on.update(*(logged_gpus(daemon, pid) for daemon in node.daemons.values()))
     return not any(is_same_or_parent(node, gpu, (uuid,)) or is_same_or_parent(node, uuid, (gpu,)) for uuid in on)
 
 

@@ -12,7 +12,6 @@ from exporter.model.incident import Incident, IncidentEnd, RecoveryDelay, Refusa
 from exporter.model.node import Node
 from exporter.model.server import RefusalReason, Server, ServerState
 from exporter.model.values import replace
-from exporter.parse.control_reply import list_clients
 from exporter.parse.log_line import seconds_between
 from exporter.state import processes
 from exporter.state.log_lines import is_same_block
@@ -76,7 +75,7 @@ def all_disconnected(incident: Incident) -> bool:
 
 def were_clients_queried(daemon: Daemon, incident: Incident) -> bool:
     """Return whether the daemon was recently queried for the server's clients."""
-    return list_clients(daemon.runtime.protocol, incident.server) in daemon.commands.asked_at
+    return daemon.dialect.list_clients.format(server=incident.server) in daemon.commands.asked_at
 
 
 def _follow_renamed_daemons(before: Node, node: Node) -> Node:

@@ -16,8 +16,9 @@ from exporter.libcuda_probes.libraries import Libraries, Library
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import MAX_PROCESSES, Group, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
-from exporter.model.launches import GpuUse, NodeGpus, ProcessWork, WorkReading, began_ns, sums
+from exporter.model.launches import ProcessWork, WorkReading, began_ns, sums
 from exporter.model.reason import Reason, ReasonCode, joined
+from exporter.model.sharing import GpuUse, NodeGpus
 from exporter.parse.mps_variables import sms_of
 
 CLEANUP_SECONDS = 10.0  # how often the counts of processes that have ended are deleted

@@ -12,12 +12,13 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from exporter import __version__
+from exporter.history import HistoryStatus
 from exporter.metrics import clients, daemons, gpus
 from exporter.metrics.daemons import DAEMON
 from exporter.metrics.family import NODE, Choice, Family, Group, Scope, Series, info
 from exporter.model.node import CollectorState
 from exporter.model.reason_code import COLLECTOR_CODES
-from exporter.view import HistoryStatus, View
+from exporter.view import View
 
 _SOURCE: Scope[CollectorState] = Scope(
     ("source",), lambda view: (((name,), each) for name, each in view.node.sources.items())
@@ -114,12 +115,19 @@ EXPORTER = Group(
 
 
 GROUPS: tuple[Group, ...] = (
-    *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS, daemons.PROTOCOL3),
-    *(clients.CLIENTS, clients.LAUNCHES, clients.WORKLOADS, clients.IDENTITIES),
-    *(gpus.USAGE, gpus.CONTENTION, gpus.CAPACITY, gpus.ALLOCATION),
+    daemons.DAEMONS,
+    daemons.SERVERS,
+    daemons.LIMITS,
+    daemons.PROTOCOL3,
+    clients.CLIENTS,
+    clients.LAUNCHES,
+    clients.WORKLOADS,
+    clients.IDENTITIES,
+    *gpus.CLIENTS,
     clients.FAULTS,
     daemons.WATCHDOG,
-    *(gpus.GPUS, gpus.XIDS),
+    gpus.GPUS,
+    gpus.XIDS,
     EXPORTER,
 )
 CATALOGUE: tuple[Family, ...] = tuple(family for group in GROUPS for family in group.families)

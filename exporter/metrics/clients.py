@@ -24,8 +24,8 @@ from exporter.state.devices import failure_domains
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import cgroup_of, pod_of, workload_of
 from exporter.state.servers import in_crash_loop
+from exporter.usage.accounting import memory_by_workload, workloads
 from exporter.usage.last_minute import launch_counts, watched_ratio
-from exporter.usage.sampling import memory_by_workload, workloads
 from exporter.view import View
 
 

@@ -14,7 +14,6 @@ from exporter.model.identity import JobManager
 from exporter.model.server import DisconnectReason, RefusalReason, Server, ServerState
 from exporter.model.settings import Mode
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase, WatchdogState
-from exporter.parse import protocol3
 from exporter.parse.kernel_log import REBOOT, RESET
 from exporter.state.limits import clients_limit, memory_limits_by_gpu
 from exporter.state.processes import cgroup_of, pod_of_daemon
@@ -205,7 +204,7 @@ PROTOCOL3 = Group(
     DAEMON.values(
         "cuda_mps_exporter_replies_unrecognized_total",
         Choice("part", ("column", "row")),
-        lambda each: each.totals.replies_unrecognized if each.runtime.protocol == protocol3.PROTOCOL else {},
+        lambda each: each.totals.replies_unrecognized if each.dialect.answers_in_tables else {},
     ).help("Unknown columns and rows of the daemon's tables, counted in each reply."),
 )
 

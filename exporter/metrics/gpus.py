@@ -1,4 +1,4 @@
-"""Families of GPUs and Xids, of their use by workloads, of capacity, and of what Kubernetes has allocated.
+"""Families of GPUs and Xids, of their use by workloads, and of capacity.
 
 A GPU that NVML could not read has no values; it is only reported as not up. An Xid that never occurred has a 0 as long
 as the kernel log or NVML's events can be read. A count stays, also when both sources fail or the GPU is gone.
@@ -6,25 +6,21 @@ as the kernel log or NVML's events can be read. A count stays, also when both so
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from itertools import islice
 from math import fsum
 
 from exporter.metrics.clients import ACCOUNT, WORKLOAD, account_labels
 from exporter.metrics.family import NODE, Choice, Group, Items, Labels, Rows, Samples, Scope, Series, info, summed
-from exporter.model.daemon import NamedBy
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import XidCount
 from exporter.model.node import CollectorName, Gpu, Node, SharingMode
 from exporter.model.observation import GpuReading
 from exporter.model.usage import GpuUsage, Method, Share, SharedAccount, Usage
-from exporter.parse.cgroup import claim_uid
 from exporter.parse.kernel_log import REBOOT, RESET
 from exporter.parse.printable import printable
 from exporter.state.devices import serving_daemons
 from exporter.state.gpus import sharing_mode
 from exporter.state.processes import workload_of
 from exporter.state.xids import WELL_KNOWN, unresolved
-from exporter.usage.allocation import AllocatedShares, claim_names
 from exporter.usage.capacity import Bound, ClientUsage, GpuSharing
 from exporter.usage.last_minute import fresh_splits
 from exporter.view import View, gpu_name
@@ -340,14 +336,14 @@ CONTENTION = Group(
     "Slowdown by neighbours (`--attribution=bpf`)",
     "clients that take more than twice as long as alone",
     "cuda_mps_client_slowdown_ratio - 2 * cuda_mps_client_slowdown_error_ratio > 2",
-    _SLOWDOWN.value("cuda_mps_client_slowdown_ratio", lambda each: None if each.is_bound else each.ratio).help(
+    _SLOWDOWN.value("cuda_mps_client_slowdown_ratio", lambda each: None if each.at_least else each.ratio).help(
         "Time that the client's work took in the last minute, divided by its time on a quiet GPU. Absent if unknown. "
         "Without GPM, a change of its own work looks the same."
     ),
-    _SLOWDOWN.value("cuda_mps_client_slowdown_error_ratio", lambda each: each.error).help(
+    _SLOWDOWN.value("cuda_mps_client_slowdown_error_ratio", lambda each: each.error_ratio).help(
         "Standard error of the slowdown, or of its lower bound."
     ),
-    _SLOWDOWN.value("cuda_mps_client_slowdown_least_ratio", lambda each: each.ratio if each.is_bound else None).help(
+    _SLOWDOWN.value("cuda_mps_client_slowdown_least_ratio", lambda each: each.ratio if each.at_least else None).help(
         "Lower bound of the slowdown, if the client never had a quiet GPU, or if its own work may have changed."
     ),
     _BANDWIDTH.value("cuda_mps_client_dram_bandwidth_ratio", lambda each: each.part).help(
@@ -356,7 +352,7 @@ CONTENTION = Group(
     _BANDWIDTH.value("cuda_mps_client_dram_bandwidth_error_ratio", lambda each: each.error).help(
         "Standard error of the client's fraction of memory bandwidth."
     ),
-    _CAPACITY.value("cuda_mps_gpu_sharing_gain_ratio", lambda each: each.gain).help(
+    _CAPACITY.value("cuda_mps_gpu_sharing_gain_ratio", lambda each: each.sharing_gain_ratio).help(
         "Clients' worth of work that the GPU did in the last minute. Clearly below 1, they may finish earlier one "
         "after another. Absent if unknown for half of the minute."
     ),
@@ -373,74 +369,25 @@ CAPACITY = Group(
     "how many more clients fit on each GPU at most",
     "min by (job, instance, gpu) (cuda_mps_gpu_clients_fit)"
     ' and on (job, instance, gpu) cuda_mps_gpu_clients_fit{bound="memory"}',
-    _CAPACITY.values("cuda_mps_gpu_clients_fit", Choice("bound", Bound), lambda each: each.headroom.by_bound).help(
+    _CAPACITY.values("cuda_mps_gpu_clients_fit", Choice("bound", Bound), lambda each: each.headroom.by_resource).help(
         "Further clients, similar to those on the GPU, that fit by this bound. Absent if unknown."
     ),
-    _CAPACITY.value("cuda_mps_gpu_thread_percentage_committed_ratio", lambda each: each.threads_committed).help(
+    _CAPACITY.value("cuda_mps_gpu_thread_percentage_committed_ratio", lambda each: each.threads_committed_ratio).help(
         "Sum of the fractions of threads, in whole SMs, that the GPU's clients may use. Absent if one is unknown: a "
         "process without a limit in its environment may have set one itself."
     ),
-    _CAPACITY.value("cuda_mps_gpu_pinned_memory_committed_ratio", lambda each: each.memory_committed).help(
+    _CAPACITY.value("cuda_mps_gpu_pinned_memory_committed_ratio", lambda each: each.memory_committed_ratio).help(
         "Sum of the clients' memory limits, divided by the GPU's memory. Absent if any of them is unknown or not set."
     ),
-    _workload_limit("cuda_mps_workload_active_thread_ratio", lambda each: each.threads).help(
+    _workload_limit("cuda_mps_workload_active_thread_ratio", lambda each: each.active_thread_ratio).help(
         "Fraction of the GPU's threads that each of the workload's clients may use at most, summed: the smaller limit "
         "of its server and its environment, in whole SMs. Absent if one is unknown."
     ),
-    _workload_limit("cuda_mps_workload_pinned_memory_limit_bytes", lambda each: each.memory_limit).help(
+    _workload_limit("cuda_mps_workload_pinned_memory_limit_bytes", lambda each: each.memory_limit_bytes).help(
         "GPU memory that each of the workload's clients may allocate at most, summed: the smaller limit of its server "
         "and its environment. Absent if one is unknown or not set."
     ),
 )
 
-
-MOST_SERIES = 512  # At most so many series of containers. The kubelet runs 110 pods by default.
-
-
-_ALLOCATED: Scope[AllocatedShares] = Scope(
-    ("gpu", "resource"),
-    lambda view: (((gpu, name), shares) for gpu, found in view.allocation.items() for name, shares in found.items()),
-)
-
-
-def _by_container(view: View) -> Samples:
-    counts = (
-        ((*labels, *container), count)
-        for labels, shares in _ALLOCATED.items(view)
-        for container, count in shares.by_container.items()
-    )
-    return islice(sorted(summed(counts)), MOST_SERIES)
-
-
-def _claims(view: View) -> Rows:
-    names = claim_names(view.node)
-    claims: Iterable[tuple[str, str | None]] = (
-        (daemon.name, claim_uid(daemon.pipe_directory))
-        for daemon in view.daemons()
-        if daemon.declared.by is NamedBy.DRA
-    )
-    return ((daemon, uid, *names.get(uid, ("", ""))) for daemon, uid in claims if uid is not None)
-
-
-ALLOCATION = Group(
-    "Allocation (Kubernetes)",
-    "fraction of each GPU's allocated shares that belong to pods without a CUDA context",
-    "cuda_mps_gpu_unused_shares\n  / on (job, instance, gpu, resource) cuda_mps_gpu_allocated_shares",
-    _ALLOCATED.value("cuda_mps_gpu_allocatable_shares", lambda each: each.allocatable).help(
-        "Healthy shares of the GPU, allocated or not. Absent if the kubelet did not report them in the last minute."
-    ),
-    _ALLOCATED.value("cuda_mps_gpu_allocated_shares", lambda each: each.allocated).help(
-        "Shares of the GPU that the kubelet has allocated."
-    ),
-    _ALLOCATED.value("cuda_mps_gpu_unused_shares", lambda each: each.unused).help(
-        "Allocated shares of pods without a CUDA context on the GPU. Absent if the pod of a context is unknown."
-    ),
-    Series(
-        "cuda_mps_container_allocated_shares",
-        ("gpu", "resource", "client_namespace", "client_pod", "client_container_name"),
-        _by_container,
-    ).help(f"Allocated shares of the container. At most {MOST_SERIES} series."),
-    info("cuda_mps_daemon_claim_info", ("daemon", "claim_uid", "claim_namespace", "claim_name"), _claims).help(
-        "Resource claim of the daemon (NVIDIA's DRA driver), always 1. Unknown names are empty."
-    ),
-)
+CLIENTS = (USAGE, CONTENTION, CAPACITY)
+"""Families of what the clients of GPUs use."""

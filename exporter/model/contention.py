@@ -1,15 +1,12 @@
-"""How much the clients of a GPU slow each other down: what is known of it."""
+"""How the clients of a GPU share it, and how much they slow each other down: what is known of it."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from exporter.model.estimates import ClientEstimates
-
-SAME_WIDTH, SAME_SPAN = 0.15, 0.35
-"""Work is the same if the logarithms of the mean width, and of the launches for each span, differ by less."""
 
 
 class Resource(StrEnum):
@@ -47,29 +44,28 @@ class Pace(NamedTuple):
         """The time in flight of a launch, in nanoseconds; there must be launches."""
         return self.busy_ns / self.launches
 
-    def is_same(self, other: "Pace") -> bool:
-        """Return whether another pace is of the same work, if it is of any. Long spans are cut by the windows."""
-        if not other.spans or not other.launches:
-            return True
-        if not other.widths or not self.widths:
-            return False
-        width = math.log((other.widths / other.launches) / (self.widths / self.launches))
-        span = math.log((other.launches / other.spans) / (self.launches / self.spans))
-        return abs(width) < SAME_WIDTH and abs(span) < SAME_SPAN
+    def scaled(self, factor: float) -> "Pace":
+        """Return the pace of so many times as much work."""
+        return Pace(*(factor * count for count in self))
+
+    @staticmethod
+    def total(paces: "Iterable[Pace]") -> "Pace":
+        """Return what was done in all of these times together."""
+        return Pace(*map(sum, zip(*paces, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
     """The pace of a client on a quiet GPU, over so many windows, with the variance of the logarithm of its latency.
 
-    `neighbours` is the mean fraction of the SMs that others used meanwhile. `is_bound`: the GPU was never quiet, and
-    these are the client's fastest windows. Since then its own work takes `longer` by this factor, as far as is known.
+    `others` is the mean fraction of the SMs that others used then. `is_bound`: the GPU was never quiet, and these
+    are the client's fastest windows. Since then its own work takes `longer` by this factor, as far as is known.
     """
 
     pace: Pace
     windows: int = 1
     variance: float = 0.0
-    neighbours: float = 0.0
+    others: float = 0.0
     is_bound: bool = False
     longer: float = 1.0
 
@@ -86,15 +82,17 @@ class Baseline:
 class ContentionWindow:
     """What the clients did in the `seconds` until `at`.
 
-    For `undisturbed` clients the GPU was quiet, as in the window before. `traffic` has each client's part of the
-    memory's bandwidth, and `copying` the fraction of the time for which it copied within the GPU. `parts` are those of
-    the clients in the use of the `resource` that was used up. `doubted` clients may have changed their own work.
+    For the clients in `quiet` the GPU was quiet. If it was so in the window before, too, `others` has the fraction
+    of the SMs that others used. `traffic` has each client's part of the memory's bandwidth, and `copying` the fraction
+    of the time for which it copied within the GPU. `parts` are those of the clients in the use of the `resource` that
+    was used up. `doubted` clients may have changed their own work.
     """
 
     at: float
     seconds: float
     paces: Mapping[int, Pace] = field(default_factory=dict)
-    undisturbed: frozenset[int] = frozenset()
+    quiet: frozenset[int] = frozenset()
+    others: Mapping[int, float] = field(default_factory=dict)
     traffic: Mapping[int, Bandwidth] = field(default_factory=dict)
     copying: Mapping[int, float] = field(default_factory=dict)
     resource: Resource = Resource.OTHER
@@ -107,16 +105,15 @@ class GpuContention:
     """The state by which the slowdown of a GPU's clients is estimated; `windows` are those of the last minute.
 
     `traffic` estimates what a kernel moves: for each SM of its width, the nanoseconds that it needs the whole bandwidth
-    of the memory. What a client copies has its negative PID, and the part of it that does not stay in the cache. For
-    `quiet` clients the last window was quiet. `contradictions` counts the windows in a row that contradict a baseline.
-    `starved_since` has the clients that are much slower without a break, as of `examined_at`. `ahead_ns` has the time
-    by which clients seemed faster than on a quiet GPU: they lose time only beyond that.
+    of the memory. What a client copies has its negative PID, and the part of it that does not stay in the cache.
+    `contradictions` counts the windows in a row that contradict a baseline. `starved_since` has the clients that are
+    much slower without a break, as of `examined_at`. `ahead_ns` has the time by which clients seemed faster than on a
+    quiet GPU: they lose time only beyond that.
     """
 
     windows: tuple[ContentionWindow, ...] = ()
     baselines: Mapping[int, Baseline] = field(default_factory=dict)
     traffic: ClientEstimates = field(default_factory=lambda: ClientEstimates(scaled=False))
-    quiet: frozenset[int] = frozenset()
     contradictions: Mapping[int, int] = field(default_factory=dict)
     starved_since: Mapping[int, float] = field(default_factory=dict)
     examined_at: float = -math.inf
@@ -127,14 +124,14 @@ class GpuContention:
 class Slowdown:
     """By what factor a client was slower in the last minute than on a quiet GPU, with its standard error.
 
-    If it `is_bound`, it was at least as slow as that. `resource` is what it waited for most, None if it never waited,
+    If `at_least`, that is a lower bound. `resource` is what it waited for most, None if it never waited,
     and `neighbours` are the others with their fractions of that, the largest first. `apparent` is the whole factor, of
     which a part may be by a change of its own work.
     """
 
     ratio: float
-    error: float
+    error_ratio: float
     apparent: float
-    is_bound: bool = False
+    at_least: bool = False
     resource: Resource | None = None
     neighbours: tuple[tuple[int, float], ...] = ()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import Concatenate, ParamSpec
 
+from exporter.model.dialect import MULTI_USER, STATIC_PARTITIONING, Dialect, dialect_of
 from exporter.model.observation import (
     DaemonName,
     DaemonProcess,
@@ -18,9 +19,13 @@ from exporter.model.observation import (
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server
 from exporter.model.settings import Limits
-from exporter.model.values import replace
+from exporter.model.values import replace, without
 
 Fields = ParamSpec("Fields")
+
+STDOUT = "stdout"  # A foreground daemon's log that is not a file.
+
+_LOST = Reason(ReasonCode.LOG_TO_STDOUT)
 
 
 class ClaimKind(StrEnum):
@@ -83,15 +88,6 @@ class NamedBy(StrEnum):
 
 
 FORGOTTEN_SECONDS = 300.0  # How long a discovered daemon is reported after its end.
-
-SUPPORTED_PROTOCOLS = (2, 3)
-"""Versions of the MPS protocol. R615 has version 3 (`nvidia-cuda-mps-control -p 3`) with other commands and logs."""
-
-MULTI_USER = frozenset(("-M", "-multiuser-server", "--multiuser-server", "-m", "--multiuser"))
-"""Options of a daemon with one server for all users; the last two with protocol 3 (NVIDIA's MPS guide)."""
-
-STATIC_PARTITIONING = frozenset(("-S", "--static-partitioning"))
-"""Options of a daemon with static SM partitions, with protocol 2."""
 
 
 class DaemonState(StrEnum):
@@ -195,8 +191,6 @@ class DaemonRuntime:
     visible_devices: str | None = None
     devices: Mapping[int, GpuUuid] = field(default_factory=dict)  # GPUs by ordinal, as the daemon last listed them.
     seen_on: frozenset[GpuUuid] = frozenset()  # GPUs on which NVML has shown its servers or clients.
-    addresses: Mapping[GpuUuid, str] = field(default_factory=dict)
-    """PCI addresses of these GPUs, and of the MLOPart devices into which servers divide them."""
     lists_partitions: bool = False  # Whether the daemon last listed static SM partitions, with protocol 3.
     in_foreign_namespace: bool = False  # Whether log and replies contain PIDs of another PID namespace.
     foreign_owner: int | None = None
@@ -366,7 +360,12 @@ class Daemon:
     @property
     def supported(self) -> bool:
         """Whether the exporter can query the daemon. With another protocol, it uses only NVML and /proc."""
-        return self.runtime.same_as is None and self.runtime.protocol in (None, *SUPPORTED_PROTOCOLS)
+        return self.runtime.same_as is None and self.dialect.supported
+
+    @property
+    def dialect(self) -> Dialect:
+        """The commands and abilities of its protocol."""
+        return dialect_of(self.runtime.protocol)
 
     @property
     def has_static_partitions(self) -> bool:
@@ -384,12 +383,6 @@ class Daemon:
         """Whether one server, a process of root, serves all users (guide, release 615)."""
         process = self.runtime.process
         return process is not None and bool(MULTI_USER & set(process.options))
-
-    @property
-    def has_mlopart_devices(self) -> bool:
-        """Whether its GPUs are divided into MLOPart devices, which protocol 3 calls locality domains (R590)."""
-        addresses = self.runtime.addresses.values()
-        return len(set(addresses)) < len(addresses)
 
     @property
     def pid(self) -> int | None:
@@ -424,13 +417,13 @@ class Daemon:
         """Whether the daemon's own log is followed, so that a server's start is known at once."""
         if self.log.own_commands.blocked_since is not None or self.runtime.log_is_lost:
             return False
-        files = ("control.log", "stdout.log", "stdout")
+        files = ("control.log", "stdout.log", STDOUT)
         return any(self.log.problems.get(file) is None and self.totals.log_lines.get(file) for file in files)
 
     @property
     def in_journal(self) -> bool:
         """Whether the log is followed in the systemd journal, whose lines arrive a little later."""
-        return self.follows_log("stdout")
+        return self.follows_log(STDOUT)
 
     def follows_log(self, file: str) -> bool:
         """Return whether this log file of the daemon is followed without a problem."""
@@ -481,3 +474,20 @@ with_commands = _changer("commands", CommandState)
 with_log = _changer("log", LogState)
 with_connections = _changer("connections", Connections)
 with_totals = _changer("totals", Totals)
+
+
+def with_stdout(daemon: Daemon, *, foreground: bool | None, in_file: bool | None) -> Daemon:
+    """Return the daemon with the place of its log; None is unknown. If the place changes, problems are cleared."""
+    before = daemon.runtime
+    if in_file is not None and in_file != (before.stdout_in_file or False):
+        daemon = with_log(daemon, problems={}, sizes={}, unread={})
+    after = replace(
+        before,
+        foreground=before.foreground if foreground is None else foreground,
+        stdout_in_file=before.stdout_in_file if in_file is None else in_file,
+    )
+    if after.log_is_lost:
+        return replace(with_log(daemon, problems={STDOUT: _LOST}), runtime=after)
+    known = daemon.log.problems
+    found = without(known, STDOUT) if known.get(STDOUT) == _LOST else known
+    return replace(with_log(daemon, problems=found), runtime=after)

@@ -12,7 +12,7 @@ from exporter.model.server import ServerState
 from exporter.model.watchdog import HARMLESS
 
 
-class Severity(StrEnum):
+class LogLevel(StrEnum):
     """The level at which the exporter's own log has an event."""
 
     INFO = "info"
@@ -28,22 +28,22 @@ class _Traits:
     can be caused by lines of a log in any number: the exporter's own log has a limited number of them.
     """
 
-    severity: Severity = Severity.INFO
+    level: LogLevel = LogLevel.INFO
     urgent: bool = False
     frequent: bool = False
 
 
 _INFO = _Traits()
-_WARNING = _Traits(Severity.WARNING)
+_WARNING = _Traits(LogLevel.WARNING)
 _URGENT = _Traits(urgent=True)
-_URGENT_WARNING = _Traits(Severity.WARNING, urgent=True)
-_URGENT_ERROR = _Traits(Severity.ERROR, urgent=True)
+_URGENT_WARNING = _Traits(LogLevel.WARNING, urgent=True)
+_URGENT_ERROR = _Traits(LogLevel.ERROR, urgent=True)
 _FREQUENT = _Traits(frequent=True)
-_FREQUENT_WARNING = _Traits(Severity.WARNING, frequent=True)
+_FREQUENT_WARNING = _Traits(LogLevel.WARNING, frequent=True)
 
 
 class EventName(StrEnum):
-    """Every kind of event there is, with its severity. Those of the timeline have words for the page."""
+    """Every kind of event there is, with its level. Those of the timeline have words for the page."""
 
     DAEMON_UP = "daemon_up", _INFO, "the daemon answers"
     DAEMON_LOST = "daemon_lost", _URGENT_ERROR, "the daemon died"
@@ -134,12 +134,17 @@ class Event:
         return self.event.traits.urgent or self.state == ServerState.FAULT
 
     @property
-    def severity(self) -> Severity:
-        """Return the event's severity. A harmless diagnosis and an action that succeeded are information."""
+    def ends_fault(self) -> bool:
+        """Whether the fault is over, so that its incident is complete."""
+        return self.event is EventName.FAULT_RECOVERED
+
+    @property
+    def level(self) -> LogLevel:
+        """The level of the event in the log. A harmless diagnosis and an action that succeeded are information."""
         harmless = self.event is EventName.DAEMON_DIAGNOSED and self.state in HARMLESS
         failed = self.problem is not None or self.result == ActionResult.FAILED
         succeeded = self.event is EventName.WATCHDOG_ACTED and not failed
-        return Severity.INFO if harmless or succeeded else self.event.traits.severity
+        return LogLevel.INFO if harmless or succeeded else self.event.traits.level
 
     def as_json(self) -> dict[str, object]:
         """Return the event as an object for JSON, without what does not apply.

@@ -132,39 +132,3 @@ class WorkloadCounts:
     faults_suspected: int = 0  # Faults with its client as the main suspect, which another client may have arranged.
     faulted_clients: Mapping[tuple[str, Confidence], int] = field(default_factory=dict)
     """Clients that faults ended, by the workload of the main suspect (`ClientDetails.workload_label`; empty: none)."""
-
-
-# -- allocations by the kubelet ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerDevices:
-    """The devices of a resource that the kubelet allocated to a container."""
-
-    namespace: str
-    pod: str
-    container: str
-    resource: str
-    ids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerClaim:
-    """A resource claim of a container, and the CDI names of its devices."""
-
-    namespace: str
-    pod: str
-    container: str
-    claim: str
-    claim_namespace: str
-    devices: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodResourcesReading:
-    """The answers of the kubelet's pod resources API. `allocatable` has the device ids of each resource."""
-
-    at: float
-    devices: tuple[ContainerDevices, ...] = ()
-    claims: tuple[ContainerClaim, ...] = ()
-    allocatable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

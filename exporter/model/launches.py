@@ -118,31 +118,6 @@ def sums(parts: Iterable[ProcessWork]) -> dict[int, ProcessWork]:
     return found
 
 
-class NodeGpus(NamedTuple):
-    """The SMs of the largest GPU (None: unknown), the number of GPUs, and the bandwidth of the fastest memory.
-
-    The bandwidth is in bytes a second, as GPM counts it; 0: unknown.
-    """
-
-    sms: int | None
-    number: int = 1
-    bandwidth: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
-    """How busy a GPU was in the last `seconds`, by GPM: its SMs, and its memory's bandwidth, each 0 to 1.
-
-    Read far more often than a `GpuReading`, with the `WorkReading` that explains it.
-    """
-
-    at: float
-    gpu: str
-    seconds: float
-    sm_utilization: float
-    dram_bandwidth: float | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkReading:
     """What every process that uses CUDA has launched so far, as the libcuda probes count it.

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from exporter.model.contention import GpuContention
 from exporter.model.daemon import Daemon
-from exporter.model.identity import PodResourcesReading, Workload, WorkloadCounts
+from exporter.model.identity import Workload, WorkloadCounts
 from exporter.model.incident import Death, Incident, Xids
 from exporter.model.launches import LaunchHistory, WorkReading
 from exporter.model.observation import (
@@ -103,7 +103,6 @@ class CollectorName(StrEnum):
     PIPE_DIRECTORY = "pipe_directory"
     PODS = "pods"
     POD_LABELS = "pod_labels"
-    POD_RESOURCES = "pod_resources"
     PROCESS = "process"
     UNITS = "units"
     UNIT_STATES = "unit_states"
@@ -132,8 +131,6 @@ class Node:
     sources: Mapping[str, CollectorState] = field(default_factory=dict)
     xids: Xids = field(default_factory=Xids)
     pods: Mapping[str, PodFound] = field(default_factory=dict)
-    pod_resources: PodResourcesReading | None = None
-    """None if it is unknown: never read, or the last collection failed. An old reading is not current either."""
     accounts: Mapping[Workload, WorkloadCounts] = field(default_factory=dict)
     unattributed: frozenset[int] = frozenset()  # Clients of unknown workloads, which have no account.
     incidents: Mapping[str, Incident] = field(default_factory=dict)
@@ -152,6 +149,10 @@ class Node:
     """SM time of the last minute, divided among the clients."""
     usage_totals: UsageTotals = field(default_factory=UsageTotals)
     simulated: bool = False  # Whether this is the node of the demo, and not the machine.
+
+    def begun_on(self, pid: int) -> Mapping[int, float]:
+        """Return since when a process is counted on each of its devices, by the numbers that it gives them."""
+        return {number: at for number, at in self.launch_history.begun.get(pid, {}).items() if number >= 0}
 
 
 Item = TypeVar("Item")

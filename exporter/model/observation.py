@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exporter.model.action import ActionKind, ActionReason
-from exporter.model.identity import ConnectionHolders, PodResourcesReading, ProcessIdentity, WorkloadProcess
-from exporter.model.launches import GpuUse, WorkReading
+from exporter.model.identity import ConnectionHolders, ProcessIdentity, WorkloadProcess
+from exporter.model.launches import WorkReading
 from exporter.model.reason import Reason
+from exporter.model.sharing import GpuUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,7 +490,7 @@ class SourceReading:
 
 
 OfDaemon = ControlReply | LogLine | LogGap | LogUnrecognized | LogFile | DaemonFound | DaemonProcess
-OfGpu = GpuReading | GpuUse | WorkReading | GpuEvent | KernelRecord
-OfProcess = ProcessReading | ProcessState | ProcessExit | AddressRanges | PodFound | PodResourcesReading
+EverySecond = GpuUse | WorkReading  # They are read every second, and so are no change.
+OfProcess = ProcessReading | ProcessState | ProcessExit | AddressRanges | PodFound
 OfWatchdog = ControlSocket | SessionHolder | ConnectionHolders | UnitState | ActionDone | Resumed | Paused
-Observation = OfDaemon | OfGpu | OfProcess | OfWatchdog | SourceReading
+Observation = OfDaemon | GpuReading | EverySecond | GpuEvent | KernelRecord | OfProcess | OfWatchdog | SourceReading

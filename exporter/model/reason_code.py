@@ -373,18 +373,12 @@ class ReasonCode(StrEnum):
     DUPLICATE_UUID = auto(), "GPUs {detail} have the same UUID {subject}, so only the first is read"
     PROBES_REFUSED = auto(), "launches cannot be counted[: {detail}]"
     LIBRARY_NOT_WATCHED = auto(), "some launches cannot be counted[: {detail}]"
-    PACKAGE_MISSING = (
-        auto(),
-        "the Python package {subject} is missing. Install the exporter with its extra: pip install"
-        " 'cuda-mps-exporter[kubernetes]'",
-    )
     PACKAGE_CONFLICT = (
         auto(),
         "the Python package {subject} hides the module of nvidia-ml-py. Uninstall {subject}, then install"
         " nvidia-ml-py again: pip uninstall {subject}; pip install --force-reinstall nvidia-ml-py",
     )
     CALL_FAILED = auto(), "{subject} failed: {detail}"
-    ANSWER_TOO_LARGE = auto(), "{subject}: the answer is too large"
     API_SERVER_UNKNOWN = auto(), "no API server is known: the exporter does not run in a pod"
     API_SERVER_UNREACHABLE = auto(), "the API server cannot be used: {text}"
     UNEXPECTED_ERROR = (

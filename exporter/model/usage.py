@@ -300,27 +300,3 @@ class UsageTotals:
     last_used_at: Mapping[Workload, float] = field(default_factory=dict)
     closed: Mapping[Workload, float] = field(default_factory=dict)
     identities: Mapping[Workload, WorkloadIdentity] = field(default_factory=dict)
-
-
-SAMPLE_SECONDS = 30.0  # Interval of samples.
-MAX_SAMPLES = 120  # So many samples are remembered: those of an hour.
-
-
-def slot_of(at: float) -> int:
-    """Return the interval of a time; each has at most one sample."""
-    return int(at // SAMPLE_SECONDS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """The number of clients and the used fractions of all GPUs at a moment. None: unknown."""
-
-    at: float
-    clients: int | None = None
-    memory_ratio: float | None = None
-    sm_ratio: float | None = None
-
-    @property
-    def slot(self) -> int:
-        """The interval to which the sample belongs."""
-        return slot_of(self.at)

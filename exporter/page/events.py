@@ -5,20 +5,18 @@ from dataclasses import dataclass, field
 
 from exporter.model.action import ActionReason, ActionResult
 from exporter.model.daemon import LossReason, StopReason
-from exporter.model.event import TIMELINE, Event, EventName
-from exporter.model.event import Severity as LogLevel
+from exporter.model.event import TIMELINE, Event, EventName, LogLevel
 from exporter.model.incident import IncidentEnd
 from exporter.model.reason import Reason
 from exporter.model.server import RefusalReason
 from exporter.parse.printable import printable
+from exporter.report.document_parts import Severity
 from exporter.report.incident_status import incident_status, verdict
 from exporter.report.incident_text import affected_count
-from exporter.report.node_status import StatusInput
-from exporter.report.problem import Severity
 from exporter.report.reasons import reason_text
 from exporter.report.text import code_text, counted, display_name, duration_text, pid_text, short_gpu, short_time
 from exporter.report.watchdog_text import action_text
-from exporter.view import gpu_name
+from exporter.view import StatusInput, gpu_name
 
 MOST_ROWS = 40
 
@@ -87,7 +85,7 @@ def _groups(events: Sequence[Event]) -> list[_Group]:
 
 def _row(data: StatusInput, group: _Group) -> Row:
     event, times = group.last, group.times
-    severity = _LEVELS[event.severity]
+    severity = _LEVELS[event.level]
     if event.event is EventName.FAULT_RECOVERED or event.result == ActionResult.SUCCEEDED:
         severity = Severity.WELL
     repeated = [f"{len(times)} times since {short_time(times[-1], data.at)}"] if len(times) > 1 else []

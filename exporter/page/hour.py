@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from exporter.history import SAMPLE_SECONDS, sample_of, slots_until
 from exporter.model.event import EventName
-from exporter.model.usage import SAMPLE_SECONDS
-from exporter.report.node_status import StatusInput
 from exporter.report.text import display_name, local_time, percent, short_time
-from exporter.usage.sampling import sample_of, slots_until
+from exporter.view import StatusInput
 
 MOST_MARKS = 40
 _MARKED = (EventName.DAEMON_LOST, EventName.DAEMON_UNRESPONSIVE, EventName.FAULT, EventName.GPU_LOST)

@@ -15,8 +15,9 @@ from exporter.page.hour import last_hour
 from exporter.parse.printable import printable
 from exporter.report import incident_text, status_text, text
 from exporter.report.document import StatusDocument
-from exporter.report.node_status import MOST_PAST, StatusInput, status_document
+from exporter.report.node_status import MOST_PAST, status_document
 from exporter.report.text import SIMULATED
+from exporter.view import StatusInput
 
 REFRESH_SECONDS = 5
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from exporter.model.sharing import SharingStatus
 from exporter.parse.printable import printable
 from exporter.report.document import (
     ClientStatus,
@@ -12,13 +13,11 @@ from exporter.report.document import (
     FailureDomainStatus,
     GpuStatus,
     ServerStatus,
-    SharingStatus,
     StatusDocument,
 )
-from exporter.report.gpu_status import BOUNDS
-from exporter.report.incident_document import ProcessStatus
+from exporter.report.document_parts import ProcessStatus, Severity
 from exporter.report.incident_text import command_text
-from exporter.report.problem import Severity
+from exporter.report.sharing_text import BOUNDS
 from exporter.report.status_text import gpu_numbers, gpus_text, workload_of
 from exporter.report.text import (
     code_text,
@@ -31,7 +30,6 @@ from exporter.report.text import (
     size_text,
     with_error,
 )
-from exporter.usage.capacity import Bound
 
 MOST_BRIDGES = 4
 NBSP = "\N{NO-BREAK SPACE}"
@@ -244,9 +242,6 @@ def _gpu(gpu: GpuStatus) -> Row:
         "Time busy": "" if gpu.utilization_ratio is None else _whole(percent(gpu.utilization_ratio)),
         "Clients": _count(clients),
         **_room(sharing),
-        "Kubernetes shares": ", ".join(
-            f"{each.allocated} of {each.allocatable} {each.resource}" for each in gpu.shares
-        ),
         "Problem": "" if gpu.problem is None else with_code(gpu.problem.text),
     }
 
@@ -256,7 +251,7 @@ def _room(sharing: SharingStatus | None) -> Row:
     if sharing is None:
         return {"Room for": "", "Limits reserve": ""}
     room = sharing.headroom
-    bound = "" if room.resource is None else f", by {BOUNDS[Bound(room.resource)]}"
+    bound = "" if room.resource is None else f", by {BOUNDS[room.resource]}"
     return {
         "Room for": "unknown" if room.clients is None else f"{room.clients} more{bound}",
         "Limits reserve": ", ".join(map(_whole, sharing.reserved)),

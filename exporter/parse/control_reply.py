@@ -6,13 +6,12 @@ The exit code is 0 for a wrong PID and an unknown command too. Parsers return No
 import re
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
-from itertools import islice
 
+from exporter.model.dialect import MODULES, PROTOCOL_2, PROTOCOL_3
 from exporter.model.observation import ControlReply
 from exporter.model.server import ServerState
-from exporter.parse import protocol3
 
-LIST_SERVERS = "get_server_list"
+LIST_SERVERS = PROTOCOL_2.list_servers
 SERVER_STATUS = "get_server_status"
 LIST_CLIENTS = "get_client_list"
 THREADS = "get_active_thread_percentage"
@@ -20,7 +19,7 @@ PINNED_MEMORY = "get_device_pinned_mem_limit"
 DEFAULT_THREADS = "get_default_active_thread_percentage"
 DEFAULT_PINNED_MEMORY = "get_default_device_pinned_mem_limit"
 DEFAULT_PRIORITY = "get_default_client_priority"
-DEVICE_QUERY = "device_query --csv"
+DEVICE_QUERY = PROTOCOL_2.list_devices
 LIST_PROCESSES = "ps"
 LIST_DEVICE_CLIENTS = "get_device_client_list"
 QUIT = "quit"
@@ -49,15 +48,13 @@ PID_ARGUMENTS: Mapping[str, int] = {
 """How many of a command's first arguments are PIDs."""
 
 MAX_LISTED_PIDS = 1024  # How many PIDs of one list are read. A server has at most 60 clients (NVIDIA's MPS guide).
-MAX_DEVICE_ROWS = 512  # Rows of a list of devices that are read. It has those of the daemon and of each server.
 _MISSING_SERVER = re.compile(r"Server (\d{1,10}) not found!?")
 _SERVER = re.compile(r"Server \d{1,10}")
 _PID = re.compile(r"[1-9][0-9]{0,8}")
 _LISTED_PID = re.compile(rf"{_PID.pattern}|0")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _DEVICE = re.compile(r"[0-9]{1,3}")
-_ADDRESS = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2})[.:]([0-9A-Fa-f]{2})\.[0-9A-Fa-f]{1,2}")
-_GPU = "GPU-"
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 class QueryOutcome(Enum):
@@ -109,24 +106,14 @@ def parse_refusal(stdout: str) -> CommandRefusal | None:
     return CommandRefusal.UNKNOWN_COMMAND if stdout.startswith("Unknown command") else None
 
 
-def list_servers(protocol: int | None) -> str:
-    """Return the query for a daemon's servers."""
-    return protocol3.LIST_SERVERS if protocol == protocol3.PROTOCOL else LIST_SERVERS
-
-
-def list_clients(protocol: int | None, server: int) -> str:
-    """Return the query for a server's clients; with protocol 3, for those of all servers."""
-    return protocol3.LIST_CLIENTS if protocol == protocol3.PROTOCOL else f"{LIST_CLIENTS} {server}"
-
-
 def servers_queried(command: str, servers: Collection[int]) -> frozenset[int]:
     """Return the servers that the daemon queries, and waits for, to answer a command (measured, R580).
 
     With protocol 3, that is not known. So each command but the list of servers counts as one that queries all servers.
     """
     verb, *words = command.split() or [""]
-    if verb in protocol3.MODULES:
-        return frozenset() if command == protocol3.LIST_SERVERS else frozenset(servers)
+    if verb in MODULES:
+        return frozenset() if command == PROTOCOL_3.list_servers else frozenset(servers)
     if verb in _QUERY_ONE_SERVER and words:
         return frozenset(pid for pid in servers if str(pid) == words[0])
     return frozenset(servers) if verb in _QUERY_ALL_SERVERS else frozenset()
@@ -146,7 +133,7 @@ def query_changed_by(command: str) -> str | None:
         case ["set_default_client_priority", *_]:
             return DEFAULT_PRIORITY
         case ["server" | "namespace", "set", *_]:
-            return protocol3.LIST_NAMESPACES
+            return PROTOCOL_3.list_namespaces
         case _:
             return None
 
@@ -194,6 +181,11 @@ def parse_priority(stdout: str) -> int | None:
     return {"0": 0, "1": 1}.get(stdout.strip())
 
 
+def is_device_uuid(text: str) -> bool:
+    """Return whether a text is the UUID of a GPU or of a MIG instance."""
+    return _UUID.fullmatch(text) is not None
+
+
 def parse_devices(stdout: str) -> Mapping[int, str]:
     """Return the UUIDs of the GPUs by the daemon's ordinals; empty if the reply is of another form.
 
@@ -205,24 +197,7 @@ def parse_devices(stdout: str) -> Mapping[int, str]:
         if _SERVER.fullmatch(line.strip()):
             break
         ordinal, *cells = (cell.strip() for cell in line.split(","))
-        uuids = [cell for cell in cells if protocol3.is_device_uuid(cell)]
+        uuids = [cell for cell in cells if is_device_uuid(cell)]
         if _DEVICE.fullmatch(ordinal) and len(uuids) == 1 and uuids[0] not in found.values():
             found.setdefault(int(ordinal), uuids[0])
-    return found
-
-
-def parse_device_addresses(stdout: str) -> Mapping[str, str]:
-    """Return the PCI addresses of all devices in a reply, by UUID, as in `parse_bus_id`. MIG instances are not in it.
-
-    An MLOPart device (a locality domain, R590 and later) has a UUID of its own and the address of its GPU (NVIDIA's
-    technical blog, "Boost GPU Memory Performance with No Code Changes", 2025). Not tried on hardware.
-    """
-    found: dict[str, str] = {}
-    for line in islice(stdout.splitlines(), MAX_DEVICE_ROWS):
-        cells = [cell.strip() for cell in line.split(",")]
-        uuids = [cell for cell in cells if protocol3.is_device_uuid(cell) and cell.startswith(_GPU)]
-        addresses = [address for cell in cells if (address := _ADDRESS.fullmatch(cell)) is not None]
-        if len(uuids) == len(addresses) == 1:
-            domain, bus, device = addresses[0].groups()
-            found[uuids[0]] = f"{int(domain, 16):04x}:{bus}:{device}".lower()
     return found

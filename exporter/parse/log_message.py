@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, dataclass_transform
 
+from exporter.model.dialect import PROTOCOL_2, PROTOCOL_3
 from exporter.parse.mps_variables import parse_byte_size
 
 
@@ -311,10 +312,10 @@ class VersionReported(Message):
 _SET = r"To connect CUDA applications to this daemon, set {}CUDA_MPS_PIPE_DIRECTORY=.{{0,4096}}"
 
 
-@_daemon_line(_SET.format("env "), protocol=2)
-@_daemon_line(_SET.format(""), protocol=3)
+@_daemon_line(_SET.format("env "), protocol=PROTOCOL_2.number)
+@_daemon_line(_SET.format(""), protocol=PROTOCOL_3.number)
 class ProtocolReported(Message):
-    """The daemon's MPS protocol: 2, or 3 (from R615 on)."""
+    """The daemon's MPS protocol."""
 
     protocol: int
 

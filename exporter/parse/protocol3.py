@@ -1,4 +1,4 @@
-"""Commands and tables of protocol 3 of `nvidia-cuda-mps-control` (R615).
+"""Tables in the replies of protocol 3 of `nvidia-cuda-mps-control` (R615).
 
 Source: NVIDIA's MPS guide, release 615, and outputs of driver 615 that NVIDIA published. Not tried on hardware. A new
 release may add columns and rows, so a table is read by the names in its header, and what is unknown is counted.
@@ -10,25 +10,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-PROTOCOL = 3
+from exporter.model.dialect import PROTOCOL_3
+from exporter.parse.control_reply import is_device_uuid
 
-LIST_SERVERS = "server list --format=csv"
-LIST_CLIENTS = "client list --all --format=csv"
-LIST_NAMESPACES = "namespace list --format=csv"
-LIST_DEVICES = "device list --format=csv"
-LIST_PARTITIONS = "sm-partition list --all --format=csv"
-"""The default format is a table that shortens PIDs ("316..."; driver 615)."""
-
-MODULES = frozenset(("server", "client", "namespace", "device", "sm-partition"))
-"""First words of the commands. A command is given as arguments of the program, not in its input."""
+LIST_SERVERS = PROTOCOL_3.list_servers
+LIST_CLIENTS = PROTOCOL_3.list_clients
+LIST_NAMESPACES = PROTOCOL_3.list_namespaces
+LIST_DEVICES = PROTOCOL_3.list_devices
+LIST_PARTITIONS = PROTOCOL_3.list_partitions
 
 DEFAULT_NAMESPACE = "default"  # The namespace that each server has. The limits of a server are those of this namespace.
 
-PREFIX_OF_USER = "uid_"
-"""The daemon itself creates a server `uid_UID` for a user who connects to no named server (guide, release 615)."""
-
 MAX_ROWS = 4096  # Rows that are read of one table. NVIDIA's limit is 60 clients for each device.
-_NAME = re.compile(r"[a-z0-9_]{1,64}")  # names of servers and namespaces (guide, release 615)
+_NAME = re.compile(r"[a-z0-9_]{1,64}")  # names of servers and namespaces, and of their directories (guide, release 615)
 _PID = re.compile(r"[0-9]{1,9}")
 
 
@@ -67,11 +61,6 @@ class Table(NamedTuple):
     rows: tuple[Mapping[str, str], ...] = ()
     unknown_columns: int = 0
     unknown_rows: int = 0
-
-
-def is_given_as_arguments(command: str) -> bool:
-    """Return whether a command is given as arguments of the program, as are its flags."""
-    return command.startswith("-") or command.partition(" ")[0] in MODULES
 
 
 def parse_table(command: str, stdout: str) -> Table | None:
@@ -188,19 +177,6 @@ def devices_by_ordinal(table: Table) -> Mapping[int, str]:
         if found.setdefault(ordinal, uuid) != uuid:
             return {}
     return found
-
-
-_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-
-
-def is_device_uuid(text: str) -> bool:
-    """Return whether a text is the UUID of a GPU or of a MIG instance."""
-    return _UUID.fullmatch(text) is not None
-
-
-def is_server_name(text: str) -> bool:
-    """Return whether a text is a name that a server can have. It is also the name of its log directory."""
-    return _NAME.fullmatch(text) is not None
 
 
 def _number(text: str) -> int | None:

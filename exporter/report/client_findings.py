@@ -5,7 +5,6 @@ from functools import cache
 from math import inf
 from operator import add
 
-from exporter.model.contention import Resource
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DirectoryReading
@@ -16,9 +15,7 @@ from exporter.parse.proc import MpsProgram, is_on_network, mps_program
 from exporter.report.daemon_findings import FULL_RATIO
 from exporter.report.document import ManualStep
 from exporter.report.finding import MOST_COMMANDS, Finding
-from exporter.report.gpu_status import MOST_NAMED, is_idle, process_name, slowdown_text
-from exporter.report.problem import NodeProblem
-from exporter.report.problems import DaemonProblem
+from exporter.report.problems import DaemonProblem, NodeProblem
 from exporter.report.process_status import described
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import (
@@ -33,6 +30,7 @@ from exporter.report.remedy import (
     known,
     step_to_rerun,
 )
+from exporter.report.sharing_text import MOST_NAMED
 from exporter.report.text import counted, duration_text, listed, mebibytes, percent, workload_name
 from exporter.report.watchdog_text import OBSERVES
 from exporter.state import limits
@@ -40,9 +38,8 @@ from exporter.state.devices import serves_gpu, usable_gpus
 from exporter.state.gpus import used_bytes
 from exporter.state.known_daemons import named_pids
 from exporter.state.processes import workload_of
+from exporter.usage.accounting import memory_by_workload
 from exporter.usage.capacity import gpu_sharing
-from exporter.usage.contention import starved
-from exporter.usage.sampling import memory_by_workload
 from exporter.view import View, clients_of, gpu_name
 from exporter.watchdog.context import Policy
 from exporter.watchdog.limit_enforcement import LimitStatus, check_limits
@@ -63,9 +60,9 @@ def full_servers(node: Node, at: float) -> Iterable[Finding]:
             continue
         pids = {each.pid for each in clients}
         # A client on several GPUs is idle if it is so on each of them.
-        uses = [(gpu, each) for gpu in sharing().values() for each in gpu.clients]
-        states = {pid: {is_idle(gpu, each, node.at) for gpu, each in uses if each.client.pid == pid} for pid in pids}
-        held = {pid: sum(each.memory or 0 for _, each in uses if each.client.pid == pid) for pid in pids}
+        uses = [each for gpu in sharing().values() for each in gpu.clients]
+        states = {pid: {each.is_idle for each in uses if each.client.pid == pid} for pid in pids}
+        held = {pid: sum(each.memory_used_bytes or 0 for each in uses if each.client.pid == pid) for pid in pids}
         found = sorted(pid for pid in pids if states[pid] == {True} and held[pid])
         facts = [f"{described(node, pid)} is idle and holds {mebibytes(held[pid])}" for pid in found]
         if unknown := sum(False not in state and state != {True} for state in states.values()):
@@ -128,32 +125,6 @@ def filled_memory(node: Node) -> Iterable[Finding]:
                     ManualStep(text=NodeProblem.WORKLOAD_FILLS_MEMORY.definition.remedy),
                     step_to_rerun(node, own, "If the others cannot wait, restart the workload."),
                 ),
-            )
-
-
-def starved_clients(node: Node, at: float) -> Iterable[Finding]:
-    """Yield one problem for all starved clients of a GPU, with the one that is slowed down most."""
-    by_gpu = {uuid: found for uuid, state in node.contention.items() if (found := starved(state, at))}
-    sharing = gpu_sharing(node) if by_gpu else {}
-    for uuid in filter(by_gpu.__contains__, sharing):
-        slowed = {each.client.pid: each.slowdown for each in sharing[uuid].clients if each.slowdown is not None}
-        pids = sorted(by_gpu[uuid].keys() & slowed.keys(), key=lambda pid: -slowed[pid].ratio)
-        if pids:
-            others = counted(len(pids) - 1, "more client is starved", "more clients are starved")
-            yield Finding(
-                NodeProblem.CLIENT_STARVED,
-                since=by_gpu[uuid][pids[0]],
-                gpu=uuid,
-                client=pids[0],
-                values={
-                    "client": process_name(node, pids[0]),
-                    "gpu": printable(gpu_name(node, uuid)),
-                    **({} if slowed[pids[0]].resource is Resource.OTHER else {"neighbours": "neighbours"}),
-                    "slowdown": f"its work {slowdown_text(node, sharing[uuid], slowed[pids[0]])}",
-                },
-                notes=(others,) if len(pids) > 1 else (),
-                affected=counted(len(pids), "client"),
-                affected_names=tuple(described(node, pid) for pid in pids),
             )
 
 

@@ -11,14 +11,20 @@ from exporter.model.server import ServerState
 from exporter.model.settings import Mode
 from exporter.model.values import replace
 from exporter.model.watchdog import HARMLESS, Condition, WatchdogPhase, WatchdogState
-from exporter.parse.control_reply import list_servers
 from exporter.parse.printable import printable
 from exporter.report.document import ManualStep
 from exporter.report.finding import MOST_GROUPED, Finding
 from exporter.report.incident_status import verdict
 from exporter.report.incident_text import client_text
-from exporter.report.problem import NodeProblem, Problem
-from exporter.report.problems import BLOCK_PROBLEMS, CONDITION_PROBLEMS, PHASE_PROBLEMS, DaemonProblem, Situation
+from exporter.report.problems import (
+    BLOCK_PROBLEMS,
+    CONDITION_PROBLEMS,
+    PHASE_PROBLEMS,
+    DaemonProblem,
+    NodeProblem,
+    Problem,
+    Situation,
+)
 from exporter.report.process_status import described
 from exporter.report.reasons import reason_text, texts_of
 from exporter.report.remedy import (
@@ -235,7 +241,7 @@ def _state_finding(
         return None
     if condition is Condition.PROGRAM_UNRESPONSIVE:
         # Clients are not affected; lists of them, limits and servers' states are as old as the last answer.
-        run = control_command(list_servers(daemon.runtime.protocol), address_of(node, name, policy), deadline=10)
+        run = control_command(daemon.dialect.list_servers, address_of(node, name, policy), deadline=10)
         since = daemon.commands.unanswered_since
         return Finding(DaemonProblem.CONTROL_PROGRAM_UNRESPONSIVE, since=since, daemon=name, commands=known(run))
     if condition not in (None, Condition.FAULT, *HARMLESS):

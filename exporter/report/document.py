@@ -8,8 +8,8 @@ are printable.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from exporter.report.incident_document import Bytes, ClientIdentity, IncidentStatus, ProcessStatus, ReasonStatus
-from exporter.report.problem import Severity
+from exporter.model.sharing import SharingStatus
+from exporter.report.document_parts import Bytes, ClientIdentity, IncidentStatus, ProcessStatus, ReasonStatus, Severity
 
 VERSION = 1
 """Of the document. It changes if a field changes its meaning or is removed."""
@@ -231,55 +231,6 @@ class GpuProcess(ProcessStatus):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadroomStatus:
-    """How many more such clients fit: by the resource that limits them, and by each resource."""
-
-    clients: int | None
-    resource: str | None
-    by_resource: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharingStatus:
-    """How the MPS clients share a GPU in the last `seconds`.
-
-    `departed_sm_ratio` is what processes used that have exited. The committed ratios are the sums of the clients'
-    limits if all are certain. `reserved` has these sums as text, even if uncertain. `sms` is how many SMs the GPU
-    has. `idle` and `over_limit` are PIDs of clients.
-    """
-
-    seconds: float | None
-    sm_utilization_ratio: float | None
-    dram_bandwidth_ratio: float | None
-    clients_sm_ratio: float | None
-    clients_sm_error_ratio: float | None
-    unattributed_ratio: float | None
-    departed_sm_ratio: float | None
-    methods: tuple[str, ...]
-    clients_memory_bytes: int | None
-    memory_total_bytes: int | None
-    sms: int | None
-    threads_committed_ratio: float | None
-    memory_committed_ratio: float | None
-    reserved: tuple[str, ...]
-    headroom: HeadroomStatus
-    idle: tuple[int, ...]
-    over_limit: tuple[int, ...]
-    sharing_gain_ratio: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharesStatus:
-    """Shares of a GPU that Kubernetes allocates. `unused_by` are pods that have shares and no CUDA context."""
-
-    resource: str
-    allocatable: int
-    allocated: int
-    unused: int | None
-    unused_by: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sentence:
     """A sentence, and how urgent what it says is."""
 
@@ -312,7 +263,6 @@ class GpuStatus:
     unified_memory: bool | None
     processes: tuple[GpuProcess, ...]
     sharing: SharingStatus | None
-    shares: tuple[SharesStatus, ...]
     sharing_sentences: tuple[Sentence, ...]
 
 

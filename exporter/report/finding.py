@@ -10,8 +10,8 @@ from exporter.model.reason import with_known_parts
 from exporter.model.values import replace
 from exporter.parse.printable import printable
 from exporter.report.document import FindingStatus, ManualStep
-from exporter.report.problem import ON_NODE, Definition, Entry, Severity
-from exporter.report.problems import DaemonProblem, Situation
+from exporter.report.document_parts import Severity
+from exporter.report.problems import ON_NODE, DaemonProblem, Definition, Entry, Situation
 from exporter.report.process_status import filled, printed
 from exporter.report.text import counted, duration_text
 
@@ -48,7 +48,7 @@ class Finding:
     """What is added to the text: earlier restarts, and what the end of a daemon ended."""
 
     details: str = ""
-    """Sentences after the text: what `doctor` read."""
+    """Sentences after the text: what a check read."""
 
     affected: str = ""
     """Who is affected, in a few words: the number of clients; empty if that is unknown."""

@@ -20,7 +20,8 @@ from exporter.model.incident import (
 from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.kernel_log import XIDS
 from exporter.parse.printable import LONGEST_TEXT, printable
-from exporter.report.incident_document import (
+from exporter.report.document_parts import (
+    MOST_LISTED,
     AddressMatchStatus,
     AddressStatus,
     AffectedClient,
@@ -30,12 +31,9 @@ from exporter.report.incident_document import (
     XidStatus,
 )
 from exporter.report.incident_text import MOST_NAMED, client_text
-from exporter.report.process_status import Part, filled, reason_status
+from exporter.report.process_status import Part, filled, printed
 from exporter.report.remedy import Address, command_to_end_server, command_to_kill
 from exporter.report.text import duration_text, pid_text, size_text, utc_time, workload_text
-
-MOST_LISTED = 512
-"""At most so many clients of a kind are listed; their number is given, too."""
 
 LIKELIHOODS = ((0.8, "very likely"), (0.5, "likely"), (0.2, "possibly"))
 """The word for a suspect, by the least confidence that it needs."""
@@ -82,20 +80,14 @@ def incident_status(
         seconds=None if incident.seconds is None else round(incident.seconds, 3),
         xids=tuple(map(_xid, incident.xids[:MOST_LISTED])),
         address=_address(incident),
-        core_dumps=tuple(map(reason_status, _core_dumps(incident))),
+        core_dumps=printed(tuple(_core_dumps(incident))),
         affected=tuple(
             _client(AffectedClient, incident.details_of(pid), in_flight=flights.get(pid))
             for pid in incident.affected[:clients]
         ),
         affected_count=len(incident.affected),
         suspects=tuple(
-            _client(
-                SuspectStatus,
-                each.client,
-                confidence=each.confidence,
-                likelihood=likelihood(each.confidence),
-                indications=tuple(map(reason_status, each.indications)),
-            )
+            _client(SuspectStatus, each.client, each, likelihood=likelihood(each.confidence))
             for each in incident.suspects[:clients]
         ),
         refused=tuple(each.pid for each in incident.refused[:clients] if each.pid is not None),
@@ -140,10 +132,10 @@ def _owner(client: ClientDetails) -> Mapping[str, str]:
     return {key: printable(value) for key, value in known.items() if value}
 
 
-def _client(kind: Callable[..., Part], client: ClientDetails, **known: Any) -> Part:
+def _client(kind: Callable[..., Part], client: ClientDetails, *more: object, **known: Any) -> Part:
     id_ = printable(client.client) or None
     memory = {printable(gpu): size for gpu, size in client.memory_bytes.items()}
-    return filled(kind, client, longest=LONGEST_TEXT, client=id_, memory_used_bytes=memory, **known)
+    return filled(kind, client, *more, longest=LONGEST_TEXT, client=id_, memory_used_bytes=memory, **known)
 
 
 def _xid(xid: IncidentXid) -> XidStatus:
@@ -179,8 +171,7 @@ def _blocking(incident: Incident, pid: int, at: float, address: Address | None) 
     return _client(
         BlockingClient,
         client,
-        since=delay.since,
-        until=delay.until,
+        delay,
         seconds=round(max(0.0, end - delay.since), 3),
         kill_command=() if command is None else (command,),
         held_by=None if pid in ending else ending,

@@ -6,7 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from exporter.parse.printable import LONGEST_TEXT, printable
-from exporter.report.incident_document import (
+from exporter.report.document_parts import (
     AffectedClient,
     IncidentStatus,
     ProcessStatus,

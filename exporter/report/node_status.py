@@ -1,16 +1,13 @@
 """The status document of a node."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from string import ascii_uppercase
 
 from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.event import Event
-from exporter.model.incident import Incident
-from exporter.model.node import CollectorState, Node
+from exporter.model.node import CollectorName, CollectorState, Gpu, Node, SharingMode
 from exporter.model.reason import LOG_BLOCKED
 from exporter.model.server import Client, Server
-from exporter.model.usage import Sample
+from exporter.model.sharing import SharingStatus
 from exporter.model.watchdog import WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.document import (
@@ -21,28 +18,32 @@ from exporter.report.document import (
     CollectorStatus,
     DaemonStatus,
     FailureDomainStatus,
+    GpuProcess,
+    GpuStatus,
     LogStatus,
     ServerStatus,
     StatusDocument,
     WatchdogStatus,
 )
+from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding, finding_statuses, severity_and_label, state_text
-from exporter.report.findings import findings
-from exporter.report.gpu_status import attribution_problem, gpu_statuses
-from exporter.report.incident_document import ProcessStatus
 from exporter.report.incident_status import incident_status
-from exporter.report.problem import NodeProblem, Severity
-from exporter.report.problems import of_phase
+from exporter.report.node_findings import findings
+from exporter.report.problems import NodeProblem, of_phase
 from exporter.report.process_status import by_number, client_status, filled, names_of, owner_of, printed, reason_status
 from exporter.report.reasons import log_text, source_text
 from exporter.report.remedy import address_of
+from exporter.report.sharing_text import attribution_problem, reserved, sentences
+from exporter.report.slowdowns import slowdown_sentences, slowdown_status
 from exporter.report.status_text import counts_of, modes, with_summary
 from exporter.report.text import SIMULATED, counted
 from exporter.report.watchdog_text import watchdog_text
 from exporter.state.devices import failure_domains, gpus_of_clients
+from exporter.state.gpus import sharing_mode, used_bytes
 from exporter.state.limits import clients_limit, memory_limits_by_gpu
-from exporter.usage.capacity import gpu_sharing
-from exporter.view import MemoryByProcess, View, clients_of, memory_by_process
+from exporter.state.processes import client_id
+from exporter.usage.capacity import GpuSharing, gpu_sharing
+from exporter.view import MemoryByProcess, StatusInput, View, clients_of, gpu_name, memory_by_process
 from exporter.watchdog import restart
 from exporter.watchdog.context import Policy
 
@@ -54,26 +55,15 @@ MOST_PAST = 10
 MOST_IN_LINE = 4
 """Problems in the line for the service manager."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusInput:
-    """The node at a time, on the machine `host`, with incidents, also earlier ones, and events, the newest first."""
-
-    node: Node
-    at: float
-    host: str = ""
-    incidents: Sequence[Incident] = ()
-    events: Sequence[Event] = ()
-    """Those of the timeline."""
-
-    samples: Sequence[Sample] = ()
-    """The oldest first."""
-
-    policy: Policy | None = None
-    """None if there is no watchdog."""
-
-    stalled_seconds: float | None = None
-    """For how long the exporter's main loop has not run; None if it runs."""
+MODES = {
+    SharingMode.IDLE: ("idle", Severity.UNKNOWN),
+    SharingMode.EXCLUSIVE: ("one process, without MPS", Severity.UNKNOWN),
+    SharingMode.TIME_SLICING: ("time slicing, without MPS", Severity.UNKNOWN),
+    SharingMode.MPS: ("shared by MPS", Severity.WELL),
+    SharingMode.MIG: ("MIG", Severity.UNKNOWN),
+    SharingMode.MIXED: ("MPS, and processes that bypass it", Severity.WARNING),
+    None: ("sharing unknown", Severity.UNKNOWN),
+}
 
 
 def document_of(node: Node, policy: Policy | None = None, host: str = "") -> StatusDocument:
@@ -105,7 +95,7 @@ def status_document(data: StatusInput) -> StatusDocument:
             simulated=node.simulated,
             watchdog=None if policy is None else policy.mode,
             daemons=tuple(_daemon(node, at, each, policy, found, domains, memory) for each in View(node).present()),
-            gpus=gpu_statuses(node, found, sharing),
+            gpus=_gpus(node, found, sharing),
             failure_domains=domains,
             incidents=tuple(incident_status(each, at, address_of(node, each.daemon, policy)) for each in incidents),
             older_incidents=len(known) - len(incidents),
@@ -124,12 +114,13 @@ def _failure_domains(node: Node) -> tuple[FailureDomainStatus, ...]:
         for domain in sorted(domains, key=lambda each: min(each.clients))
     )
     return tuple(
-        FailureDomainStatus(
+        filled(
+            FailureDomainStatus,
+            domain,
             name=_letter(number),
             daemon=printed(daemon.name),
             clients=tuple(sorted(domain.clients)),
             gpus=by_number(node, domain.gpus),
-            upper_bound=domain.upper_bound,
         )
         for number, (daemon, domain) in enumerate(found)
     )
@@ -151,7 +142,7 @@ def _daemon(
     memory: MemoryByProcess,
 ) -> DaemonStatus:
     severity, label = severity_and_label(daemon, found)
-    runtime, totals, limits = daemon.runtime, daemon.totals, daemon.default_limits
+    runtime, totals, limits, connections = daemon.runtime, daemon.totals, daemon.default_limits, daemon.connections
     of_daemon = [each for each in domains if each.daemon == printed(daemon.name)]
     domain_of = {pid: each.name for each in of_daemon for pid in each.clients}
     gpus = gpus_of_clients(node, daemon, daemon.clients)
@@ -161,7 +152,7 @@ def _daemon(
 
     def server(each: Server) -> ServerStatus:
         running = node.processes.get(each.pid)
-        user = names_of(node, each.pid)["user"] or ("" if each.uid is None else str(each.uid))
+        user = names_of(node, each.pid).user or ("" if each.uid is None else str(each.uid))
         return filled(
             ServerStatus,
             each,
@@ -193,10 +184,7 @@ def _daemon(
         client_count=len(daemon.clients),
         died=sum(totals.losses.values()),
         logs=tuple(_logs(daemon)),
-        waiting=tuple(
-            ProcessStatus(**names_of(node, pid, daemon.connections.queued.get(pid)))
-            for pid in sorted(daemon.connections.waiting)
-        ),
+        waiting=tuple(names_of(node, pid, connections.queued.get(pid)) for pid in sorted(connections.waiting)),
         watchdog=_watchdog(node, at, daemon, policy, severity),
         servers=tuple(map(server, daemon.servers.values())),
     )
@@ -229,11 +217,9 @@ def _watchdog(
         label="idle" if idle else definition.label,
         severity=Severity.UNKNOWN if idle and severity is not Severity.WELL else definition.severity,
         text=watchdog_text(node, daemon),
-        indications=() if found is None else tuple(map(reason_status, found.indications)),
+        indications=() if found is None else printed(found.indications),
         process=None if found is None or found.process is None else found.process.pid,
         action=_action(watch),
-        reason=None if watch.reason is None else reason_status(watch.reason),
-        problem=None if watch.problem is None else reason_status(watch.problem),
         counts=tuple(filled(ActionCountStatus, each, action=each.kind) for each in watch.action_counts),
         restarts_left=None if policy is None else restart.restarts_left(watch, policy.thresholds, at),
         quarantined_at=None if quarantine is None else quarantine.at,
@@ -247,6 +233,74 @@ def _action(watch: WatchdogState) -> ActionStatus | None:
     if acting is not None:
         return filled(ActionStatus, acting, action=acting.kind, begun=True)
     return None if last is None else filled(ActionStatus, last, action=last.kind)
+
+
+def _gpus(node: Node, found: Sequence[Finding], sharing: Mapping[str, GpuSharing]) -> tuple[GpuStatus, ...]:
+    """Return the GPUs, in the order of their indices."""
+    connections = View(node)
+    first_findings = {each.gpu: each for each in reversed(found)}
+    roles = {client.pid: "client" for _, client in connections.connected()}
+    roles |= {server.pid: "server" for _, server in connections.servers()}
+    return tuple(
+        _gpu(node, uuid, gpu, sharing.get(uuid), first_findings.get(uuid), roles)
+        for uuid, gpu in ((uuid, node.gpus[uuid]) for uuid in by_number(node, node.gpus))
+    )
+
+
+def _gpu(
+    node: Node,
+    uuid: str,
+    gpu: Gpu,
+    sharing: GpuSharing | None,
+    finding: Finding | None,
+    roles: Mapping[int, str],
+) -> GpuStatus:
+    reading, mode = gpu.reading, sharing_mode(node, gpu)
+    label, severity = MODES[mode]
+    if finding is not None:
+        label, severity = finding.definition.label, finding.severity
+    if reading.problem is not None:
+        label, severity = "cannot be read", NodeProblem.GPU_UNREADABLE.definition.severity
+    held, used = used_bytes(reading), {} if sharing is None else sharing.shares
+    clients = {} if sharing is None else {each.client.pid: each for each in sharing.clients}
+    pids = sorted({*held, *gpu.outside, *clients}, key=lambda pid: (-held.get(pid, 0), pid))
+
+    def process(pid: int) -> GpuProcess:
+        usage = clients.get(pid)
+        client, share = (None, used.get(pid)) if usage is None else (usage.client, usage.share)
+        bandwidth, error = (None, None) if usage is None or usage.bandwidth is None else usage.bandwidth
+        return filled(
+            GpuProcess,
+            names_of(node, pid),
+            usage,
+            client,
+            share,
+            role="bypassing" if pid in gpu.bypassing else roles.get(pid, "other"),
+            memory_used_bytes=held.get(pid),
+            sm_ratio=None if share is None else share.sm,
+            sm_error_ratio=None if share is None else share.error,
+            client=None if client is None else client_id(client, node.processes.get(pid)),
+            dram_bandwidth_ratio=bandwidth,
+            dram_bandwidth_error_ratio=error,
+            slowdown=None if usage is None else slowdown_status(usage),
+        )
+
+    return filled(
+        GpuStatus,
+        reading,
+        uuid=uuid,
+        number=printable(gpu_name(node, uuid)),
+        is_mig_instance=reading.mig is not None,
+        mig_mode=bool(reading.mig_mode),
+        severity=severity,
+        label=label,
+        mode=mode,
+        problem=None if reading.problem is None else reason_status(reading.problem, CollectorName.NVML),
+        utilization_ratio=None if reading.gpu_percent is None else reading.gpu_percent / 100,
+        processes=tuple(map(process, pids)),
+        sharing=None if sharing is None else filled(SharingStatus, sharing, reserved=reserved(sharing)),
+        sharing_sentences=() if sharing is None else (*sentences(node, sharing), *slowdown_sentences(node, sharing)),
+    )
 
 
 def _collector(name: str, source: CollectorState) -> CollectorStatus:

@@ -12,7 +12,7 @@ from exporter.model.reason import Reason
 from exporter.model.server import Client
 from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_VALUE, printable
 from exporter.report.document import ClientStatus
-from exporter.report.incident_document import ReasonStatus
+from exporter.report.document_parts import ProcessStatus, ReasonStatus
 from exporter.report.reasons import reason_text
 from exporter.report.text import pid_text, process_text, workload_text
 from exporter.state.processes import cgroup_of, client_id, holders_of, pod_of, pod_of_daemon, workload_of
@@ -46,28 +46,30 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 def printed(value: Any, longest: int = LONGEST_VALUE) -> Any:
-    """Return a value with printable texts. A code stays as it is."""
+    """Return a value with printable texts, and with the text of each reason. A code stays as it is."""
     if type(value) is str:
         return printable(value, longest)
+    if isinstance(value, Reason):
+        return reason_status(value)
     return tuple(printed(each, longest) for each in value) if type(value) is tuple else value
 
 
-def names_of(node: Node, pid: int, uid: int | None = None, exited: ProcessReading | None = None) -> Mapping[str, Any]:
-    """Return the names of a process that has `exited`, or that has this PID now, as fields of a `ProcessStatus`.
+def names_of(node: Node, pid: int, uid: int | None = None, exited: ProcessReading | None = None) -> ProcessStatus:
+    """Return the names of a process that has `exited`, or that has this PID now.
 
     If its user is unknown, the name is made of its UID, if that is given.
     """
     process = exited or node.processes.get(pid)
-    pod = pod_of(node, process)
-    user = None if process is None else process.user
-    return {
-        "pid": pid,
-        "user": printed(user) if user else None if uid is None else f"UID {uid}",
-        "command": None if process is None else printed(process.command),
-        "workload": workload_of(process),
-        "pod": None if pod is None else printed(pod.name),
-        "held_by": None if exited else holders_of(node, pid),
-    }
+    pod, user = pod_of(node, process), None if process is None else process.user
+    return filled(
+        ProcessStatus,
+        process,
+        pid=pid,
+        user=printed(user) if user else None if uid is None else f"UID {uid}",
+        workload=workload_of(process),
+        pod=None if pod is None else printed(pod.name),
+        held_by=None if exited else holders_of(node, pid),
+    )
 
 
 def owner_of(node: Node, daemon: Daemon) -> str:
@@ -93,8 +95,7 @@ def described(
     if start_ticks is not None and (process is None or process.start_ticks != start_ticks):
         return pid_text(pid)
     names = names_of(node, pid, uid, exited)
-    workload = workload_text(names["workload"], names["pod"])
-    return process_text(pid, names["command"], names["user"], workload, names["held_by"])
+    return process_text(pid, names.command, names.user, workload_text(names.workload, names.pod), names.held_by)
 
 
 def client_status(
@@ -105,10 +106,10 @@ def client_status(
     pod = pod_of(node, process)
     return filled(
         ClientStatus,
+        names_of(node, client.pid),
         cgroup_of(process),
         client,
         process,
-        **names_of(node, client.pid),
         client=client_id(client, process),
         namespace=None if pod is None else printed(pod.namespace),
         memory_used_bytes=memory,

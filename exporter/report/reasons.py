@@ -33,7 +33,6 @@ ADVICE: Mapping[tuple[str, ReasonCode], str] = {
     (CollectorName.NVML, ReasonCode.STILL_RUNNING): "A call into the NVIDIA driver may hang",
     (CollectorName.NVML_EVENTS, ReasonCode.NOT_SUPPORTED): "The exporter reads Xids from the kernel's log only",
     (CollectorName.POD_LABELS, ReasonCode.PERMISSION_DENIED): "`podMetricLabels` of the Helm chart permits it",
-    (CollectorName.POD_RESOURCES, ReasonCode.TIMEOUT): "Check that the kubelet runs",
     (CollectorName.DISCOVERY, ReasonCode.NOT_SUPPORTED): (
         "Control daemon {pid} cannot be located: this needs Linux 5.6, and no RestrictSUIDSGID= in the exporter's unit"
     ),

@@ -7,7 +7,9 @@ from operator import itemgetter
 from shlex import join, quote
 from typing import Any
 
+from exporter.model.action import ActionStep, DeletePod, EndProcess, GiveCommand, RestartUnit, RunCommand
 from exporter.model.daemon import Daemon, DaemonState, NamedBy
+from exporter.model.dialect import is_given_as_arguments
 from exporter.model.identity import JobManager, ProcessIdentity, Workload, WorkloadKind, identity_of
 from exporter.model.incident import ClientDetails
 from exporter.model.node import CollectorName, Node
@@ -17,23 +19,14 @@ from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPh
 from exporter.parse.cgroup import parse_step
 from exporter.parse.kernel_log import RESET, XIDS
 from exporter.parse.printable import printable
-from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_arguments
 from exporter.parse.units import is_service_name
 from exporter.report.document import ManualStep
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
-from exporter.state.processes import (
-    cgroup_of,
-    client_id,
-    pids_to_end,
-    pod_of,
-    pod_of_daemon,
-    pod_uid_of_daemon,
-    workload_of,
-)
+from exporter.state.processes import cgroup_of, client_id, pids_to_end, pod_of, pod_uid_of_daemon, workload_of
 from exporter.view import gpu_name
+from exporter.watchdog import restart
 from exporter.watchdog.context import Policy
-from exporter.watchdog.restart import start_environment
 
 SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.QUARANTINED, WatchdogPhase.STATE_LOST)
 """The watchdog does not act until an operator runs `resume`."""
@@ -86,18 +79,15 @@ _START_LIMIT = "start-limit-hit"
 class Address:
     """How a command reaches a daemon: by its pipe directory, with this `program`.
 
-    If the directory is in a container, `process` is a PID in its mount namespace. `own_pids` is whether the
-    daemon uses this machine's PIDs. With protocol 3, servers have names. `ending` has the running processes whose end
-    disconnects a client, by its id, and `servers` the daemon's servers. No command names another process.
+    If the directory is in a container, `process` is a PID in its mount namespace. `ending` has the running processes
+    whose end disconnects a client, by its id, and `server_ends` the commands that end the daemon's servers, by their
+    PIDs. No command names another process.
     """
 
     pipe_directory: str
     program: str = PROGRAM
     process: int | None = None
-    own_pids: bool = True
-    protocol: int | None = None
-    server_names: Mapping[int, str] = field(default_factory=dict)
-    servers: frozenset[int] = frozenset()
+    server_ends: Mapping[int, str] = field(default_factory=dict)
     ending: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -106,13 +96,14 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
     daemon = node.daemons.get(name)
     if daemon is None or daemon.has_lost_directory:
         return None
-    program = PROGRAM if policy is None else policy.program
     address = Address(
         pipe_directory=daemon.pipe_directory,
-        program=program,
-        protocol=daemon.runtime.protocol,
-        server_names={pid: server.name for pid, server in daemon.servers.items() if server.name is not None},
-        servers=frozenset(daemon.servers),
+        program=PROGRAM if policy is None else policy.program,
+        server_ends={
+            pid: command
+            for pid, server in daemon.servers.items()
+            if pid > 1 and (command := daemon.dialect.command_to_end(server, forced=True)) is not None
+        },
         ending={
             client_id(client, node.processes.get(pid)): pids
             for pid, client in daemon.clients.items()
@@ -124,26 +115,89 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
     pid = None if daemon.runtime.process is None else daemon.runtime.process.pid
     if pid is None or pid <= 1:
         return None
-    return replace(address, program=PROGRAM, process=pid, own_pids=not daemon.runtime.in_foreign_namespace)
+    # In another PID namespace, the daemon would understand other PIDs.
+    ends = {} if daemon.runtime.in_foreign_namespace else address.server_ends
+    return replace(address, program=PROGRAM, process=pid, server_ends=ends)
+
+
+def known(*commands: str | None) -> tuple[str, ...]:
+    """Return the commands that can be written."""
+    return tuple(command for command in commands if command is not None)
+
+
+def one_line(text: str) -> str | None:
+    """Return the text if a shell reads it as one line and a terminal shows it unchanged; otherwise None."""
+    return text if text.isprintable() and len(text) <= LONGEST_COMMAND else None
+
+
+def signal(name: str, pids: Iterable[int]) -> str | None:
+    """Return what sends a signal to processes; None if there are none."""
+    words = tuple(map(str, pids))
+    return f"kill -{name} {' '.join(words)}" if words else None
+
+
+def as_user(uid: int | None) -> str:
+    """Return what runs the rest of a line as another user than root."""
+    return "" if uid in (None, 0) else f"sudo -u '#{uid}' "
+
+
+def control_command(command: str, address: Address | None, *, deadline: int | None = None) -> str | None:
+    """Return what gives a control daemon one of our own commands; None if no such line can be written.
+
+    With a `deadline`, in seconds, the command ends by then whatever the daemon does.
+    """
+    if address is None:
+        return None
+    limited = [] if deadline is None else ["timeout", str(deadline)]
+    words = [f"{PIPE_DIRECTORY}={quote(address.pipe_directory)}", *limited, quote(address.program)]
+    if address.process is not None:
+        words = ["nsenter", "-t", str(address.process), "-m", "--", "env", *words]
+    if is_given_as_arguments(command):
+        return one_line(f"{' '.join(words)} {command}")
+    return one_line(f'echo "{command}" | {" ".join(words)}')
+
+
+def lines_of(steps: Iterable[ActionStep], address: Address | None = None) -> tuple[str, ...]:
+    """Return the lines that do the same as steps of the watchdog, except for its evidence.
+
+    One line ends all processes. If the daemon ended first, servers that do not hang would end with it, and other
+    processes could get their PIDs.
+    """
+    steps = tuple(steps)
+    pids = (step.identity.pid for step in steps if isinstance(step, EndProcess))
+    return known(signal("KILL", pids), *(_line_of(step, address) for step in steps))
+
+
+def _line_of(step: ActionStep, address: Address | None = None) -> str | None:
+    match step:
+        case RestartUnit(unit=unit) if is_service_name(unit):
+            # `restart` also starts a unit that has ended, or that systemd considers active.
+            return f"systemctl restart {quote(unit)}"
+        case DeletePod(namespace=namespace, name=name):
+            return one_line(join(("kubectl", "delete", "pod", "--namespace", namespace, name)))
+        case RunCommand(arguments=arguments, environment=environment, uid=uid):
+            sudo = as_user(uid)
+            variables = " ".join(f"{key}={quote(value)}" for key, value in environment.items() if value)
+            return one_line(f"{sudo}{'env ' if sudo else ''}{variables} {join(arguments)}")
+        case GiveCommand(command=command):
+            return control_command(command, address)
+        case _:
+            return None
 
 
 def command_to_kill(client: ClientDetails, address: Address | None) -> str | None:
     """Return what ends a client, or what holds its connection: SIGKILL. None if no process is known to run.
 
     An incident outlives its processes, and the exporter: another process can have the PID now.
-    It does not use MPS: after `terminate_client` for a client that a fault affected, the control daemon does not answer
-    until that client has ended by other means (measured, R580).
+    The command is a signal, not `terminate_client`: after that for a client that a fault affected, the control daemon
+    does not answer until that client has ended by other means (measured, R580).
     """
-    return None if address is None else _signal("KILL", address.ending.get(client.client, ()))
+    return None if address is None else signal("KILL", address.ending.get(client.client, ()))
 
 
 def command_to_end(node: Node, pid: int) -> str | None:
     """Return what asks a client to exit; None if its process is not known to run."""
-    return _signal("TERM", pids_to_end(node, pid))
-
-
-def _signal(name: str, pids: tuple[int, ...]) -> str | None:
-    return f"kill -{name} {' '.join(map(str, pids))}" if pids else None
+    return signal("TERM", pids_to_end(node, pid))
 
 
 _RERUN = {
@@ -160,7 +214,7 @@ _RERUN = {
 def step_to_rerun(node: Node, pids: Iterable[int], text: str) -> ManualStep:
     """Return how to restart the units, pods and jobs of processes, and how many MPS clients that ends.
 
-    A process in a plain shell or an unnamed container has no such command, nor one that shares the place with others.
+    No command is shown for a process in a plain shell or an unnamed container, or in a place that others share.
     """
     places: dict[tuple[str, str, str], set[int]] = {}
     for pid in pids:
@@ -192,14 +246,14 @@ def _command_to_rerun(node: Node, pid: int) -> tuple[str, str, str] | None:
     member, pod = cgroup_of(process), pod_of(node, process)
     match workload_of(process):
         case Workload(kind=WorkloadKind.POD, name=name) if pod is not None and parse_step(process.cgroup or "") is None:
-            place, command = "pod_uid", join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))
+            place, command = "pod_uid", _line_of(DeletePod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
         case Workload(kind=WorkloadKind.JOB, name=name) if member.job_manager in _RERUN and name[:1].isdecimal():
             place, command = "job_id", f"{_RERUN[member.job_manager]} {quote(name)}"
         case Workload(kind=WorkloadKind.UNIT, name=name) if process.unit_users and is_service_name(name):
             place, command = "unit", "" if source and source.problems else f"systemctl restart {quote(name)}"
         case _:
             return None
-    return (command, place, name) if command and _line(command) else None
+    return (command, place, name) if command and one_line(command) else None
 
 
 def _ended_with(node: Node, places: Mapping[str, str | None], daemon: Daemon | None = None) -> set[int] | None:
@@ -222,17 +276,14 @@ def clients_beside(node: Node, daemon: Daemon, policy: Policy | None = None) -> 
     The device plugin has a daemon for each resource in one pod.
     """
     unit = (policy or Policy()).daemon_policy_of(daemon).unit
-    ended = _ended_with(node, {"pod_uid": _pod_uid(node, daemon), "unit": unit}, daemon)
+    pod_uid = pod_uid_of_daemon(daemon, node.watches.get(daemon.name))
+    ended = _ended_with(node, {"pod_uid": pod_uid, "unit": unit}, daemon)
     return None if ended is None else len(ended)
-
-
-def _pod_uid(node: Node, daemon: Daemon) -> str | None:
-    return pod_uid_of_daemon(daemon, node.watches.get(daemon.name))
 
 
 def command_to_set(variable: str, value: str) -> str | None:
     """Return what sets a variable for the programs that a shell starts."""
-    return _line(f"export {variable}={quote(value)}")
+    return one_line(f"export {variable}={quote(value)}")
 
 
 def last_log_lines(daemon: Daemon, first: str = "control.log") -> tuple[str, ...]:
@@ -241,13 +292,13 @@ def last_log_lines(daemon: Daemon, first: str = "control.log") -> tuple[str, ...
     The paths of a daemon in a container are those of its root, as long as it runs.
     """
     if daemon.runtime.journal is not None:
-        return known(_line(f"journalctl -n 30 -u {quote(daemon.runtime.journal)}"))
+        return known(one_line(f"journalctl -n 30 -u {quote(daemon.runtime.journal)}"))
     if not daemon.log_directory or (_in_container(daemon) and daemon.pid is None):
         return ()
     root = f"/proc/{daemon.pid}/root" if _in_container(daemon) else ""
     files = daemon.log.sizes or {"control.log", "server.log"}
     paths = [f"{root}{daemon.log_directory}/{file}" for file in sorted(files, key=lambda file: (file != first, file))]
-    return known(_line(f"tail -n 30 {join(paths)}"))
+    return known(one_line(f"tail -n 30 {join(paths)}"))
 
 
 def is_living(node: Node, process: ProcessIdentity | None) -> bool:
@@ -263,108 +314,66 @@ def is_living(node: Node, process: ProcessIdentity | None) -> bool:
 def command_to_end_server(server: int, address: Address | None) -> str | None:
     """Return what ends a server that does not recover although its clients have exited. Nothing gentler did (R580).
 
-    None if the daemon would understand another PID, or cannot be reached. With protocol 3, a server with a name of its
-    own would lose its settings, so that only the server of a user can be deleted: the daemon creates it again.
+    None if the daemon would understand another PID, would not create the server again, or cannot be reached.
     """
-    if server <= 1 or address is None or not address.own_pids or server not in address.servers:
-        return None
-    if address.protocol != PROTOCOL:
-        return control_command(f"shutdown_server {server} -f", address)
-    name = address.server_names.get(server, "")
-    return control_command(f"server delete {name} --force", address) if name.startswith(PREFIX_OF_USER) else None
-
-
-def control_command(command: str, address: Address | None, *, deadline: int | None = None) -> str | None:
-    """Return what gives a control daemon one of our own commands; None if no such line can be written.
-
-    With a `deadline`, in seconds, the command ends by then whatever the daemon does.
-    """
-    if address is None:
-        return None
-    limited = [] if deadline is None else ["timeout", str(deadline)]
-    words = [f"{PIPE_DIRECTORY}={quote(address.pipe_directory)}", *limited, quote(address.program)]
-    if address.process is not None:
-        words = ["nsenter", "-t", str(address.process), "-m", "--", "env", *words]
-    if is_given_as_arguments(command):
-        return _line(f"{' '.join(words)} {command}")
-    return _line(f'echo "{command}" | {" ".join(words)}')
+    command = None if address is None else address.server_ends.get(server)
+    return None if command is None else control_command(command, address)
 
 
 def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
-    """Return what starts a daemon: its unit, or else what the watchdog would run, as the daemon's own user.
+    """Return what starts a daemon, as the watchdog does: its unit, or else a command, as the daemon's own user.
 
-    The same as what the watchdog does (`watchdog/restart.py`). If a pod ran it, this deletes the pod, and the
-    pod's controller creates another one. Empty if Kubernetes declares it or ran it in a pod without a known name, if
-    another container ran it, or if no line can be written. A daemon that never ran may lack its directories.
+    If a pod ran it, this deletes the pod, and the pod's controller creates another one. Empty if the pod's name is
+    unknown, or if another container ran it. Also empty if Kubernetes declares it and no command is configured, if
+    another daemon has its directory, or if no line can be written.
     """
-    if daemon.directory_taken:
-        return ()
-    policy = policy or Policy()
-    watch, daemon_policy = node.watches.get(daemon.name, WatchdogState()), policy.daemon_policy_of(daemon)
-    unit = daemon_policy.unit
-    if unit is not None:
-        if not is_service_name(unit):
+    context = restart.context_of(node, daemon, policy or Policy(), at=node.at)
+    steps = () if daemon.directory_taken else restart.steps_to_start(context)
+    lines = lines_of(steps)
+    match steps:
+        case (RestartUnit(unit=unit),) if lines and context.unit is not None and context.unit.result == _START_LIMIT:
+            return (f"systemctl reset-failed {quote(unit)}", *lines)
+        case (RunCommand(),) if _in_container(daemon) or (
+            daemon.declared.by in _BY_KUBERNETES and not context.daemon_policy.command
+        ):
             return ()
-        # `restart` also starts a unit that has ended, or that systemd considers active. A start limit comes first.
-        state = node.units.get(unit)
-        limited = state is not None and state.result == _START_LIMIT
-        reset = (f"systemctl reset-failed {quote(unit)}",) if limited else ()
-        return (*reset, f"systemctl restart {quote(unit)}")
-    pod = None if daemon_policy.command else pod_of_daemon(node, daemon)
-    if pod is not None:
-        return known(_line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))))
-    in_pod = daemon.declared.by in _BY_KUBERNETES or _pod_uid(node, daemon) is not None
-    if _in_container(daemon) or (in_pod and not daemon_policy.command):
-        return ()
-    process = daemon.runtime.process or watch.process
-    # A one-shot command has no state of the watchdog.
-    environment = start_environment(daemon, replace(watch, process=process), daemon_policy)
-    variables = " ".join(f"{key}={quote(value)}" for key, value in environment.items() if value)
-    line = f"{variables} {join(start_command(node, daemon, policy))}"
-    sudo = "" if process is None or process.uid in (None, 0) else f"sudo -u '#{process.uid}' "
-    if sudo:
-        line = f"{sudo}env {line}"
-    if not daemon.lifecycle.ever_ran or daemon.has_lost_directory:
-        directories = [each for each in (daemon.pipe_directory, daemon.log_directory) if each]
-        line = f"{sudo}mkdir -p {join(directories)} && {line}"
-    return known(_line(line))
+        case (RunCommand(uid=uid),) if lines and (not daemon.lifecycle.ever_ran or daemon.has_lost_directory):
+            # A daemon that never ran may lack its directories.
+            directories = [each for each in (daemon.pipe_directory, daemon.log_directory) if each]
+            return known(one_line(f"{as_user(uid)}mkdir -p {join(directories)} && {lines[0]}"))
+    return lines
 
 
 _BY_KUBERNETES = (NamedBy.GKE, NamedBy.DRA, NamedBy.DEVICE_PLUGIN)
 
 
-def start_command(node: Node, daemon: Daemon, policy: Policy) -> tuple[str, ...]:
-    """Return the configured command that starts a daemon, else NVIDIA's with the options of the last process."""
-    watch = node.watches.get(daemon.name, WatchdogState())
-    process = daemon.runtime.process or watch.process
-    options = () if process is None else process.options
-    return policy.daemon_policy_of(daemon).command or (policy.program, "-d", *options)
-
-
 def commands_to_stop(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
-    """Return what stops a daemon, with its servers and clients. Without `-t`, `quit` waits until all clients exit."""
-    unit = (None if policy is None else policy.daemon_policy_of(daemon).unit) or daemon.declared.unit
-    if unit is not None:
+    """Return what stops a daemon, with its servers and clients."""
+    context = restart.context_of(node, daemon, policy or Policy(), at=node.at)
+    unit, process = context.daemon_policy.unit or daemon.declared.unit, daemon.runtime.process
+    if unit is not None and daemon.runtime.unit in (None, unit):
         return (f"systemctl stop {quote(unit)}",) if is_service_name(unit) else ()
-    process = daemon.runtime.process
-    if process is not None and (daemon.state is DaemonState.UNRESPONSIVE or daemon.has_lost_directory):
-        signal = "TERM" if daemon.has_lost_directory else "KILL"
-        return (f"kill -{signal} {process.pid}",) if is_living(node, identity_of(process)) else ()
-    quit_now = "-q" if daemon.runtime.protocol == PROTOCOL else "quit -t 3"
-    return known(control_command(quit_now, address_of(node, daemon.name, policy)))
+    if process is not None and (daemon.has_lost_directory or daemon.state is DaemonState.UNRESPONSIVE):
+        if not is_living(node, identity_of(process)):
+            return ()
+        if daemon.has_lost_directory:
+            return (f"kill -TERM {process.pid}",)
+        return lines_of(step for step in restart.steps_to_end(context) if is_living(node, step.identity))
+    return known(control_command(daemon.dialect.quit_now, address_of(node, daemon.name, policy)))
 
 
 def commands_to_restart(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
-    """Return what ends a running daemon, with its clients, and starts it again."""
+    """Return what ends a running daemon, with its clients, and starts it again. A unit or pod does both by itself."""
     start = commands_to_start(node, daemon, policy)
-    if not start or start[-1].startswith(("systemctl restart ", "kubectl delete ")):
+    context = restart.context_of(node, daemon, policy or Policy(), at=node.at)
+    if not start or context.pod_uid is not None or (context.daemon_policy.unit is not None and context.ran_in_unit):
         return start
     return (*commands_to_stop(node, daemon, policy), *start)
 
 
 def commands_to_resume(daemon: str) -> tuple[str, ...]:
     """Return what lets the watchdog restart a daemon again; empty if its name cannot be written in one line."""
-    return known(_line(f"cuda-mps-exporter resume {quote(daemon)}"))
+    return known(one_line(f"cuda-mps-exporter resume {quote(daemon)}"))
 
 
 def commands_to_signal(node: Node, diagnosis: Diagnosis | None) -> tuple[str, ...]:
@@ -383,19 +392,8 @@ def commands_to_signal(node: Node, diagnosis: Diagnosis | None) -> tuple[str, ..
     return (f"kill -{signal} {diagnosis.process.pid}",)
 
 
-def known(*commands: str | None) -> tuple[str, ...]:
-    """Return the commands that can be written."""
-    return tuple(command for command in commands if command is not None)
-
-
 def _in_container(daemon: Daemon) -> bool:
-    """Return whether the daemon runs in a container."""
     return daemon.runtime.in_foreign_namespace or daemon.is_apart
-
-
-def _line(text: str) -> str | None:
-    """Return the text if a shell reads it as one line and a terminal shows it unchanged; otherwise None."""
-    return text if text.isprintable() and len(text) <= LONGEST_COMMAND else None
 
 
 _UUID = re.compile(r"GPU-[0-9a-f-]{8,64}")
@@ -426,8 +424,7 @@ def recovery_steps(
     steps = [ManualStep(text="Take the node out of scheduling, and let the work on its other GPUs end.")]
     if action == RESET:
         if daemon is None or not daemon.ended:
-            text = "Stop MPS and every other process on that GPU."
-            stop = ManualStep(text=text)
+            stop = ManualStep(text="Stop MPS and every other process on that GPU.")
             if daemon is not None:
                 stop = replace(stop, commands=commands_to_stop(node, daemon, policy))
                 stop = replace(stop, ends=clients_beside(node, daemon, policy))

@@ -6,9 +6,8 @@ from math import hypot
 
 from exporter.parse.printable import printable
 from exporter.report.document import DaemonStatus, FindingStatus, GpuProcess, GpuStatus, ManualStep, StatusDocument
-from exporter.report.incident_document import IncidentStatus, ProcessStatus
+from exporter.report.document_parts import IncidentStatus, ProcessStatus, Severity
 from exporter.report.incident_text import brief, command_text, details
-from exporter.report.problem import Severity
 from exporter.report.text import (
     SEVERITY_STYLES,
     SIMULATED,
@@ -339,7 +338,7 @@ def _joined_domains(document: StatusDocument) -> Iterable[Line]:
 
 
 def sharing_lines(document: StatusDocument, width: int | None) -> Iterable[Line]:
-    """Yield how the MPS clients of each GPU share it, and how many shares Kubernetes has allocated."""
+    """Yield how the MPS clients of each GPU share it."""
     for gpu in document.gpus:
         for number, each in enumerate(gpu.sharing_sentences):
             before = "  " if number else f"sharing of GPU {gpu.number}: "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.parse.printable import printable
-from exporter.report.problem import Severity
+from exporter.report.document_parts import Severity
 
 if TYPE_CHECKING:
     # With these, commands that only ask the service would take 1.8 times the instructions.
@@ -314,7 +314,7 @@ def size_text(size: int) -> str:
     """Return an amount of bytes in its largest unit: `64 MiB`, `1.5 GiB`."""
     exponent = max(0, min(4, (size.bit_length() - 1) // 10))
     unit = ("bytes", "KiB", "MiB", "GiB", "TiB")[exponent]
-    return f"{size / (1 << 10 * exponent):.3g} {unit}"
+    return f"{float(f'{size / (1 << 10 * exponent):.3g}'):g} {unit}"
 
 
 def percent(fraction: float, error: float = 0.0) -> str:

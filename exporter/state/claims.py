@@ -9,7 +9,6 @@ from exporter.model.incident import Incident, IncidentXid
 from exporter.model.node import Node
 from exporter.model.server import DisconnectReason, FaultLogBlock, Server, ServerState
 from exporter.model.values import increment, replace, without
-from exporter.parse.control_reply import list_servers
 from exporter.parse.log_line import LogEntry
 from exporter.state import devices, processes, servers, xids
 from exporter.state.processes import shown_at
@@ -51,7 +50,6 @@ SERVER_END_SECONDS = 0.5  # An Xid this close to the end of another server may b
 ENDED_BEFORE_SECONDS, ENDED_AFTER_SECONDS = 1.0, 10.0
 """How long before and after a fault's block its affected clients may exit. NVML is read every 10 s, or sooner."""
 
-
 ASKED_SECONDS = 10.0  # Least time between two lists of servers that such a line causes.
 SHARED_SECONDS = 600.0  # After a line of another daemon, lines of unknown servers may be of its servers for so long.
 
@@ -67,7 +65,7 @@ def is_of_another_daemon(step: Step, at: float, entry: LogEntry) -> bool:
     if not entry.by_daemon or getattr(entry.message, "server", None) == entry.pid:
         others_at, asked_at = daemon.log.others_at, daemon.commands.asked_at
         unknown = entry.pid not in daemon.servers and others_at is not None and at - others_at <= SHARED_SECONDS
-        query = list_servers(daemon.runtime.protocol)
+        query = daemon.dialect.list_servers
         if unknown and at - asked_at.get(query, 0.0) >= ASKED_SECONDS:
             # Every user can write a line of another daemon (R580). The daemon itself shows whether it has this server.
             step.daemon = with_commands(daemon, asked_at=without(asked_at, query))
@@ -279,7 +277,7 @@ def _report_contained_fault(step: Step, claim: Claim) -> None:
 # -- faults ---------------------------------------------------------------------------------------------------------
 
 
-def fault_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
+def _fault_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     """Decide whether another source shows the fault of a block."""
     server = daemon.servers.get(claim.pid)
     block = None if server is None else server.fault_block
@@ -325,21 +323,21 @@ def _is_shown_by_xid(
     process = node.processes.get(server.pid)
     earliest = max(block.at - XID_EARLY_SECONDS, 0.0 if process is None else process.started - FRESH_SECONDS)
     recent = (each for each in node.xids.recent if earliest <= each.at <= block.at + XID_LATE_SECONDS)
-    xids = _one_of_each_fault(each for each in recent if _may_be_of_server(node, daemon, server, each))
+    candidates = _one_of_each_fault(each for each in recent if _may_be_of_server(node, daemon, server, each))
     for other in sorted(others, key=lambda each: each.detected_at):
-        near = (each for each in xids if -XID_EARLY_SECONDS <= each.at - other.detected_at <= XID_LATE_SECONDS)
+        near = (each for each in candidates if -XID_EARLY_SECONDS <= each.at - other.detected_at <= XID_LATE_SECONDS)
         explained = [each for each in near if each.pid in other.affected or each.pid not in block.clients]
         if explained:
-            xids.remove(min(explained, key=lambda each: abs(each.at - other.detected_at)))
-    return bool(xids)
+            candidates.remove(min(explained, key=lambda each: abs(each.at - other.detected_at)))
+    return bool(candidates)
 
 
-def _one_of_each_fault(xids: Iterable[IncidentXid]) -> list[IncidentXid]:
+def _one_of_each_fault(candidates: Iterable[IncidentXid]) -> list[IncidentXid]:
     """Return the first Xid of each fault: one fault may cause several Xids in short succession.
 
     Xids that name different processes are of different faults.
     """
-    ordered = sorted(xids, key=lambda each: each.at)
+    ordered = sorted(candidates, key=lambda each: each.at)
     return ordered[:1] + [
         each
         for last, each in pairwise(ordered)
@@ -381,7 +379,7 @@ def _is_shown_by_exits(node: Node, block: FaultLogBlock, others: Iterable[Incide
     return len(exited) > 1 and not any(run)
 
 
-def recovery_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
+def _recovery_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     """Decide by the daemon's reply, or by the exit of all affected clients.
 
     Only affected clients keep a server in FAULT (measured, R580).
@@ -412,6 +410,6 @@ _VERDICTS: Mapping[ClaimKind, Callable[[Node, Daemon, Claim], Verdict]] = {
     ClaimKind.CLIENT_CONNECT: _client_connect,
     ClaimKind.CLIENT_DISCONNECT: _client_disconnect,
     ClaimKind.CONTAINED_FAULT: _contained_fault,
-    ClaimKind.FAULT: fault_verdict,
-    ClaimKind.RECOVERY: recovery_verdict,
+    ClaimKind.FAULT: _fault_verdict,
+    ClaimKind.RECOVERY: _recovery_verdict,
 }

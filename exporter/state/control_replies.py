@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 
 from exporter.model.daemon import Daemon, with_commands, with_lifecycle, with_runtime, with_totals
+from exporter.model.dialect import PROTOCOL_2, is_given_as_arguments
 from exporter.model.event import Step
 from exporter.model.observation import ControlReply
 from exporter.model.server import ServerState
@@ -81,8 +82,8 @@ def last_answer_at(daemon: Daemon) -> float:
 
 def _answer_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None) -> None:
     at, asked_at = reply.at, reply.asked_at
-    if protocol3.is_given_as_arguments(reply.command):
-        _protocol3_answer_read(step, reply, mps_pids)
+    if is_given_as_arguments(reply.command):
+        _table_answer_read(step, reply, mps_pids)
         return
     missing = control_reply.parse_missing_server(reply.stdout)
     missing_server = None if missing is None else str(translate_pid(missing, reply.pids))
@@ -117,10 +118,10 @@ def _pids(reply: ControlReply) -> tuple[int, ...] | None:
 # -- protocol 3 ------------------------------------------------------------------------------------------------------
 
 
-def _protocol3_answer_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None) -> None:
+def _table_answer_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None) -> None:
     if control_reply.parse_refusal(reply.stdout) is CommandRefusal.UNKNOWN_COMMAND:
-        # Only a daemon with protocol 2 answers so. Any user can write the log line from which protocol 3 was known.
-        step.daemon = with_runtime(step.daemon, protocol=2)
+        # Any user can write the log line from which another protocol was known.
+        step.daemon = with_runtime(step.daemon, protocol=PROTOCOL_2.number)
         return
     table = protocol3.parse_table(reply.command, reply.stdout)
     if table is None:
@@ -143,8 +144,7 @@ def _protocol3_answer_read(step: Step, reply: ControlReply, mps_pids: Collection
             step.daemon = _with_namespaces(daemon, table)
         case protocol3.LIST_DEVICES:
             devices = protocol3.devices_by_ordinal(table) or daemon.runtime.devices
-            addresses = control_reply.parse_device_addresses(reply.stdout) or daemon.runtime.addresses
-            step.daemon = with_runtime(daemon, devices=devices, addresses=addresses)
+            step.daemon = with_runtime(daemon, devices=devices)
         case protocol3.LIST_PARTITIONS:
             # One that is only configured has no partition yet.
             created = any(row.get("status", "").lower() == "created" for row in table.rows)
@@ -191,7 +191,7 @@ def _client_rows_read(
         client, row = step.daemon.clients.get(pid), listed[pid]
         if client is not None:
             # The guide's example of a device has an ordinal, the program of driver 615 a UUID.
-            gpu = row.device if protocol3.is_device_uuid(row.device) else None
+            gpu = row.device if control_reply.is_device_uuid(row.device) else None
             if row.device.isascii() and row.device.isdecimal() and len(row.device) < 4:
                 gpu = step.daemon.runtime.devices.get(int(row.device))
             gpus = client.gpus if gpu is None else client.gpus | {gpu}

@@ -10,7 +10,6 @@ from exporter.model.observation import DaemonProcess, GpuReading, GpuUuid, Proce
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.parse.cgroup import CgroupMembership
 from exporter.parse.control_reply import DEVICE_QUERY
-from exporter.parse.kernel_log import parse_bus_id
 from exporter.parse.mps_variables import has_ordinals, names_device, visible_device_entries, visible_gpu_uuids
 from exporter.state.processes import cgroup_of
 
@@ -22,11 +21,7 @@ MOST_DEVICES = 64  # No machine has more. Log lines and replies about further de
 
 def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     """Yield the query for the daemon's devices, if they are needed, and when it was last sent."""
-    unknown = not daemon.runtime.devices and len(usable_gpus(node)) > 1
-    logged = {uuid for client in daemon.clients.values() for uuid in client.gpus} if node.gpus else ()
-    unknown |= any(physical_gpu(node, daemon, each) is None for each in logged)
-    # The next server may not divide the GPUs.
-    if unknown or daemon.has_mlopart_devices:
+    if not daemon.runtime.devices and len(usable_gpus(node)) > 1:
         yield DEVICE_QUERY, daemon.commands.asked_at.get(DEVICE_QUERY)
 
 
@@ -47,20 +42,6 @@ def whole_gpu(node: Node, uuid: GpuUuid) -> GpuUuid:
     return uuid if mig is None else mig.parent
 
 
-def physical_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> GpuUuid | None:
-    """Return the GPU of one of the daemon's devices, which may be an MLOPart device; None if it is unknown."""
-    if uuid in node.gpus:
-        return uuid
-    address = daemon.runtime.addresses.get(uuid)
-    gpus = (gpu.reading for gpu in node.gpus.values() if address is not None and gpu.reading.mig is None)
-    return next((each.gpu for each in gpus if parse_bus_id(each.pci_bus_id or "") == address), None)
-
-
-def physical_gpus(node: Node, daemon: Daemon, uuids: Iterable[GpuUuid]) -> set[GpuUuid]:
-    """Return the GPUs of these devices. A device of an unknown GPU stands for itself."""
-    return {physical_gpu(node, daemon, uuid) or uuid for uuid in uuids}
-
-
 def serves_gpu(node: Node, daemon: Daemon, gpu: GpuReading) -> bool | None:
     """Return whether the daemon has this GPU or MIG instance; None if that is not known.
 
@@ -69,8 +50,7 @@ def serves_gpu(node: Node, daemon: Daemon, gpu: GpuReading) -> bool | None:
     ignores those before Volta (NVIDIA's MPS guide).
     """
     if daemon.runtime.devices:
-        devices = daemon.runtime.devices.values()
-        return gpu.gpu in devices or gpu.gpu in {physical_gpu(node, daemon, each) for each in devices}
+        return gpu.gpu in daemon.runtime.devices.values()
     if gpu.gpu in daemon.runtime.seen_on:
         return True
     visible = _is_visible(node, daemon, gpu)
@@ -141,9 +121,7 @@ def _is_visible(node: Node, daemon: Daemon, gpu: GpuReading) -> bool | None:
 
 
 def device_count(node: Node, daemon: Daemon) -> int:
-    """Return how many devices the daemon has at most; 0 if unknown. Clients may count MLOPart devices."""
-    if daemon.has_mlopart_devices:
-        return 0
+    """Return how many devices the daemon has at most; 0 if unknown."""
     if daemon.runtime.devices:
         return min(max(daemon.runtime.devices) + 1, MOST_DEVICES)
     visible = daemon.runtime.visible_devices
@@ -155,11 +133,8 @@ def device_count(node: Node, daemon: Daemon) -> int:
 def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
     """Return the GPUs by the daemon's ordinals: by its own list, else by UUIDs in its environment; empty if unknown.
 
-    Of several GPUs, their numbers there show nothing (see `_is_visible`). Clients may count MLOPart devices, which are
-    not GPUs.
+    Of several GPUs, their numbers there show nothing (see `_is_visible`).
     """
-    if daemon.has_mlopart_devices:
-        return {}
     if daemon.runtime.devices:
         return daemon.runtime.devices
     devices = usable_gpus(node)
@@ -203,8 +178,8 @@ def client_devices(
         return None
     if visible is not None:
         found = visible_gpu_uuids(visible, {uuid: number for number, uuid in enumerate(found)})
-    launched = {} if process is None or not gpus else node.launch_history.begun.get(process.pid, {})
-    works_there = all(gpus.intersection(found[each : each + 1]) for each in launched if each >= 0)
+    launched = {} if process is None or not gpus else node.begun_on(process.pid)
+    works_there = all(gpus.intersection(found[each : each + 1]) for each in launched)
     return found if gpus <= set(found) and works_there else None
 
 
@@ -265,9 +240,8 @@ def failure_domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[FailureDom
     for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
         if complete or logged_gpus(daemon, pid):
             by_server.setdefault(daemon.clients[pid].server, {})[pid] = gpus
-    # From driver R610 on, clients in other partitions survive some faults (guide, release 615). Whether MLOPart devices
-    # isolate faults is not documented.
-    partial = daemon.has_static_partitions or daemon.has_mlopart_devices
+    # From driver R610 on, clients in other partitions survive some faults (guide, release 615).
+    partial = daemon.has_static_partitions
     return {server: tuple(_domains(clients, upper_bound=partial)) for server, clients in by_server.items()}
 
 
@@ -287,8 +261,8 @@ def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int], *, in_use
     found: dict[int, Gpus] = {}
     for pid in pids:
         gpus = {uuid for uuid, with_context in contexts.items() if pid in with_context}
-        logged, client = physical_gpus(node, daemon, logged_gpus(daemon, pid)) - divided, daemon.clients.get(pid)
-        begun = [at for number, at in node.launch_history.begun.get(pid, {}).items() if number >= 0]
+        logged, client = logged_gpus(daemon, pid) - divided, daemon.clients.get(pid)
+        begun = node.begun_on(pid).values()
         connected_at = 0.0 if client is None else client.connected_at
         # It also works on a GPU that NVML does not show, or did not when it was read.
         newer = () if len(begun) <= len(gpus) else begun if len(listed) == len(usable) else (math.inf,)

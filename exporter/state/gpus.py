@@ -1,14 +1,14 @@
-"""Readings of GPUs, readings that cannot be true, and processes that bypass MPS."""
+"""GPUs: readings, those that cannot be true, lost GPUs, and processes that bypass MPS."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
-from exporter.model.launches import GpuUse
 from exporter.model.node import BypassingProcess, Gpu, MonotonicCounter, Node, SharingMode
 from exporter.model.observation import GpuProcess, GpuReading, SourceReading
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.sharing import GpuUse
 from exporter.model.values import replace
 from exporter.parse.proc import mps_program
 from exporter.state.devices import instances_of, serves_process, serving_daemons, with_contexts

@@ -12,6 +12,7 @@ from exporter.model.daemon import (
     with_declaration,
     with_lifecycle,
     with_runtime,
+    with_stdout,
 )
 from exporter.model.event import Step
 from exporter.model.node import Node
@@ -20,7 +21,7 @@ from exporter.model.server import DisconnectReason
 from exporter.model.values import replace, without
 from exporter.model.watchdog import with_stop_remembered
 from exporter.parse.log_line import Pids
-from exporter.state import log_files, log_lines, servers
+from exporter.state import log_lines, servers
 
 
 def daemon_found(node: Node, found: DaemonFound) -> Node:
@@ -117,7 +118,7 @@ def _completed(daemon: Daemon, found: DaemonFound, by: NamedBy) -> Daemon:
         unit=runtime.unit or found.unit,
         visible_devices=found.visible_devices if runtime.visible_devices is None else runtime.visible_devices,
     )
-    daemon = log_files.with_stdout(daemon, foreground=found.foreground, in_file=found.stdout_in_file)
+    daemon = with_stdout(daemon, foreground=found.foreground, in_file=found.stdout_in_file)
     return with_declaration(
         daemon,
         unit=declared.unit or (found.unit if by is NamedBy.UNIT else None),

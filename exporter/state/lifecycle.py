@@ -17,18 +17,18 @@ from exporter.model.daemon import (
     with_lifecycle,
     with_log,
     with_runtime,
+    with_stdout,
     with_totals,
 )
 from exporter.model.event import EventName, Step
 from exporter.model.identity import WorkloadRole
 from exporter.model.incident import Death
 from exporter.model.node import Node
-from exporter.model.observation import DaemonProcess, UnitState
+from exporter.model.observation import DaemonProcess
 from exporter.model.server import DisconnectReason
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.values import increment, replace, without
-from exporter.parse.control_reply import list_servers
-from exporter.state import claims, log_files, processes, servers
+from exporter.state import claims, processes, servers
 from exporter.state.processes import cgroup_of, death_of, is_from_outside
 
 SECOND_PROBE_SECONDS = 1.0
@@ -78,9 +78,7 @@ def _new_if_ended(daemon: Daemon) -> Daemon:
         return daemon
     if daemon.lifecycle.unexplained_end_at is None:
         daemon = with_lifecycle(daemon, quit_at=None, quit_claimed_at=None)
-    daemon = with_runtime(
-        daemon, version=None, protocol=None, devices={}, seen_on=frozenset(), addresses={}, lists_partitions=False
-    )
+    daemon = with_runtime(daemon, version=None, protocol=None, devices={}, seen_on=frozenset(), lists_partitions=False)
     return with_commands(daemon, asked_at={})
 
 
@@ -205,7 +203,7 @@ def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
         unit=reading.unit or daemon.runtime.unit,
         stdout_in_journal=reading.stdout_in_journal,
     )
-    return log_files.with_stdout(daemon, foreground=reading.foreground, in_file=reading.stdout_in_file)
+    return with_stdout(daemon, foreground=reading.foreground, in_file=reading.stdout_in_file)
 
 
 def with_unknown_state(daemon: Daemon, at: float) -> Daemon:
@@ -232,7 +230,7 @@ def exit_claimed(step: Step, at: float, writer: int) -> None:
         step.daemon = with_lifecycle(daemon, quit_claimed_at=at)
         explain_end(step, at)
     elif not daemon.ended and (daemon.runtime.process is None or daemon.runtime.process.pid == writer):
-        asked_at = without(daemon.commands.asked_at, list_servers(daemon.runtime.protocol))
+        asked_at = without(daemon.commands.asked_at, daemon.dialect.list_servers)
         daemon = with_lifecycle(with_commands(daemon, asked_at=asked_at), quit_claimed_at=at)
         step.daemon = claims.add(daemon, at, ClaimKind.DAEMON_EXIT, 0)
 
@@ -280,18 +278,17 @@ def with_processes_at_end(last: Node, node: Node) -> Node:
     return node
 
 
-def explain_end(
-    step: Step, at: float, *, unit: UnitState | None = None, workload_ended: bool | None = None, force: bool = False
-) -> None:
+def explain_end(step: Step, at: float, node: Node | None = None, *, force: bool = False) -> None:
     """Decide whether a daemon that ended was stopped or lost: at once if a quit is known, otherwise after a delay.
 
-    In that time its log, or the `unit` that ran it, may report a stop. Another daemon may already run there.
-    `workload_ended` is whether the daemon ended with its job or pod; None if that is not known yet.
+    In that time its log, or the unit that ran it, may report a stop. Another daemon may already run there. Only a
+    `node` shows the unit, and whether the daemon ended with its job or pod.
     """
     daemon = step.daemon
     ended_at = daemon.lifecycle.unexplained_end_at
     if ended_at is None:
         return
+    unit, workload_ended = (None, None) if node is None else (processes.unit_of(node, daemon), has_ended(node, daemon))
     lost_at = daemon.lifecycle.last_loss_at
     recent = None if lost_at is None or ended_at - lost_at > LOSS_SECONDS else lost_at
     if step.restarting:

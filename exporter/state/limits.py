@@ -126,8 +126,7 @@ def apply_reply(daemon: Daemon, reply: ControlReply) -> Daemon:
                 daemon = with_server_limits(daemon, server, **_answered(server.limits, device, reply.stdout))
         case _ if query == control_reply.DEVICE_QUERY:
             devices = control_reply.parse_devices(reply.stdout) or daemon.runtime.devices
-            addresses = control_reply.parse_device_addresses(reply.stdout) or daemon.runtime.addresses
-            daemon = with_runtime(daemon, devices=devices, addresses=addresses)
+            daemon = with_runtime(daemon, devices=devices)
     return replace(daemon, default_limits=limits)
 
 

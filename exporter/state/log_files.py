@@ -15,7 +15,7 @@ from exporter.model.daemon import (
 from exporter.model.event import EventName, Step
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogFile, LogGap, LoggedCommands, LogLine, SourceReading
-from exporter.model.reason import Reason, ReasonCode
+from exporter.model.reason import Reason
 from exporter.model.values import increment, replace, without
 from exporter.parse import log_message
 from exporter.parse.control_reply import EXPORTER_QUERIES, LIST_SERVERS
@@ -28,28 +28,7 @@ LATE_SECONDS = 5.0
 FILES = frozenset(("control.log", "stdout.log"))
 """The files into which a daemon writes commands. The journal may be late, and may drop lines."""
 
-JOURNAL = "stdout"  # A foreground daemon's log that is not a file.
-
 _COMMAND = "] Cmd:"
-
-_LOST = Reason(ReasonCode.LOG_TO_STDOUT)
-
-
-def with_stdout(daemon: Daemon, *, foreground: bool | None, in_file: bool | None) -> Daemon:
-    """Return the daemon with the place of its log; None is unknown. If the place changes, problems are cleared."""
-    before = daemon.runtime
-    if in_file is not None and in_file != (before.stdout_in_file or False):
-        daemon = with_log(daemon, problems={}, sizes={}, unread={})
-    after = replace(
-        before,
-        foreground=before.foreground if foreground is None else foreground,
-        stdout_in_file=before.stdout_in_file if in_file is None else in_file,
-    )
-    if after.log_is_lost:
-        return replace(with_log(daemon, problems={JOURNAL: _LOST}), runtime=after)
-    known = daemon.log.problems
-    found = without(known, JOURNAL) if known.get(JOURNAL) == _LOST else known
-    return replace(with_log(daemon, problems=found), runtime=after)
 
 
 def file_read(daemon: Daemon, observed: LogFile) -> Daemon:

@@ -10,15 +10,7 @@ from exporter.model.node import CollectorName, Gpu, Node
 from exporter.model.observation import DaemonName, Wanted
 from exporter.model.server import Server, ServerState
 from exporter.model.settings import PollIntervals
-from exporter.parse import protocol3
-from exporter.parse.control_reply import (
-    DEFAULT_THREADS,
-    LIST_SERVERS,
-    SERVER_STATUS,
-    VERSION_FLAG,
-    list_clients,
-    list_servers,
-)
+from exporter.parse.control_reply import DEFAULT_THREADS, LIST_SERVERS, SERVER_STATUS, VERSION_FLAG
 from exporter.state import devices, known_daemons, lifecycle, limits, processes
 from exporter.state.control_replies import last_answer_at
 from exporter.state.servers import CONFIRMING_SECONDS
@@ -55,7 +47,7 @@ def probe(daemon: Daemon) -> str:
 
     After a refusal, an empty reply must not look like an answer (R580): this query's answer is never empty.
     """
-    usual = list_servers(daemon.runtime.protocol)
+    usual = daemon.dialect.list_servers
     return DEFAULT_THREADS if daemon.commands.refused_since is not None and usual == LIST_SERVERS else usual
 
 
@@ -73,7 +65,7 @@ def commands(node: Node, name: str, intervals: PollIntervals) -> tuple[str, ...]
     suspended_at = state.at if state is not None and processes.is_suspended(state) else None
     uncertain = daemon.commands.unanswered_since is not None or daemon.commands.refused_since is not None
     if not daemon.answers or uncertain or suspended_at is not None:
-        usual = list_servers(daemon.runtime.protocol)
+        usual = daemon.dialect.list_servers
         queried = max(daemon.commands.asked_at.get(query, float("-inf")) for query in (usual, DEFAULT_THREADS))
         confirm = daemon.answers and suspended_at is not None
         period = intervals.stale if confirm else _probe_period(node.at, daemon, intervals)
@@ -87,7 +79,7 @@ def commands(node: Node, name: str, intervals: PollIntervals) -> tuple[str, ...]
     due_now = tuple(query.command for query in queries if query.deadline <= node.at)
     if due_now or node.at - last_answer_at(daemon) < intervals.liveness:
         return due_now
-    return (most_urgent(queries, node.at, intervals.liveness) or list_servers(daemon.runtime.protocol),)
+    return (most_urgent(queries, node.at, intervals.liveness) or daemon.dialect.list_servers,)
 
 
 def _probe_period(at: float, daemon: Daemon, intervals: PollIntervals) -> float:
@@ -112,8 +104,8 @@ def _queries(node: Node, daemon: Daemon, intervals: PollIntervals) -> Iterable[Q
     period = intervals.lists if daemon.log_followed else 2 * intervals.liveness
     if intervals.is_recent(node.at, latest(servers_stale_since(node, daemon))):
         period = intervals.stale
-    if daemon.runtime.protocol == protocol3.PROTOCOL:
-        yield from _protocol3_queries(node, daemon, intervals, period)
+    if daemon.dialect.answers_in_tables:
+        yield from _table_queries(node, daemon, intervals, period)
         return
     yield Query(command=LIST_SERVERS, known_at=asked_at.get(LIST_SERVERS), period=period)
     # The daemon forwards this query to all its servers.
@@ -128,23 +120,23 @@ def _queries(node: Node, daemon: Daemon, intervals: PollIntervals) -> Iterable[Q
         yield Query(command=command, known_at=known_at, period=period)
 
 
-def _protocol3_queries(node: Node, daemon: Daemon, intervals: PollIntervals, period: float) -> Iterable[Query]:
-    """Yield the queries of protocol 3. Each one is for all servers, and `period` is that of their list.
+def _table_queries(node: Node, daemon: Daemon, intervals: PollIntervals, period: float) -> Iterable[Query]:
+    """Yield the queries that are answered in tables of all servers. `period` is that of the list of servers.
 
-    What the logs report with this protocol is not known, so that the usual intervals are shorter.
+    What the logs report then is not known, so that the usual intervals are shorter.
     """
-    servers, asked_at = daemon.servers.values(), daemon.commands.asked_at
+    servers, asked_at, dialect = daemon.servers.values(), daemon.commands.asked_at, daemon.dialect
     usual = 2 * intervals.liveness
     period = min((period, usual, *(_status_period(node, daemon, server, intervals) for server in servers)))
-    periods = {protocol3.LIST_SERVERS: period}
+    periods = {dialect.list_servers: period}
     if servers and _can_query_all(node, daemon):
         clients = min((usual, *(_clients_period(node, daemon, server, intervals) for server in servers)))
         new = any(not server.namespaces and intervals.is_recent(node.at, server.started_at) for server in servers)
         periods |= {
-            protocol3.LIST_CLIENTS: clients,
-            protocol3.LIST_DEVICES: intervals.limits,
-            protocol3.LIST_PARTITIONS: usual,
-            protocol3.LIST_NAMESPACES: intervals.stale if new else intervals.lists,
+            dialect.list_clients: clients,
+            dialect.list_devices: intervals.limits,
+            dialect.list_partitions: usual,
+            dialect.list_namespaces: intervals.stale if new else intervals.lists,
         }
     for command, each in periods.items():
         yield Query(command=command, known_at=asked_at.get(command), period=each)
@@ -160,7 +152,7 @@ def _server_queries(node: Node, daemon: Daemon, server: Server, intervals: PollI
     started_at = server.started_at if server.uid is not None else None
     for command, period in (
         (f"{SERVER_STATUS} {server.pid}", _status_period(node, daemon, server, intervals)),
-        (list_clients(None, server.pid), _clients_period(node, daemon, server, intervals)),
+        (daemon.dialect.list_clients.format(server=server.pid), _clients_period(node, daemon, server, intervals)),
     ):
         yield Query(command=command, known_at=asked_at.get(command, started_at), period=period)
 
@@ -178,7 +170,7 @@ def _status_period(node: Node, daemon: Daemon, server: Server, intervals: PollIn
 
 
 def _clients_period(node: Node, daemon: Daemon, server: Server, intervals: PollIntervals) -> float:
-    queried = daemon.commands.asked_at.get(list_clients(daemon.runtime.protocol, server.pid), 0.0)
+    queried = daemon.commands.asked_at.get(daemon.dialect.list_clients.format(server=server.pid), 0.0)
     # The list must also confirm the affected clients of a fault, which only the log has reported.
     to_confirm = server.state is ServerState.FAULT and queried < (server.state_since or 0.0)
     stale = intervals.is_recent(node.at, latest(clients_stale_since(node, daemon, server)))
@@ -336,7 +328,7 @@ def clients_stale_since(node: Node, daemon: Daemon, server: Server) -> Iterable[
 
     NVML shows other clients than the list, a list or a claim awaits confirmation, or clients may confirm a FAULT.
     """
-    queried = daemon.commands.asked_at.get(list_clients(daemon.runtime.protocol, server.pid), float("-inf"))
+    queried = daemon.commands.asked_at.get(daemon.dialect.list_clients.format(server=server.pid), float("-inf"))
     clients = {client.pid: client for client in daemon.clients.values() if client.server == server.pid}
     if server.fault_suspected_at is not None and server.fault_suspected_at > queried:
         yield server.fault_suspected_at

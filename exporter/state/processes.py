@@ -1,4 +1,4 @@
-"""Processes: recent exits, and the workloads that clients belong to."""
+"""Processes: recent exits and the workloads of clients; also process states, units and probes of control sockets."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -9,7 +9,6 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import Client, DisconnectReason, RefusalReason, Server, ServerState
-from exporter.model.settings import DEFAULT_PROTOCOL
 from exporter.model.values import increment, replace, with_latest, without
 from exporter.state.devices import serves_gpu
 
@@ -78,7 +77,7 @@ def disconnect(step: Step, at: float, pid: int, reason: DisconnectReason) -> Non
 def _own_end(daemon: Daemon, client: Client, at: float) -> tuple[DisconnectReason, tuple[Reason, ...] | None]:
     """Return why a client ended although its server did not, and who requested that, as far as it is known.
 
-    With protocol 3, the server also evicts clients. Later commands in the log show that none requested that.
+    A server may also evict clients. Later commands in the log show that none requested that.
     """
     requested_at, terminated_at = client.exit_requested_at, daemon.log.terminated_at
     if client.out_of_memory or requested_at is None or at - requested_at > TERMINATION_SECONDS:
@@ -89,7 +88,7 @@ def _own_end(daemon: Daemon, client: Client, at: float) -> tuple[DisconnectReaso
         if is_open and seen is not None and seen.started is not None and seen.started <= terminated_at <= seen.at:
             return DisconnectReason.TERMINATED, (Reason(ReasonCode.ENDED_BY_COMMAND, pid=seen.pid, user=seen.user),)
         return DisconnectReason.TERMINATED, (Reason(ReasonCode.ENDED_BY_COMMAND),)
-    evicted = daemon.runtime.protocol not in (None, DEFAULT_PROTOCOL) and daemon.log.commanded_at > requested_at
+    evicted = daemon.dialect.servers_by_user and daemon.log.commanded_at > requested_at
     return DisconnectReason.EVICTED if evicted else DisconnectReason.TERMINATED, None
 
 
@@ -186,12 +185,11 @@ def dequeue(daemon: Daemon, *pids: int) -> Daemon:
 def report_waiting(step: Step, at: float, server: int) -> None:
     """Report the queued clients: the current server stays until its last client has disconnected.
 
-    If users do not take turns, it is an operator's command that waits for the clients. With protocol 3, each user has a
-    server.
+    If users do not take turns, it is an operator's command that waits for the clients.
     """
     if known := step.daemon.servers.get(server):
         step.daemon = with_server(step.daemon, replace(known, shutdown_requested=False))
-    if step.daemon.serves_all_users or step.daemon.runtime.protocol not in (None, DEFAULT_PROTOCOL):
+    if step.daemon.serves_all_users or step.daemon.dialect.servers_by_user:
         return
     connections = step.daemon.connections
     waiting = [pid for pid in connections.queued if pid not in connections.waiting]

@@ -20,7 +20,7 @@ import structlog
 
 from exporter.clock import Clock
 from exporter.errors import HistoryError
-from exporter.model.contention import Pace
+from exporter.history import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.model.event import TIMELINE, Event, EventName
 from exporter.model.identity import Workload, WorkloadIdentity
 from exporter.model.incident import Incident
@@ -28,13 +28,32 @@ from exporter.model.node import Gpu, Node, select_fairly
 from exporter.model.observation import DaemonName, GpuReading, GpuUuid
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Retention
-from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Account, GpuUsage, Method, Sample, Usage, UsageTotals
+from exporter.model.usage import Account, GpuUsage, Method, Usage, UsageTotals
 from exporter.model.values import Built, build, plain, replace
 from exporter.model.watchdog import WatchdogState, with_stop_remembered
+
+FILE, LOCK = "history.sqlite", "history.lock"
+
+SCHEMA_VERSION = 3  # the version of `SCHEMA` and of the values in it
+
+LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
+"""How many of each a start loads; the file may have more. The start waits for them."""
+
+BUSY_SECONDS = 1.0  # how long to wait for another process that reads or writes
+MAX_SET_ASIDE = 16  # a disk that damages every file is not filled with them
+
+MAX_VALUE_BYTES = 8 << 20
+MAX_STEPS, STEPS_AT_ONCE = 10_000, 10_000
+"""Limits on the values and the work of SQLite for a reader: an attacker may have written the file."""
+
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_SUFFIXES = ("-wal", "-shm", "")
+"""SQLite's companions of a file are moved before the file: an old one beside a new file would damage that."""
 
 MAX_BYTES = 64 << 20  # How much is read of one table. A thousand faults with 48 clients each have 12 MB.
 MAX_ROWS = 100_000  # how many rows are read of one table: ten times as many as the retention allows
 MAX_WATCHDOG_STATES = 256  # four times as many daemons as can be configured
+PACE_NUMBERS = (5, 7)  # A pace has so many numbers. Earlier versions wrote five.
 LEAST_PACE = 1e-9  # Least count, and least time, in a stored pace. A smaller one is damaged, and dividing by it fails.
 
 SCHEMA = """
@@ -119,9 +138,9 @@ class UsageRow:
         """Raise ValueError if an amount is not a number of 0 or more, or a pace is not one."""
         if int(self.memory_byte_ms) < 0 or (self.used is not None and min(astuple(self.used)) < 0):
             raise ValueError("an amount is negative")
-        lengths = (5, len(Pace._fields))  # Earlier versions wrote five numbers.
         if any(
-            len(pace) not in lengths or min(pace[:4]) < LEAST_PACE or min(pace[4:]) < 0 for pace in self.paces.values()
+            len(pace) not in PACE_NUMBERS or min(pace[:4]) < LEAST_PACE or min(pace[4:]) < 0
+            for pace in self.paces.values()
         ):
             raise ValueError("a pace is invalid")
 
@@ -204,8 +223,7 @@ def _shares(rows: Sequence[tuple[Any, ...]], most: int) -> frozenset[int]:
 
 def _read(kind: type[Built], rows: Iterable[tuple[bytes]], unreadable: Counter[type]) -> tuple[Built, ...]:
     """Return the values of these rows, within `MAX_BYTES`, and count the rows that cannot be read."""
-    values: list[Built] = []
-    size = 0
+    values, size = list[Built](), 0
     for (row,) in rows:
         size += len(row) if isinstance(row, bytes) else 0
         if size > MAX_BYTES:
@@ -290,25 +308,6 @@ def _totals_of(rows: Iterable[UsageRow]) -> UsageTotals:
         for gpu, by_account in used.items()
     }
     return UsageTotals(gpus=gpus, last_used_at=last_used_at, identities=identities)
-
-
-FILE, LOCK = "history.sqlite", "history.lock"
-
-SCHEMA_VERSION = 3  # the version of `SCHEMA` and of the values in it
-
-LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
-"""How many of each a start loads; the file may have more. The start waits for them."""
-
-BUSY_SECONDS = 1.0  # how long to wait for another process that reads or writes
-MAX_SET_ASIDE = 16  # a disk that damages every file is not filled with them
-
-MAX_VALUE_BYTES = 8 << 20
-MAX_STEPS, STEPS_AT_ONCE = 10_000, 10_000
-"""Limits on the values and the work of SQLite for a reader: an attacker may have written the file."""
-
-_CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-_SUFFIXES = ("-wal", "-shm", "")
-"""SQLite's companions of a file are moved before the file: an old one beside a new file would damage that."""
 
 
 class StateFile:

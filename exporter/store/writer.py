@@ -9,15 +9,15 @@ from typing import Any
 import structlog
 
 from exporter.clock import Clock
+from exporter.history import MAX_SAMPLES, HistoryStatus, Sample
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node, expected_daemons, select_fairly
 from exporter.model.observation import DaemonName
-from exporter.model.usage import MAX_SAMPLES, Sample, UsageTotals
+from exporter.model.usage import UsageTotals
 from exporter.model.values import replace
 from exporter.model.watchdog import RecoveredState, WatchdogState
 from exporter.store.database import StateFile, Storable, StoredState, WatchdogRow
-from exporter.view import HistoryStatus
 
 MAX_WAITING, TRIMMED = 1000, 900
 """If more than `MAX_WAITING` wait, this number remains. So they are not counted again at each new one."""

@@ -9,6 +9,7 @@ workload that comes again begins at 0. So no total decreases, and the parts add 
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.identity import Workload
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation, ProcessExit, ProcessReading
-from exporter.model.usage import Account, GpuUsage, HeldMemory, SharedAccount, Usage, UsageKey, UsageTotals
+from exporter.model.usage import Account, GpuUsage, HeldMemory, Method, SharedAccount, Usage, UsageKey, UsageTotals
 from exporter.model.values import replace, without
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import FORGOTTEN_SECONDS, workload_of
@@ -67,6 +68,12 @@ def account_of(node: Node, pid: int, *, at: float | None = None) -> Account:
     return workload_of(process) or SharedAccount.UNATTRIBUTED
 
 
+def key_of(node: Node, pid: int, method: Method, *, at: float) -> UsageKey:
+    """Return where to post what a process did at a time, if it was found by a method."""
+    account = account_of(node, pid, at=at)
+    return UNATTRIBUTED if account is SharedAccount.UNATTRIBUTED else (account, method)
+
+
 def post_time(
     totals: UsageTotals, gpu: GpuUuid, busy_us: int, parts: Mapping[UsageKey, float], *, at: float
 ) -> UsageTotals:
@@ -89,14 +96,11 @@ def post_energy(totals: UsageTotals, gpu: GpuUuid, millijoules: int, *, at: floa
     return _with_gpu(totals, gpu, replace(usage, sm_us_without_energy={}))
 
 
-def post_contention(
-    totals: UsageTotals, gpu: GpuUuid, lost: Mapping[UsageKey, int], caused: Mapping[UsageKey, int], *, at: float
-) -> UsageTotals:
-    """Post the time that clients lost to their neighbours, and who caused it, in microseconds of a client."""
+def post_use(totals: UsageTotals, gpu: GpuUuid, posted: Mapping[UsageKey, Usage], *, at: float) -> UsageTotals:
+    """Post amounts that are of their accounts as they are."""
     used: dict[UsageKey, Usage] = {}
-    for key in {**lost, **caused}:
+    for key, amount in posted.items():
         totals, account = _with_account(totals, key[0], at)
-        amount = Usage(lost_us=lost.get(key, 0), caused_us=caused.get(key, 0))
         used[account, key[1]] = used.get((account, key[1]), Usage()) + amount
     return _with_gpu(totals, gpu, _with_use(totals, gpu, used))
 
@@ -322,3 +326,21 @@ def _held_since(node: Node, pid: int, usage: GpuUsage, at: float) -> float:
 def _account_of_memory(node: Node, pid: int, memory: HeldMemory) -> Account:
     """Return the account of held memory. Once known it stays so, also for a server that its daemon has removed."""
     return account_of(node, pid) if memory.account is SharedAccount.UNATTRIBUTED else memory.account
+
+
+def workloads(node: Node) -> Mapping[int, Workload]:
+    """Return the known workloads of the connected clients, by PID."""
+    reported = (daemon for daemon in node.daemons.values() if daemon.is_reported(node.at))
+    by_pid = ((pid, workload_of(node.processes.get(pid))) for daemon in reported for pid in daemon.clients)
+    return {pid: workload for pid, workload in by_pid if workload is not None}
+
+
+def memory_by_workload(node: Node) -> Mapping[GpuUuid, Mapping[Workload, int]]:
+    """Return the bytes that the clients of each workload use on each GPU."""
+    owners, by_gpu = workloads(node), dict[GpuUuid, dict[Workload, int]]()
+    for uuid, gpu in node.gpus.items():
+        held = used_bytes(gpu.reading)
+        totals = by_gpu[uuid] = defaultdict(int)
+        for pid in owners.keys() & held:
+            totals[owners[pid]] += held[pid]
+    return by_gpu

@@ -10,17 +10,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from exporter.model.estimates import ClientEstimates
-from exporter.model.launches import GpuUse, ProcessWork, WorkReading
+from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.node import Gpu, Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
+from exporter.model.sharing import GpuUse
 from exporter.model.usage import (
     GpuAttribution,
     GpuBusy,
     LaunchRate,
     Method,
     Share,
-    SharedAccount,
     Split,
     UsageKey,
     WorkDelta,
@@ -31,9 +31,9 @@ from exporter.model.values import replace, without
 from exporter.parse.mps_variables import parse_percentage
 from exporter.state.devices import devices_of, gpus_of_clients, serves_gpu
 from exporter.usage import kernel_times
-from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
+from exporter.usage.accounting import key_of, post_time
 from exporter.usage.contention import contended
-from exporter.usage.kernel_times import Deltas
+from exporter.usage.kernel_times import Deltas, Used
 from exporter.usage.last_minute import MAX_SCALE, MODEL_ERROR, Splits, may_belong_to, watched_fraction, with_window
 
 Pids = frozenset[int]
@@ -192,6 +192,7 @@ def _with_window(
         use = replace(use, watched=launches.watched)
         complete = clients <= deltas.keys()
         estimates = kernel_times.updated(estimates, deltas, use, complete=complete)
+    sm_time = kernel_times.used_sm_time(estimates, deltas, use, complete=clients <= deltas.keys())
     shares: dict[int, Share] = {}
     withheld: Mapping[int, Share] = {}
     unknown = clients
@@ -200,7 +201,7 @@ def _with_window(
         shares, unknown = dict.fromkeys(clients, Share(method=Method.MEASURED, sm=busy * mps)), frozenset()
     elif mps and launches.known and capacity:
         changes = {} if launches.watched else launches.changes
-        shares, withheld, unknown = _estimated(clients, deltas, estimates, use, changes)
+        shares, withheld, unknown = _estimated(clients, deltas, sm_time, use, changes)
     if measured:
         others = {pid: Share(method=Method.MEASURED, sm=busy * part) for pid, part in bypassing.items() if part > 0}
         shares = {**shares, **others}
@@ -234,7 +235,7 @@ def _with_window(
         clients=present,
         work=work or state.work,
         rates=launches.rates,
-        settled=_are_settled(present, launches, deltas, estimates, use),
+        settled=_are_settled(present, launches, deltas, estimates, sm_time, use),
     )
     node = _with_state(node, uuid, state)
     states = {key: gpu for key, gpu in node.attribution.items() if gpu.windows}
@@ -292,7 +293,9 @@ def _launches(
     return _Launches(rates=(*state.rates, rate)[-2:], watched=fraction, known=True)
 
 
-def _are_settled(clients: Pids, launches: _Launches, deltas: Deltas, estimates: ClientEstimates, gpu: GpuBusy) -> bool:
+def _are_settled(
+    clients: Pids, launches: _Launches, deltas: Deltas, estimates: ClientEstimates, used: Used, gpu: GpuBusy
+) -> bool:
     """Return whether it is enough to watch these clients of a GPU for a small part of the time.
 
     Their SM time is known well enough, their launches did not change, and together they explain what GPM measured, also
@@ -300,15 +303,15 @@ def _are_settled(clients: Pids, launches: _Launches, deltas: Deltas, estimates: 
     """
     if not clients or not clients <= deltas.keys():
         return False
-    used, changes = kernel_times.used_sm_time(estimates, deltas, gpu), launches.changes
-    for pid, sm_time in used.items():
+    changes = launches.changes
+    for pid, (sm_time, _) in used.items():
         unknown = 0.0 if deltas[pid].copies else sm_time  # The error of copies is that of the kernels.
         error = unknown if estimates.mean(pid) is None else deltas[pid].widths * estimates.standard_deviation(pid)
         change = changes[pid] * sm_time
         if max(error / SETTLED_ERROR, change / SETTLED_CHANGE) > max(sm_time, SETTLED_SHARE * gpu.capacity):
             return False
-    total, margin = sum(used.values()), SETTLED_DIFFERENCE * gpu.busy + SETTLED_SM * gpu.capacity
-    faster = PROBE_SECONDS / gpu.seconds * sum(sm_time * deltas[pid].kernels for pid, sm_time in used.items())
+    total, margin = sum(each.mean for each in used.values()), SETTLED_DIFFERENCE * gpu.busy + SETTLED_SM * gpu.capacity
+    faster = PROBE_SECONDS / gpu.seconds * sum(each.mean * deltas[pid].kernels for pid, each in used.items())
     return total > 0 and (not gpu.measured or total - margin <= gpu.busy <= total + faster + margin)
 
 
@@ -421,7 +424,7 @@ def _by_device(work: WorkReading, pids: Collection[int]) -> Mapping[tuple[int, i
 
 
 def _estimated(
-    clients: Pids, deltas: Deltas, estimates: ClientEstimates, gpu: GpuBusy, changes: Mapping[int, float]
+    clients: Pids, deltas: Deltas, used: Used, gpu: GpuBusy, changes: Mapping[int, float]
 ) -> tuple[dict[int, Share], dict[int, Share], Pids]:
     """Return the shares by what the clients launched, those to withhold, and the clients with unknown use.
 
@@ -430,29 +433,25 @@ def _estimated(
     `changes` has the changes of the clients' launches before the probes were detached, if they were. If GPM measured
     another SM time since, any of them may have changed it.
     """
-    used = kernel_times.used_sm_time(estimates, deltas, gpu)
-    total, unwatched = sum(used.values()), clients.difference(deltas)
+    total, unwatched = sum(each.mean for each in used.values()), clients.difference(deltas)
     if total <= 0 and gpu.measured and not unwatched and gpu.busy <= IDLE_SM * gpu.capacity:
         return {pid: Share(method=Method.FLIGHT, sm=0.0) for pid in clients}, {}, unwatched
     if total <= 0:
         return {}, {}, unwatched or clients if gpu.measured else unwatched
     complete = gpu.measured and not unwatched
-    late = [pid for pid, sm_time in used.items() if deltas[pid].late and not sm_time]
+    late = [pid for pid, each in used.items() if deltas[pid].late and not each.mean]
     scale = min(gpu.busy / total, (LATE_SCALE if late else MAX_SCALE) if complete else 1.0)
     unexplained = max(0.0, gpu.busy - scale * total) / gpu.capacity if complete and scale < gpu.busy / total else 0.0
-    errors = kernel_times.relative_errors(estimates, deltas, used, gpu, complete=not unwatched)
     model = MODEL_ERROR if gpu.measured else LAUNCHES_ERROR
     method = Method.FLIGHT if gpu.measured else Method.LAUNCHES
     busy = gpu.busy / gpu.capacity
     least = busy / 2 / len(used)
     found: dict[int, Share] = {}
-    for pid, sm_time in used.items():
+    for pid, (sm_time, sm_error) in used.items():
         sm = scale * sm_time / gpu.capacity
         changed = math.hypot(UNWATCHED_ERROR, changes[pid] / 2, 1 - scale) if pid in changes else 0.0
         most = max(sm, busy) - sm
-        own = min(
-            scale * total * errors[pid] / gpu.capacity, LARGEST_ERROR * math.sqrt(max(sm, least) * most + least**2)
-        )
+        own = min(scale * sm_error / gpu.capacity, LARGEST_ERROR * math.sqrt(max(sm, least) * most + least**2))
         error = math.hypot(own, sm * model, sm * changed, 0.0 if late else unexplained / 2)
         if not sm_time and not deltas[pid].widths:
             # It may have begun since the probes were detached.
@@ -474,8 +473,7 @@ def _parts(node: Node, split: Split) -> Mapping[UsageKey, float]:
     parts: dict[UsageKey, float] = {}
     if split.sm > 0 and (split.measured or not split.unknown):
         for pid, share in split.shares.items():
-            account = account_of(node, pid, at=split.at)
-            key = UNATTRIBUTED if account is SharedAccount.UNATTRIBUTED else (account, share.method)
+            key = key_of(node, pid, share.method, at=split.at)
             parts[key] = parts.get(key, 0.0) + share.sm / split.sm
     return parts
 

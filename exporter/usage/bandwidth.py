@@ -7,32 +7,30 @@ from exporter.model.estimates import ClientEstimates
 from exporter.model.usage import LaunchRate, Split
 from exporter.usage.kernel_times import SHORT_COPY_BYTES
 
-MOST_HIDDEN = 0.1
-"""If more of the SM time is not that of known clients, their parts of the bandwidth are unknown: what others used would
-be divided among them."""
-
-TRAFFIC_CONTRADICTION, TRAFFIC_CHANGE, PART_ERROR = 2.0, 0.3, 0.05
-"""A use of the bandwidth that differs by more standard errors shows that kernels changed: what each moves has at least
-this standard error then, as a fraction. Least standard error of a client's part, as a fraction."""
-
-BYTES_ERROR, CACHED_BYTES, CACHED_ERROR = 0.02, 1 << 26, 0.5
-"""Standard error of what copies move, as a fraction of their bytes. If a copy moves fewer than CACHED_BYTES, any part
-of it may stay in the L2 cache: that of an H200 has 50 MiB."""
-
-TRAFFIC_ERROR, LEAST_TRAFFIC_ERROR = 0.02, 0.006
-"""Standard error of the measured use of the memory's bandwidth, as a fraction of the use, and of the whole."""
+# The constants, as in usage/contention.py.
+# fmt: off
+MOST_HIDDEN = 0.1           # of the SMs   | F |  0 | If unknown processes used more, the parts are unknown.
+TRAFFIC_ERROR = 0.02        # of the use   | F |  2 | Standard error of the measured use of the bandwidth,
+LEAST_TRAFFIC_ERROR = 0.006 # of all       | F | 50 | in addition to this.
+TRAFFIC_CONTRADICTION = 2.0 # errors       | F | 25 | A use that differs by more shows that the kernels have changed.
+TRAFFIC_CHANGE = 0.3        # of itself    | F | 35 | What each moves has at least this standard error then, or this
+LEAST_TRAFFIC = 0.05        # of the use   | F | 24 | part of what it moves if it has this part, whichever is larger.
+PART_ERROR = 0.05           # of the part  | F | 15 | Least standard error of the part of a client.
+BYTES_ERROR = 0.02          # of the bytes | F |  0 | Standard error of what copies move.
+CACHED_BYTES = 1 << 26      # bytes        | M |  0 | Of a smaller copy, any part may stay in the L2 cache: an H200 has
+CACHED_ERROR = 0.5          # of the copy  | F |  0 | 50 MiB. At first, this part does, with this standard error.
+# fmt: on
 
 
 def bandwidths(state: GpuContention) -> dict[int, Bandwidth]:
     """Return what each client used of the memory's bandwidth in the last minute, as far as that is known."""
-    windows = [window for window in state.windows if window.traffic]
-    seconds = sum(window.seconds for window in windows)
+    seconds = sum(window.seconds for window in state.windows if window.traffic)
     found: dict[int, Bandwidth] = {}
-    for window in windows:
-        for pid, (part, error) in window.traffic.items():
+    for window in state.windows:
+        for pid, used in window.traffic.items():
+            part, error = (window.seconds / seconds * each for each in used)
             known = found.get(pid, Bandwidth(0.0, 0.0))
-            weight = window.seconds / seconds
-            found[pid] = Bandwidth(known.part + part * weight, known.error + error * weight)
+            found[pid] = Bandwidth(known.part + part, known.error + error)
     return found
 
 
@@ -70,13 +68,9 @@ def divided(
     covariances = estimates.covariance_with_sum(weights)
     variance = sum(weight * covariances[pid] for pid, weight in weights.items())
     if abs(split.dram - expected) > TRAFFIC_CONTRADICTION * math.sqrt(max(0.0, variance) + error**2):
-        estimates = estimates.renewed(
-            {
-                pid: TRAFFIC_CHANGE * max(estimates.mean(pid) or 0.0, split.dram / weight / 20)
-                for pid, weight in weights.items()
-                if pid not in certain
-            }
-        )
+        least = LEAST_TRAFFIC * split.dram
+        moves = {pid: max(estimates.mean(pid) or 0.0, least / weight) for pid, weight in weights.items()}
+        estimates = estimates.renewed({pid: TRAFFIC_CHANGE * moves[pid] for pid in weights if pid not in certain})
     largest = {key: 1.0 for key in weights if key < 0}
     estimates = estimates.measured(weights, split.dram, error, rate.seconds).solved(largest)
     used = {key: weight * (estimates.mean(key) or 0.0) for key, weight in weights.items()}

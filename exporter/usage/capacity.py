@@ -1,9 +1,9 @@
 """Capacity: how well a GPU is shared by MPS clients, the limits of each client, and how many more clients fit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil, fsum
+from math import ceil, fsum, hypot
 
 from exporter.model.contention import Bandwidth, GpuContention, Slowdown
 from exporter.model.daemon import Daemon
@@ -11,9 +11,9 @@ from exporter.model.node import Gpu, Node
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, VISIBLE_DEVICES, Limits
-from exporter.model.usage import Method, Share
+from exporter.model.sharing import HeadroomStatus, SharingStatus
+from exporter.model.usage import Method, Share, Split
 from exporter.parse.mps_variables import LEAST_SMS, client_memory_limits, client_thread_percentage, sms_of
-from exporter.parse.protocol3 import PROTOCOL
 from exporter.state.devices import MOST_DEVICES, client_devices, device_count, gpus_of_clients
 from exporter.state.gpus import used_bytes
 from exporter.state.limits import clients_limit
@@ -24,6 +24,7 @@ from exporter.usage.last_minute import MINUTE_SECONDS, current_reading, fresh_sp
 
 WHOLE = 100.0  # The active thread percentage without a limit.
 IDLE_BELOW = 0.01  # A client that used less of the SMs is idle.
+WHOLE_MINUTE = 55.0  # Seconds. Windows do not fill the last minute exactly.
 
 NEARLY_ALL = 0.8
 """From this fraction of its peak on, a memory's bandwidth is used up: no real access pattern reaches all of it."""
@@ -43,47 +44,41 @@ _DIGITS = 6  # A quotient is rounded, so that what fits exactly three times is n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientUsage:
-    """One client on one GPU. None: not known.
+    """One client on one GPU, with the names of the status document. None: not known.
 
     A limit is the smaller of its server's and the one with which it was started. A client without one of its own may
     have set one inside the process: then the limit is an upper bound, and not `certain`. Its own memory limit is not
-    `certain` if another order of its GPUs, set inside, gives another one. `threads` is the fraction of the SMs that the
-    client may use. `memory_limit` is how much memory it may have, and `memory` how much it has, in bytes. A
-    `memory_limit` of None means no limit if `memory_limit_known`. `share` is what it used of the SMs.
-    `watched` is whether its libcuda is probed; None: the probes are not attached.
+    `certain` if another order of its GPUs, set inside, gives another one. It may use `active_thread_ratio` of
+    the SMs. A `memory_limit_bytes` of None means no limit if `memory_limit_known`. `share` is what it used of the SMs.
+    It `is_idle` if it used next to nothing for a whole minute. `watched` is whether its libcuda is probed; None: the
+    probes are not attached.
     """
 
     daemon: DaemonName
     client: Client
-    threads: float | None = None
-    threads_certain: bool = False
-    memory_limit: int | None = None
-    memory_limit_known: bool = False
-    memory_limit_certain: bool = False
-    memory: int | None = None
-    share: Share | None = None
-    watched: bool | None = None
-    slowdown: Slowdown | None = None
-    bandwidth: Bandwidth | None = None
+    active_thread_ratio: float | None
+    active_thread_certain: bool | None
+    usable_sms: int | None
+    memory_limit_bytes: int | None
+    memory_limit_known: bool
+    memory_limit_certain: bool | None
+    memory_used_bytes: int | None
+    share: Share | None
+    is_idle: bool | None
+    watched: bool | None
+    slowdown: Slowdown | None
+    bandwidth: Bandwidth | None
 
     @property
     def is_slowed(self) -> bool:
         """Whether the client is clearly slower than on a quiet GPU."""
         return is_clearly_slowed(self.slowdown, LEAST_SLOWDOWN)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecentUse:
-    """The used fractions of a GPU's SMs and of its memory's bandwidth; None: not known.
-
-    `shares` has the known parts by PID. `unattributed` is the rest.
-    """
-
-    seconds: float | None = None
-    sm: float | None = None
-    dram: float | None = None
-    shares: Mapping[int, Share] = field(default_factory=dict)
-    unattributed: float = 0.0
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether the client holds more memory than it may have, as if a limit was set after it allocated it."""
+        limit = self.memory_limit_bytes
+        return limit is not None and (self.memory_used_bytes or 0) > limit + CONTEXT_BYTES
 
 
 class Bound(StrEnum):
@@ -95,86 +90,34 @@ class Bound(StrEnum):
     CONTENTION = "contention"
 
 
+HARD = (Bound.MEMORY, Bound.SM, Bound.SLOTS)
+"""Those whose room is a number. Beside them, contention is only known to leave none."""
+
 NEEDED = frozenset({Bound.MEMORY, Bound.SLOTS})
 """Beyond these bounds a new client fails. Beyond the others, clients become slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Headroom:
-    """How many more clients such as the present ones fit, by each bound that is known."""
+class GpuSharing(SharingStatus):
+    """How a GPU is shared by MPS clients; without `reserved`, which is text. None: not known.
 
-    by_bound: Mapping[Bound, int]
-
-    @property
-    def fits(self) -> int | None:
-        """How many more fit; None: not known."""
-        return None if self.binding is None else self.by_bound[self.binding]
-
-    @property
-    def binding(self) -> Bound | None:
-        """The smallest bound; None if a bound that is needed is not known, unless another one is 0."""
-        is_known = 0 in self.by_bound.values() or self.by_bound.keys() >= NEEDED
-        return min(self.by_bound, key=lambda bound: self.by_bound[bound]) if is_known else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSharing:
-    """How a GPU is shared by MPS clients. None: not known.
-
-    `threads_at_most` and `memory_at_most` are the sums of the clients' limits, as fractions of what the GPU has. They
-    are also `threads_committed` and `memory_committed` if all of these limits are certain. `sms` is its number of SMs.
-    `bypassing` has the shares of processes outside MPS, by PID. `departed_sm` is the fraction of the SMs that was
-    used by processes that have left the GPU. `gain` is how many clients' worth of work the GPU did.
+    `shares` has the known parts of its SM time, by PID, and `bypassing` those of processes outside MPS. What other
+    processes than the clients used has the standard error `others_sm_error_ratio`. `threads_at_most` and
+    `memory_at_most` are the sums of the clients' limits, as fractions of what the GPU has, even if uncertain.
     """
 
     clients: Sequence[ClientUsage]
-    recent: RecentUse
-    headroom: Headroom
-    memory_total_bytes: int | None
-    unified_memory: bool | None
-    sms: int | None
-    threads_committed: float | None
-    threads_at_most: float | None
-    memory_committed: float | None
-    memory_at_most: float | None
-    gain: float | None
+    shares: Mapping[int, Share]
     bypassing: Mapping[int, Share]
-    departed_sm: float
+    others_sm_error_ratio: float
+    unified_memory: bool | None
+    threads_at_most: float | None
+    memory_at_most: float | None
 
     @property
     def bandwidth_is_full(self) -> bool:
         """Whether several processes compete for the memory's bandwidth."""
-        return (self.recent.dram or 0.0) >= NEARLY_ALL and len(self.clients) + len(self.bypassing) > 1
-
-    @property
-    def memory_held(self) -> int | None:
-        """The memory of the clients for which it is known, in bytes."""
-        sizes = [client.memory for client in self.clients if client.memory is not None]
-        return sum(sizes) if sizes else None
-
-    @property
-    def shares(self) -> Sequence[Share]:
-        """The known shares of the clients."""
-        return [client.share for client in self.clients if client.share is not None]
-
-    @property
-    def methods(self) -> Sequence[Method]:
-        """The methods by which the shares were found."""
-        return [method for method in Method if any(share.method is method for share in self.shares)]
-
-    @property
-    def unwatched(self) -> Sequence[ClientUsage]:
-        """The clients that are not probed, although the probes are attached."""
-        return [client for client in self.clients if client.watched is False]
-
-    @property
-    def over_limit(self) -> Sequence[ClientUsage]:
-        """The clients that hold more memory than they may have, as if a limit was set after they allocated it."""
-        return [
-            client
-            for client in self.clients
-            if client.memory_limit is not None and (client.memory or 0) > client.memory_limit + CONTEXT_BYTES
-        ]
+        return (self.dram_bandwidth_ratio or 0.0) >= NEARLY_ALL and len(self.clients) + len(self.bypassing) > 1
 
 
 def gpu_sharing(node: Node) -> Mapping[GpuUuid, GpuSharing]:
@@ -195,53 +138,75 @@ def _recent(node: Node) -> Mapping[GpuUuid, GpuContention]:
 
 def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: Mapping[int, Slowdown]) -> GpuSharing:
     gpu, split = node.gpus[uuid], fresh_splits(node).get(uuid)
-    reading = gpu.reading
+    reading, pids = gpu.reading, {client.client.pid for client in clients}
+    shares: Mapping[int, Share] = {} if split is None else split.shares
     if split is None:
-        recent = RecentUse(seconds=reading.gpm_seconds, sm=reading.sm_utilization, dram=reading.dram_bandwidth)
+        seconds, sm, dram, unattributed = reading.gpm_seconds, reading.sm_utilization, reading.dram_bandwidth, 0.0
     else:
-        recent = RecentUse(
-            seconds=split.seconds,
-            sm=split.sm if split.measured or not split.unknown else None,
-            dram=split.dram,
-            shares=split.shares,
-            unattributed=split.unattributed,
-        )
+        seconds, dram, unattributed = split.seconds, split.dram, split.unattributed
+        sm = split.sm if split.measured or not split.unknown else None
     others, departed = None, 0.0
     if reading.compute_processes is not None:
         servers = {pid for daemon in node.daemons.values() for pid in daemon.servers}
-        others = {process.pid for process in reading.compute_processes} - servers - {c.client.pid for c in clients}
+        others = {process.pid for process in reading.compute_processes} - servers - pids
         present = {*others, *servers, *(pid for daemon in node.daemons.values() for pid in daemon.clients)}
-        departed = sum(share.sm for pid, share in recent.shares.items() if pid not in present)
+        departed = sum(share.sm for pid, share in shares.items() if pid not in present)
+    known = shares.keys() & pids
+    error, others_error = (hypot(*(shares[pid].error for pid in each)) for each in (known, shares.keys() - pids))
+    methods = tuple(method for method in Method if any(shares[pid].method is method for pid in known))
+    if Method.LAUNCHES not in methods:
+        # GPM measured the sum, so the clients' part is as certain as the rest.
+        error = min(error, hypot(others_error, unattributed))
     daemons = [node.daemons[name] for name in {client.daemon for client in clients}]
-    # How much is free in each part of a divided GPU is unknown. A client without a static partition fails.
+    # A client without a static partition fails.
     partitioned = any(daemon.has_static_partitions for daemon in daemons)
-    divided = any(daemon.has_mlopart_devices for daemon in daemons)
     gain = sharing_gain(node.contention[uuid]) if slowed else None
     by_bound = {
-        Bound.MEMORY: None if divided or reading.unified_memory else _fit_in_memory(gpu, clients),
-        Bound.SM: None if partitioned or divided else _fit_in_sm_time(recent, others, departed, len(clients)),
+        Bound.MEMORY: None if reading.unified_memory else _fit_in_memory(gpu, clients),
+        Bound.SM: None if partitioned else _fit_in_sm_time(sm, shares, others, departed, len(clients)),
         Bound.SLOTS: None if partitioned else _fit_in_slots(node, clients),
         Bound.CONTENTION: 0 if _is_contended(clients, gain) else None,
     }
     total = reading.memory_total_bytes
-    threads = _sum([client.threads for client in clients])
-    memory = _sum([client.memory_limit for client in clients])
+    held = [client.memory_used_bytes for client in clients if client.memory_used_bytes is not None]
+    threads = _sum([client.active_thread_ratio for client in clients])
+    memory = _sum([client.memory_limit_bytes for client in clients])
     memory = None if memory is None or not total else memory / total
     return GpuSharing(
         clients=clients,
-        recent=recent,
-        headroom=Headroom(by_bound={bound: max(0, count) for bound, count in by_bound.items() if count is not None}),
+        seconds=seconds,
+        sm_utilization_ratio=sm,
+        dram_bandwidth_ratio=dram,
+        shares=shares,
+        bypassing={pid: shares[pid] for pid in gpu.outside if pid in shares},
+        clients_sm_ratio=sum(shares[pid].sm for pid in known) if known else None,
+        clients_sm_error_ratio=error if known else None,
+        others_sm_error_ratio=others_error,
+        unattributed_ratio=unattributed if shares else None,
+        departed_sm_ratio=departed if shares else None,
+        methods=methods,
+        clients_memory_bytes=sum(held) if held else None,
         memory_total_bytes=total,
         unified_memory=reading.unified_memory,
         sms=reading.sms,
-        threads_committed=threads if all(client.threads_certain for client in clients) else None,
+        threads_committed_ratio=threads if all(client.active_thread_certain for client in clients) else None,
         threads_at_most=threads,
-        memory_committed=memory if all(client.memory_limit_certain for client in clients) else None,
+        memory_committed_ratio=memory if all(client.memory_limit_certain for client in clients) else None,
         memory_at_most=memory,
-        gain=gain,
-        bypassing={pid: recent.shares[pid] for pid in gpu.outside if pid in recent.shares},
-        departed_sm=departed,
+        reserved=(),
+        headroom=headroom({bound: max(0, count) for bound, count in by_bound.items() if count is not None}),
+        idle=tuple(each.client.pid for each in clients if each.is_idle and each.memory_used_bytes),
+        over_limit=tuple(each.client.pid for each in clients if each.is_over_limit),
+        sharing_gain_ratio=gain,
     )
+
+
+def headroom(by_resource: Mapping[str, int]) -> HeadroomStatus:
+    """Return the smallest bound; none if a bound that is needed is not known, unless another one is 0."""
+    is_known = 0 in by_resource.values() or by_resource.keys() >= NEEDED
+    resource = min(by_resource, key=lambda bound: by_resource[bound]) if is_known else None
+    clients = None if resource is None else by_resource[resource]
+    return HeadroomStatus(clients=clients, resource=resource, by_resource=by_resource)
 
 
 def _sum(parts: Sequence[float | None]) -> float | None:
@@ -264,22 +229,26 @@ def _clients(
             client = daemon.clients[pid]
             percentage_set = ACTIVE_THREAD_PERCENTAGE in (_limits_and_variables(node, daemon, client)[1] or {})
             for uuid in gpus & by_gpu.keys():
-                split = splits.get(uuid)
+                split, slowdown = splits.get(uuid), slowed.get(uuid, {}).get(pid)
                 limit, limit_known, limit_certain = memory_limit(node, daemon, client, uuid, gpus)
                 threads = thread_ratio(node, daemon, client, sms := node.gpus[uuid].reading.sms)
+                usable = None if threads is None or sms is None else round(threads * sms)
+                certain = percentage_set or 0 < (usable or 0) <= LEAST_SMS
                 by_gpu[uuid].append(
                     ClientUsage(
                         daemon=daemon.name,
                         client=client,
-                        threads=threads,
-                        threads_certain=percentage_set or 0 < (threads or 0) * (sms or 0) <= LEAST_SMS,
-                        memory_limit=limit,
+                        active_thread_ratio=threads,
+                        active_thread_certain=None if threads is None else certain,
+                        usable_sms=usable,
+                        memory_limit_bytes=limit,
                         memory_limit_known=limit_known,
-                        memory_limit_certain=limit_certain,
-                        memory=held[uuid].get(pid),
+                        memory_limit_certain=None if limit is None else limit_certain,
+                        memory_used_bytes=held[uuid].get(pid),
                         share=None if split is None else split.since_begin(pid),
+                        is_idle=None if split is None else _is_idle(client, split, slowdown, node.at),
                         watched=None if watched is None else pid in watched,
-                        slowdown=slowed.get(uuid, {}).get(pid),
+                        slowdown=slowdown,
                         bandwidth=moved.get(uuid, {}).get(pid),
                     )
                 )
@@ -290,25 +259,42 @@ def _clients(
     }
 
 
+def _is_idle(client: Client, split: Split, slowdown: Slowdown | None, at: float) -> bool | None:
+    """Return whether a client used next to nothing of the SMs for a whole minute; None: unknown.
+
+    A client that had to wait is not idle. Commands to end clients follow from this: if it is not certain, the answer
+    is None.
+    """
+    if (share := split.since_begin(client.pid)) is None:
+        return None
+    if is_clearly_slowed(slowdown, LEAST_SLOWDOWN) or share.sm - 2 * share.error >= IDLE_BELOW:
+        return False
+    whole = min(split.seconds, at - client.connected_at) >= WHOLE_MINUTE and share == split.shares[client.pid]
+    return True if whole and share.sm + 2 * share.error < IDLE_BELOW else None
+
+
 def _fit_in_memory(gpu: Gpu, clients: Sequence[ClientUsage]) -> int | None:
     """Count a client with a memory limit as if it had all of that memory: it may allocate it at any time."""
     used, total = gpu.reading.memory_used_bytes, gpu.reading.memory_total_bytes
-    needs = sorted(need for client in clients if (need := max(client.memory or 0, client.memory_limit or 0)))
+    sizes = [(client.memory_used_bytes or 0, client.memory_limit_bytes or 0) for client in clients]
+    needs = sorted(filter(None, map(max, sizes)))
     if used is None or total is None or not needs or not all(client.memory_limit_known for client in clients):
         return None
-    reserved = sum(max(0, (client.memory_limit or 0) - (client.memory or 0)) for client in clients)
+    reserved = sum(max(0, limit - held) for held, limit in sizes)
     return (total - used - reserved) // needs[ceil(LARGE_CLIENT * len(needs)) - 1]
 
 
-def _fit_in_sm_time(recent: RecentUse, others: set[int] | None, departed: float, clients: int) -> int | None:
+def _fit_in_sm_time(
+    sm: float | None, shares: Mapping[int, Share], others: set[int] | None, departed: float, clients: int
+) -> int | None:
     """Compare the free SM time with what a client uses on average.
 
     The clients' own shares are not needed. What is unattributed counts as theirs. What departed processes used is free.
     """
-    if recent.sm is None or others is None or not others <= recent.shares.keys():
+    if sm is None or others is None or not others <= shares.keys():
         return None
-    busy = recent.sm - departed
-    by_clients = busy - sum(recent.shares[pid].sm for pid in others)
+    busy = sm - departed
+    by_clients = busy - sum(shares[pid].sm for pid in others)
     return int(round((1 - busy) / by_clients * clients, _DIGITS)) if by_clients >= LEAST_SM else None
 
 
@@ -338,10 +324,10 @@ def thread_ratio(node: Node, daemon: Daemon, client: Client, sms: int | None = N
     """Return the fraction of the threads of a GPU with so many SMs that a client may use; None if it is unknown."""
     limits, variables = _limits_and_variables(node, daemon, client)
     limit = limits.active_thread_percentage
-    if daemon.has_static_partitions or daemon.has_mlopart_devices or limit is None or variables is None:
+    if daemon.has_static_partitions or limit is None or variables is None:
         return None
     own = client_thread_percentage(variables)
-    if own is not None and daemon.runtime.protocol == PROTOCOL:
+    if own is not None and daemon.dialect.limits_by_namespace:
         # The percentage of a namespace replaces the client's own (guide, release 615). 100 may mean that none is set.
         own = limit if limit < WHOLE or own == WHOLE else None
     if own is None:
@@ -357,7 +343,7 @@ def _limits_and_variables(node: Node, daemon: Daemon, client: Client) -> tuple[L
 def memory_limit(
     node: Node, daemon: Daemon, client: Client, uuid: GpuUuid, gpus: frozenset[GpuUuid]
 ) -> tuple[int | None, bool, bool]:
-    """Return the fields `memory_limit`, `memory_limit_known` and `memory_limit_certain` of a client on a GPU.
+    """Return the fields `memory_limit_bytes`, `memory_limit_known` and `memory_limit_certain` of a client on a GPU.
 
     Limits of the server and of the client are by the client's own device numbers. If the client's name a device that it
     does not see, it has no limit at all (measured, R580; published by NVIDIA for driver 615.71).
@@ -382,7 +368,7 @@ def memory_limit(
         else:
             # It may have set the variable inside the process. It uses the first GPUs that it sees.
             numbers = range(max(started + 1, len(gpus)))
-    launched = [each for each in node.launch_history.begun.get(client.pid, {}) if each >= 0]
+    launched = [*node.begun_on(client.pid)]
     if len(gpus) == len(launched) == 1:
         numbers, seen = range(launched[0], launched[0] + 1), {*seen, str(launched[0])}
     found = [

@@ -3,122 +3,386 @@
 A client's slowdown is the time that its work took, divided by the time that the same work takes on a quiet GPU. Its
 work is counted in launches. Its time is that with work in flight, and the time on the CPU between, which is the same on
 a quiet GPU. So a client that waits for requests is judged by the time that they take. A busy CPU slows clients too, and
-counts only as far as it delays launches.
+counts only as far as it delays launches. `contended` takes each window through five stages:
 
-The time on a quiet GPU, the baseline, is learned while others use little. It holds as long as the client launches
-kernels of the same widths, and as many before it waits.
+1. Observe: what each client did (its pace), and for which clients the GPU was quiet: others could hardly slow it down.
+2. Find the resource that was used up, and the doubted clients: their own work may have changed.
+3. Learn: on a quiet GPU, a pace updates the client's baseline, or contradicts it. Beside others, the fastest windows
+   give a lower bound of the slowdown.
+4. Charge: post the time that clients lost, and who caused it.
+5. Examine: since when clients are starved.
+
+`slowdowns` and `sharing_gain` compare the last minute with the baselines. Example: for four seconds, a client alone
+launches 1,000 kernels a second, with 300 ms in flight and 600 ms on the CPU between. Minutes later, beside a client
+that uses 80 % of the memory's bandwidth, it launches 500 a second for five seconds, with 700 ms in flight:
+
+    time of its work   700 ms + 500 * 600 ms / 1,000 = 1,000 ms
+    lost time          700 ms - 500 * 300 ms / 1,000 = 550 ms a second, by memory bandwidth, caused by the other client
+    slowdown           1,000 ms / (1,000 ms - 550 ms) = 2.22, with a standard error of 0.09
 """
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from exporter.model import values
 from exporter.model.contention import Bandwidth, Baseline, ContentionWindow, GpuContention, Pace, Resource, Slowdown
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
-from exporter.model.usage import LaunchRate, Method, SharedAccount, Split, UsageKey, WorkDelta
+from exporter.model.usage import LaunchRate, Method, Split, Usage, UsageKey, UsageTotals, WorkDelta
 from exporter.model.values import replace
 from exporter.usage import accounting
 from exporter.usage.bandwidth import divided
 from exporter.usage.kernel_times import COPY_BANDWIDTH
 from exporter.usage.last_minute import MINUTE_SECONDS
 
-QUIET, ALMOST_QUIET = 0.05, 0.2
-"""A GPU is quiet for a client if the others used at most this fraction of the SMs. A baseline that was learned while
-they used more than the first is replaced by a better one."""
-
-BUSY_OTHERS = 0.1
-"""Others that had work in flight for more of the time are no quiet neighbours, unless the GPU has room for all: then at
-most these fractions of the SMs and of the memory's bandwidth were used."""
-ROOM_SMS, ROOM_BANDWIDTH = 0.6, 0.35
-
-LEAST_SPANS = 3  # A window with fewer ended spans is too short to learn from.
-
-CONTRADICTION = 0.5
-"""A quiet window contradicts a baseline if the logarithm of the latency differs by more, or if the work is another one.
-Two in a row replace it; one does if the baseline has at most FEW_WINDOWS."""
-FEW_WINDOWS = 2
-
-REFUTED = math.exp(-CONTRADICTION)
-"""Neighbours make no client faster: BOUND_WINDOWS with a latency below this fraction of it refute a baseline."""
-
-EARLIER_WEIGHT = 0.98  # The weight of all earlier windows of a baseline when another one is added.
-
-WINDOW_ERROR, MODEL_ERROR, NEIGHBOUR_ERROR = 0.06, 0.04, 0.1
-"""Standard errors of the latency: of one window of a baseline, of the model, and if others used all SMs meanwhile."""
-
-FULL_SMS, FULL_BANDWIDTH = 0.85, 0.6  # Clients compete for a resource of which at least this fraction was used.
-
-LEAST_COPYING = 0.1
-"""Copies use the memory's whole bandwidth while they run. If they run for more of the time than this, others wait for
-them, at most for so long."""
-
-COLLIDING_SMS = 0.45  # If more SMs are used, and all work in flight is wider than the GPU, clients wait now and then.
-
-ALMOST = 0.9
-"""A slowdown counts if this part of the limit would be used without the client's own increase. In recorded mixes,
-clients used 0.93 to 1.1 times as much SM time as for the same launches on a quiet GPU."""
-BANDWIDTH_OF_SMS = 5.0
-"""A client can use at most this many times its part of the SMs as bandwidth. An SM reads 64 bytes a cycle, so a fifth
-of an H100's SMs suffice, and 29 % of an H200's."""
-DOUBTED = 1.08
-"""Only a lower bound is known if counting the doubted windows would raise the slowdown by more than this factor."""
-
-BOUND_WINDOWS = 10
-"""A client that never had a quiet GPU is compared with its fastest so many windows: its slowdown is a lower bound."""
-
-LEAST_COMPARABLE = 0.5  # A slowdown is unknown if less of a client's time had the work of its baseline.
-
-REMEMBERED_WINDOWS, REMEMBERED_AGAIN = 10, 100
-"""A baseline is remembered for later processes of the workload when it has so many windows, and again after so many."""
-REMEMBERED_ERROR = 0.25
-"""Standard error of a remembered latency: the same command may do other work. Two quiet windows replace it."""
-
-STARVED_RATIO, STARVED_SECONDS = 2.0, 600.0
-"""A client is starved if it has clearly been slowed down by more than this factor for so long."""
-CLEAR_ERRORS = 2.0  # A slowdown clearly exceeds a factor if it does so by this many standard errors.
-EXAMINED_SECONDS = 10.0  # How often it is examined which clients are slowed down so much.
-
-MOST_AHEAD_NS = 5e9
-"""Windows in which a client seems faster than on a quiet GPU balance those in which it seems slower, up to so much."""
-
-COPY_WIDTH_BYTES = 1 << 15  # So much of a copy counts as a kernel of one SM: copies of other sizes are other work.
+# The constants: name, value, unit, source, effect, meaning. Source: M is measured on an H100 or H200 (driver
+# 580.159.04), F is fitted to recordings on them, C is chosen. Effect: if it is 20 % larger or smaller, at most so many
+# percent of the results in tests/contention and tests/attribution/copies change: by 5 %, or in kind, cause or error.
+# fmt: off
+QUIET_SMS = 0.2            # of the SMs   | F |  3 | On a quiet GPU, others use at most this.
+QUIET_BUSY = 0.1           # of the time  | F |  0 | On a quiet GPU, others work for less of the time, or there is room.
+ROOM_SMS = 0.6             # of the SMs   | F |  0 | If there is room, less than this of the SMs is used.
+ROOM_BANDWIDTH = 0.35      # of all       | F |  0 | If there is room, less than this of the memory's bandwidth is used.
+ALONE_SMS = 0.05           # of the SMs   | F |  7 | Beside a client that is alone, others use at most this.
+SAME_WIDTH = 0.15          # logarithm    | F |  0 | The same work has a mean width that differs by less.
+SAME_SPAN = 0.35           # logarithm    | F |  0 | The same work has launches for each span that differ by less.
+COPY_WIDTH_BYTES = 1 << 15 # bytes        | C |  0 | Each adds an SM of width: copies of other sizes are other work.
+LEAST_SPANS = 3            # spans        | C |  6 | A window with fewer ended spans is too short to learn from.
+CONTRADICTION = 0.5        # logarithm    | F |  3 | A latency that differs by more contradicts a baseline.
+FEW_WINDOWS = 2            # windows      | C |  0 | One contradiction replaces a baseline of so few, else two in a row.
+MOST_WINDOWS = 50          # windows      | C |  0 | All windows of a baseline count as at most so many.
+BOUND_WINDOWS = 10         # windows      | C |  4 | So many make a bound, or show that a doubted client has changed.
+WINDOW_ERROR = 0.06        # of latency   | F | 47 | This is the standard error of one window.
+MODEL_ERROR = 0.04         # of latency   | F | 12 | This is the standard error of the model.
+OTHERS_ERROR = 0.1         # of latency   | F |  0 | This is that of a baseline during which others used all SMs.
+FULL_SMS = 0.85            # of the SMs   | F | 25 | The SMs are used up if at least this is used.
+FULL_BANDWIDTH = 0.6       # of all       | F | 10 | The memory's bandwidth is used up if at least this is used.
+LEAST_COPYING = 0.1        # of the time  | F |  1 | Copies for at least this use it up in bursts.
+COLLIDING_SMS = 0.45       # of the SMs   | F |  8 | From here on, work that is wider than the GPU also waits.
+ALMOST = 0.9               # of the use   | M | 37 | A client is doubted if less would be used without its increase.
+BANDWIDTH_OF_SMS = 5.0     # quotient     | M |  0 | A client uses at most so much by its SMs (64 bytes a cycle).
+DOUBTED = 0.08             # of the time  | F |  2 | A slowdown that doubted windows raise by more is a bound.
+LEAST_COMPARABLE = 0.5     # of the time  | C |  2 | If less had the work of the baseline, the result is unknown.
+MOST_AHEAD_NS = 5e9        # ns           | C |  0 | At most so much time that a client gained reduces its losses.
+REMEMBERED_WINDOWS = 10    # windows      | C |  0 | A baseline of so many is remembered for later processes.
+REMEMBERED_AGAIN = 100     # windows      | C |  0 | It is remembered again after so many more.
+REMEMBERED_ERROR = 0.25    # of latency   | C |  0 | It has this standard error: the same command may do other work.
+CLEAR_ERRORS = 2.0         # errors       | C |  4 | A slowdown clearly exceeds a factor if it does by so many.
+STARVED_RATIO = 2.0        # slowdown     | C |  0 | A client that is clearly slowed down by more can be starved.
+STARVED_SECONDS = 600.0    # s            | C |  0 | It is starved if it is slowed down for so long.
+EXAMINED_SECONDS = 10.0    # s            | C |  0 | After so long, the starved clients are examined again.
+# fmt: on
 
 
 def contended(
     node: Node, uuid: GpuUuid, rate: LaunchRate | None, present: frozenset[int], outdated: Collection[int]
 ) -> Node:
-    """Update how the clients of a GPU slow each other down, by its last window. `rate` is what the probes counted.
+    """Take the last window of a GPU through all stages. `rate` is what the probes counted in it, if they did.
 
-    Post the time that they lost, and remember what they do on a quiet GPU. `outdated` are PIDs of other processes now.
+    `present` are the clients, and `outdated` PIDs of other processes now.
     """
-    state, splits = without(node.contention.get(uuid, GpuContention()), outdated), node.attribution[uuid].windows
+    state, split = without(node.contention.get(uuid, GpuContention()), outdated), node.attribution[uuid].windows[-1]
     if rate is not None:
         unknown = present - {pid for pid, known in state.baselines.items() if not known.is_bound}
-        paces = accounting.remembered_paces(node, uuid, unknown)
-        state = with_window(state, rate, splits[-1], present, {pid: Pace(*pace) for pid, pace in paces.items()})
-        state, lost, caused = _with_lost_time(node, state, splits[-1])
-        totals = node.usage_totals
-        if lost:
-            totals = accounting.post_contention(totals, uuid, lost, caused, at=splits[-1].at)
+        remembered = accounting.remembered_paces(node, uuid, unknown)
+        earlier = {pid: Pace(*pace) for pid, pace in remembered.items()}
+        state = with_window(state, rate, split, present, earlier)
+        state, losses = _losses(state)
+        totals = _charged(node, uuid, state.windows[-1], split, losses)
         for pid, baseline in state.baselines.items():
             process = node.processes.get(pid)
             is_due = baseline.windows % REMEMBERED_AGAIN == REMEMBERED_WINDOWS and not baseline.is_bound
             if process is not None and process.command and is_due and pid in rate.deltas:
-                pace = tuple(count / baseline.windows for count in baseline.pace)
-                totals = accounting.remember_pace(totals, uuid, accounting.account_of(node, pid), process.command, pace)
-        node = replace(node, usage_totals=totals)
-        if not 0 <= splits[-1].at - state.examined_at < EXAMINED_SECONDS:
-            at = splits[-1].at
-            # After a longer gap it is unknown whether clients were slowed down all the time.
-            earlier = state.starved_since if abs(at - state.examined_at) < MINUTE_SECONDS else {}
-            slowed = [
-                pid for pid, each in slowdowns(state, causes=False).items() if is_clearly_slowed(each, STARVED_RATIO)
-            ]
-            since = {pid: min(earlier.get(pid, at), at) for pid in slowed}
-            state = replace(state, starved_since=since, examined_at=at)
+                pace, account = baseline.pace.scaled(1 / baseline.windows), accounting.account_of(node, pid)
+                totals = accounting.remember_pace(totals, uuid, account, process.command, pace)
+        node, state = replace(node, usage_totals=totals), _examined(state, split.at)
     return replace(node, contention={**node.contention, uuid: state})
+
+
+def with_window(
+    state: GpuContention, rate: LaunchRate, split: Split, present: frozenset[int], remembered: Mapping[int, Pace]
+) -> GpuContention:
+    """Take a window through stages 1 to 3. `remembered` has the paces of earlier such processes on a quiet GPU."""
+    estimates, traffic = divided(state.traffic, rate, split, present)
+    window = _observed(rate, split, traffic, state.windows[-1].quiet if state.windows else frozenset())
+    baselines = {pid: baseline for pid, baseline in state.baselines.items() if pid in present}
+    for pid, earlier in remembered.items():
+        known = baselines.get(pid)
+        is_better = known is None or earlier.latency < known.pace.latency
+        if is_better and pid in window.paces and _is_same_work(earlier, window.paces[pid]):
+            baselines[pid] = Baseline(pace=earlier, variance=REMEMBERED_ERROR**2, others=QUIET_SMS)
+    window = _with_resource(window, split, baselines)
+    recent = (each for each in state.windows if 0 < window.at - each.at < MINUTE_SECONDS)
+    return _with_learned(replace(state, windows=(*recent, window), baselines=baselines, traffic=estimates))
+
+
+def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
+    """Forget processes that are no longer clients, and PIDs that other processes have now."""
+    if not pids:
+        return state
+
+    def left(known: ContentionWindow | GpuContention, *names: str) -> dict[str, Any]:
+        return {name: values.without(getattr(known, name), *pids) for name in names}
+
+    windows = tuple(replace(each, **left(each, "paces", "traffic", "parts")) for each in state.windows)
+    traffic = state.traffic.without({*pids, *(-pid for pid in pids)})
+    return replace(state, windows=windows, traffic=traffic, **left(state, "baselines", "starved_since", "ahead_ns"))
+
+
+def _observed(
+    rate: LaunchRate, split: Split, traffic: Mapping[int, Bandwidth], quiet_before: frozenset[int]
+) -> ContentionWindow:
+    """Stage 1: what the clients did. For those in `quiet_before` the GPU was quiet in the window before."""
+    sm = {pid: share.sm for pid, share in split.estimates.items()}
+    done = {pid: _pace(delta, rate.seconds, sm.get(pid, 0.0), traffic.get(pid)) for pid, delta in rate.deltas.items()}
+    paces = {pid: pace for pid, pace in done.items() if pace.busy_ns}
+    # With GPM, a client that launched nothing may wait for a stream of its own.
+    busy = {pid: pace.busy_ns for pid, pace in paces.items() if pace.launches or not split.measured}
+    total, rest = sum(busy.values()), {pid: split.sm - sm.get(pid, 0.0) for pid in paces}
+    busy_others = {pid: (total - busy.get(pid, 0.0)) / 1e9 / rate.seconds for pid in paces}
+    quiet = frozenset(pid for pid in paces if _is_quiet(pid, split, rest[pid], busy_others[pid]))
+    # In its first quiet window, a client's work may have begun while the GPU was busy.
+    others = {pid: max(0.0, rest[pid]) for pid in quiet & quiet_before}
+    movable = COPY_BANDWIDTH * rate.bandwidth * rate.seconds
+    copying = {pid: delta.copied / movable for pid, delta in rate.deltas.items() if movable and delta.copied}
+    return ContentionWindow(
+        at=split.at, seconds=rate.seconds, paces=paces, quiet=quiet, others=others, traffic=traffic, copying=copying
+    )
+
+
+def _pace(delta: WorkDelta, seconds: float, sm: float, traffic: Bandwidth | None) -> Pace:
+    """Return what a client did. Recordings of earlier versions do not show gaps, nor which streams overlap."""
+    launches = delta.kernels + (delta.graph_kernels or delta.graphs) + delta.copies
+    busy_ns = min(float(delta.busy_ns), seconds * 1e9)
+    return Pace(
+        launches=launches,
+        spans=delta.spans,
+        widths=delta.widths + delta.copied / COPY_WIDTH_BYTES,
+        busy_ns=busy_ns,
+        gap_ns=float(delta.gap_ns) if delta.gap_ns >= 0 else (seconds * 1e9 - busy_ns) * bool(launches),
+        sm_ns=sm * seconds * 1e9,
+        dram_ns=0.0 if traffic is None else traffic.part * seconds * 1e9,
+    )
+
+
+def _is_quiet(pid: int, split: Split, others: float, busy_others: float) -> bool:
+    """Return whether others could hardly slow a client down: they used `others` of the SMs.
+
+    `busy_others` is how many others had work in flight, on average. Only GPM shows unwatched use, and free room.
+    """
+    if not split.measured:
+        return not split.unknown - {pid} and busy_others < QUIET_BUSY
+    has_room = split.sm < ROOM_SMS and (split.dram or 0.0) < ROOM_BANDWIDTH
+    return pid in split.estimates and others <= QUIET_SMS and (busy_others < QUIET_BUSY or has_room)
+
+
+def _is_same_work(known: Pace, pace: Pace) -> bool:
+    """Return whether a pace is of the known work, if it is of any. Long spans are cut by the windows."""
+    if not pace.spans or not pace.launches:
+        return True
+    if not pace.widths or not known.widths:
+        return False
+    width = math.log((pace.widths / pace.launches) / (known.widths / known.launches))
+    span = math.log((pace.launches / pace.spans) / (known.launches / known.spans))
+    return abs(width) < SAME_WIDTH and abs(span) < SAME_SPAN
+
+
+def _is_alone(pid: int, window: ContentionWindow) -> bool:
+    return pid in window.others and window.others[pid] <= ALONE_SMS
+
+
+class _Use(NamedTuple):
+    """How much of the scarcest resource was used, at most `full` if it was used up, and the part of each client.
+
+    `of_sms` is the most of it that a client can use, for its part of the SMs. `in_bursts`: only while copies run.
+    """
+
+    resource: Resource
+    used: float
+    full: float
+    parts: Mapping[int, float]
+    of_sms: float = 1.0
+    in_bursts: bool = False
+
+
+def _scarcest(window: ContentionWindow, split: Split) -> _Use | None:
+    """Return the use of the scarcest resource, None if it is unknown."""
+    dram, copying = split.dram or 0.0, sum(window.copying.values())
+    in_bursts = split.dram is not None and dram < FULL_BANDWIDTH and split.sm < FULL_SMS and copying >= LEAST_COPYING
+    if dram >= FULL_BANDWIDTH or in_bursts:
+        parts = {pid: part for pid, (part, _) in window.traffic.items()}
+        return _Use(Resource.MEMORY, dram, min(dram, FULL_BANDWIDTH), parts, BANDWIDTH_OF_SMS, in_bursts)
+    if not split.measured or (split.dram is None and split.sm < FULL_SMS):
+        return None
+    return _Use(Resource.SMS, split.sm, FULL_SMS, {pid: share.sm for pid, share in split.estimates.items()})
+
+
+def _with_resource(window: ContentionWindow, split: Split, baselines: Mapping[int, Baseline]) -> ContentionWindow:
+    """Stage 2: add the resource that was used up, each client's part in it, and the doubted clients.
+
+    A doubted client may have changed its own work: its increase, compared with the same launches on a quiet GPU, may
+    have used up the resource; or it lost more time than others copied; or nothing was used up. Without GPM, none is
+    doubted, so all lost time counts.
+    """
+    use = _scarcest(window, split)
+    if use is None:
+        return window
+    usual, areas, doubted = _usual_use(window, use, split.areas, baselines)
+    is_full = use.used >= use.full
+    if not is_full and (use.used < COLLIDING_SMS or sum(areas.values()) < 1):
+        return replace(window, doubted=window.paces.keys())
+    increase = sum(use.parts.get(pid, 0.0) - part for pid, part in usual.items())
+    for pid in window.paces:
+        share = split.estimates.get(pid)
+        most = math.inf if share is None else use.of_sms * (share.sm + CLEAR_ERRORS * share.error)
+        own = min(increase, most - usual.get(pid, 0.0))
+        if use.used - own < ALMOST * min(use.used, use.full):
+            doubted.add(pid)
+    if not is_full:
+        return replace(window, doubted=doubted)
+    parts = {pid: COPY_BANDWIDTH * part for pid, part in window.copying.items()} if use.in_bursts else use.parts
+    return replace(window, resource=use.resource, parts=parts, doubted=doubted)
+
+
+def _usual_use(
+    window: ContentionWindow, use: _Use, areas: Mapping[int, float], baselines: Mapping[int, Baseline]
+) -> tuple[dict[int, float], dict[int, float], set[int]]:
+    """Return what the same launches use on a quiet GPU, their `areas`, and who lost more time than others copied."""
+    is_memory, copying = use.resource is Resource.MEMORY, sum(window.copying.values())
+    usual, areas, doubted = dict[int, float](), dict(areas), set[int]()
+    for pid, pace, baseline in _comparable(window, baselines):
+        own_copying = window.copying.get(pid, 0.0)
+        if not pace.launches:
+            continue
+        if use.in_bursts and baseline.lost(pace) > (copying - own_copying) * window.seconds * 1e9:
+            doubted.add(pid)
+        # If a client copies more, its pace is another one.
+        if baseline.pace.sm_ns and not (is_memory and own_copying > LEAST_COPYING):
+            scale = pace.launches / baseline.pace.launches
+            usual[pid] = scale * (baseline.pace.dram_ns if is_memory else baseline.pace.sm_ns) / 1e9 / window.seconds
+            areas[pid] = areas.get(pid, 0.0) * min(1.0, scale * baseline.pace.busy_ns / pace.busy_ns)
+    return usual, areas, doubted
+
+
+def _comparable(window: ContentionWindow, baselines: Mapping[int, Baseline]) -> Iterator[tuple[int, Pace, Baseline]]:
+    """Yield the clients that did no other work than that of their baseline."""
+    for pid, pace in window.paces.items():
+        if pid in baselines and _is_same_work(baselines[pid].pace, pace):
+            yield pid, pace, baselines[pid]
+
+
+def _with_learned(state: GpuContention) -> GpuContention:
+    """Stage 3: update the baselines by the last window."""
+    window, baselines, contradictions = state.windows[-1], dict(state.baselines), dict[int, int]()
+    for pid, pace in window.paces.items():
+        if pace.widths and pace.launches and pace.spans >= LEAST_SPANS:
+            known, count = baselines.get(pid), state.contradictions.get(pid, 0)
+            if pid not in window.others:
+                recent = [each.paces[pid] for each in state.windows[-BOUND_WINDOWS:] if pid in each.paces]
+                known, count = _beside_others(known, recent, count, is_doubted=pid in window.doubted)
+            else:
+                known, count = _learned(known, pace, window.others[pid], count)
+            baselines |= {} if known is None else {pid: known}
+            contradictions[pid] = count
+    return replace(state, baselines=baselines, contradictions=contradictions)
+
+
+def _learned(known: Baseline | None, pace: Pace, others: float, contradictions: int) -> tuple[Baseline, int]:
+    """Return the baseline after a quiet window, and how many windows in a row have contradicted it."""
+    first = Baseline(pace=pace, others=others)
+    if known is None or known.is_bound or others <= ALONE_SMS < known.others:
+        return first, 0
+    change = math.log(pace.latency / known.pace.latency)
+    if not _is_same_work(known.pace, pace) or abs(change) > CONTRADICTION:
+        return (first, 0) if contradictions or known.windows <= FEW_WINDOWS else (known, 1)
+    if known.others <= ALONE_SMS < others:
+        return known, 0
+    weight = 1 / min(known.windows + 1, MOST_WINDOWS)
+    learned = Baseline(
+        pace=Pace.total((known.pace.scaled(1 - 1 / MOST_WINDOWS), pace)),
+        windows=known.windows + 1,
+        variance=(1 - weight) * (known.variance + weight * change**2),
+        others=(1 - weight) * known.others + weight * others,
+    )
+    return learned, 0
+
+
+def _beside_others(
+    known: Baseline | None, recent: Sequence[Pace], contradictions: int, *, is_doubted: bool
+) -> tuple[Baseline | None, int]:
+    """Return the baseline after a window that was not quiet, and how many in a row a doubted client was slower.
+
+    If many were, that is its own work from now on. A baseline of which it is faster is replaced by a bound.
+    """
+    pace, total, slower_windows, log_slower = recent[-1], Pace.total(recent), 0, 0.0
+    if known is not None and _is_same_work(known.pace, pace):
+        log_slower = math.log(pace.latency / known.pace.latency)
+        slower_windows = contradictions + 1 if is_doubted and log_slower > CONTRADICTION else 0
+        # From now on, compare with its new work.
+        if is_doubted and (not slower_windows or slower_windows >= BOUND_WINDOWS):
+            known = replace(known, longer=math.exp(log_slower) if slower_windows else 1.0)
+    most = math.inf if known is None else known.pace.latency * (1.0 if known.is_bound else math.exp(-CONTRADICTION))
+    is_needed = known is None or known.is_bound or log_slower < -CONTRADICTION
+    if is_needed and len(recent) == BOUND_WINDOWS and total.latency < most:
+        return Baseline(pace=total, windows=BOUND_WINDOWS, is_bound=True), slower_windows
+    return known, slower_windows
+
+
+def _losses(state: GpuContention) -> tuple[GpuContention, Mapping[int, int]]:
+    """Stage 4: return the microseconds that each client lost since the last window; at least these if by a bound."""
+    window = state.windows[-1]
+    # The time while the probes were detached is taken to be like that while they were attached.
+    since = state.windows[-2].at if len(state.windows) > 1 else window.at
+    scale = max(1.0, (window.at - since) / window.seconds)
+    ahead_ns = {pid: time for pid, time in state.ahead_ns.items() if pid in state.baselines}
+    losses: dict[int, int] = {}
+    for pid, pace, baseline in _comparable(window, state.baselines):
+        if not _is_alone(pid, window):
+            lost_ns = baseline.lost(pace)
+            excess = scale * (min(0.0, lost_ns) if pid in window.doubted else lost_ns) - ahead_ns.get(pid, 0.0)
+            ahead_ns[pid] = min(max(0.0, -excess), MOST_AHEAD_NS)
+            losses[pid] = int(max(0.0, excess) / 1000)
+    return replace(state, ahead_ns=ahead_ns), losses
+
+
+def _charged(
+    node: Node, uuid: GpuUuid, window: ContentionWindow, split: Split, losses: Mapping[int, int]
+) -> UsageTotals:
+    """Post the microseconds that clients lost, and who caused them: those who use the resource, in proportion.
+
+    What no client is known to have used is unattributed, as in `_parts` of usage/attribution.py.
+    """
+    if not any(losses.values()):
+        return node.usage_totals
+    method, pids = Method.FLIGHT if split.measured else Method.LAUNCHES, losses.keys() | window.parts.keys()
+    keys = {pid: accounting.key_of(node, pid, method, at=split.at) for pid in pids}
+    hidden = max(0.0, split.sm - sum(share.sm for share in split.estimates.values()))
+    total = sum(window.parts.values()) + hidden
+    # What a client lost for each part of the resource that others used.
+    rates = {pid: lost / others for pid, lost in losses.items() if (others := total - window.parts.get(pid, 0.0)) > 0}
+    lost, caused = Counter[UsageKey](), defaultdict[UsageKey, float](float)
+    caused[accounting.UNATTRIBUTED] = sum(rates.values()) * hidden + sum(values.without(losses, *rates).values())
+    for pid, microseconds in losses.items():
+        lost[keys[pid]] += microseconds
+    for pid, part in window.parts.items():
+        caused[keys[pid]] += (sum(rates.values()) - rates.get(pid, 0.0)) * part
+    weights = {key: round(accounting.PRECISION * each) for key, each in caused.items()}
+    of_accounts = accounting.apportioned(lost.total(), weights)
+    posted = {key: Usage(lost_us=lost[key], caused_us=of_accounts.get(key, 0)) for key in {**+lost, **of_accounts}}
+    return accounting.post_use(node.usage_totals, uuid, posted, at=split.at)
+
+
+def _examined(state: GpuContention, at: float) -> GpuContention:
+    """Stage 5: now and then, update since when clients are slowed down so much that they are starved."""
+    if 0 <= at - state.examined_at < EXAMINED_SECONDS:
+        return state
+    # After a longer gap it is unknown whether clients were slowed down all the time.
+    earlier = state.starved_since if abs(at - state.examined_at) < MINUTE_SECONDS else {}
+    by_pid = slowdowns(state, causes=False)
+    slowed = [pid for pid, slowdown in by_pid.items() if is_clearly_slowed(slowdown, STARVED_RATIO)]
+    return replace(state, starved_since={pid: min(earlier.get(pid, at), at) for pid in slowed}, examined_at=at)
 
 
 def starved(state: GpuContention, at: float) -> Mapping[int, float]:
@@ -128,174 +392,64 @@ def starved(state: GpuContention, at: float) -> Mapping[int, float]:
     return {pid: since for pid, since in state.starved_since.items() if at - since >= STARVED_SECONDS}
 
 
-def is_clearly_slowed(found: Slowdown | None, factor: float) -> bool:
+def is_clearly_slowed(slowdown: Slowdown | None, factor: float) -> bool:
     """Return whether a client is clearly slowed down by more than a factor."""
-    return found is not None and found.ratio - CLEAR_ERRORS * found.error > factor
-
-
-def _with_lost_time(
-    node: Node, state: GpuContention, split: Split
-) -> tuple[GpuContention, Mapping[UsageKey, int], Mapping[UsageKey, int]]:
-    """Return the state after the last window, and the microseconds that were lost and caused in it, by account.
-
-    Those who use the resource cause the loss in proportion. With a lower bound of the slowdown, the time is one too.
-    What no client is known to have used is unattributed, as in `_parts` of usage/attribution.py.
-    """
-    window = state.windows[-1]
-    hidden = max(0.0, split.sm - sum(share.sm for share in split.estimates.values()))
-    before = [each.at for each in state.windows[-2:-1] if each.at < window.at]
-    # The time while the probes were detached is taken to be like that while they were attached.
-    scale = max(1.0, (window.at - before[0]) / window.seconds) if before else 1.0
-    ahead_ns = {pid: time for pid, time in state.ahead_ns.items() if pid in state.baselines}
-    losses: dict[int, int] = {}
-    for pid, pace in window.paces.items():
-        baseline = state.baselines.get(pid)
-        if baseline is not None and pid not in window.undisturbed and baseline.pace.is_same(pace):
-            time_ns = baseline.lost(pace)
-            excess = scale * (min(0.0, time_ns) if pid in window.doubted else time_ns) - ahead_ns.get(pid, 0.0)
-            ahead_ns[pid] = min(max(0.0, -excess), MOST_AHEAD_NS)
-            losses[pid] = int(max(0.0, excess) / 1000)
-    keys = {pid: _key(node, pid, split) for pid in losses.keys() | window.parts.keys()}
-    lost, weights = Counter[UsageKey](), defaultdict[UsageKey, float](float)
-    total, each = sum(window.parts.values()) + hidden, 0.0
-    for pid, microseconds in losses.items():
-        lost[keys[pid]] += microseconds
-        own = window.parts.get(pid, 0.0)
-        if total > own:
-            each += microseconds / (total - own)
-            weights[keys[pid]] -= own * microseconds / (total - own)
-        else:
-            weights[accounting.UNATTRIBUTED] += microseconds
-    weights[accounting.UNATTRIBUTED] += each * hidden
-    for pid, part in window.parts.items():
-        weights[keys[pid]] += each * part
-    parts_of_all = {key: round(accounting.PRECISION * weight) for key, weight in weights.items()}
-    caused = accounting.apportioned(lost.total(), parts_of_all)
-    return replace(state, ahead_ns=ahead_ns), +lost, caused
-
-
-def _key(node: Node, pid: int, split: Split) -> UsageKey:
-    account = accounting.account_of(node, pid, at=split.at)
-    method = Method.FLIGHT if split.measured else Method.LAUNCHES
-    return accounting.UNATTRIBUTED if account is SharedAccount.UNATTRIBUTED else (account, method)
-
-
-def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
-    """Forget processes that are no clients any more, or have the PIDs of such."""
-    if not pids:
-        return state
-    windows = tuple(
-        replace(
-            each,
-            paces=values.without(each.paces, *pids),
-            traffic=values.without(each.traffic, *pids),
-            parts=values.without(each.parts, *pids),
-        )
-        for each in state.windows
-    )
-    return replace(
-        state,
-        windows=windows,
-        baselines=values.without(state.baselines, *pids),
-        traffic=state.traffic.without({*pids, *(-pid for pid in pids)}),
-        starved_since=values.without(state.starved_since, *pids),
-        ahead_ns=values.without(state.ahead_ns, *pids),
-    )
-
-
-def with_window(
-    state: GpuContention,
-    rate: LaunchRate,
-    split: Split,
-    present: frozenset[int],
-    remembered: Mapping[int, Pace] | None = None,
-) -> GpuContention:
-    """Add what the clients did in a window, and how its SM time was divided.
-
-    `remembered` has the paces on a quiet GPU of earlier processes like these.
-    """
-    estimates, traffic = divided(state.traffic, rate, split, present)
-    done = {pid: _pace(delta, rate.seconds, _used(split, pid), traffic.get(pid)) for pid, delta in rate.deltas.items()}
-    paces = {pid: pace for pid, pace in done.items() if pace.busy_ns}
-    # With GPM, a client that launched nothing may wait for a stream that nobody else waits for.
-    busy = {pid: pace.busy_ns for pid, pace in paces.items() if pace.launches or not split.measured}
-    total = sum(busy.values())
-    quiet = frozenset(pid for pid in paces if _is_quiet(pid, split, (total - busy.get(pid, 0.0)) / 1e9 / rate.seconds))
-    undisturbed = frozenset(pid for pid in quiet & state.quiet if split.sm - _used(split, pid) <= QUIET)
-    movable = COPY_BANDWIDTH * rate.bandwidth * rate.seconds
-    copying = {pid: delta.copied / movable for pid, delta in rate.deltas.items() if movable and delta.copied}
-    window = ContentionWindow(at=split.at, seconds=rate.seconds, paces=paces, traffic=traffic, copying=copying)
-    baselines = {pid: baseline for pid, baseline in state.baselines.items() if pid in present}
-    for pid, earlier in (remembered or {}).items():
-        known = baselines.get(pid)
-        is_better = known is None or earlier.latency < known.pace.latency
-        if is_better and pid in paces and earlier.is_same(paces[pid]):
-            baselines[pid] = Baseline(pace=earlier, variance=REMEMBERED_ERROR**2, neighbours=ALMOST_QUIET)
-    resource, parts, doubted = _use(split, window, baselines)
-    window = replace(window, undisturbed=undisturbed, resource=resource, parts=parts, doubted=doubted)
-    recent = (each for each in state.windows if 0 < window.at - each.at < MINUTE_SECONDS)
-    windows = (*recent, window)
-    contradictions: dict[int, int] = {}
-    for pid, pace in paces.items():
-        if not pace.widths or not pace.launches or pace.spans < LEAST_SPANS:
-            continue
-        known = baselines.get(pid)
-        if pid in quiet & state.quiet:
-            neighbours = max(0.0, split.sm - _used(split, pid))
-            found, count = _learned(known, pace, neighbours, state.contradictions.get(pid, 0))
-            baselines[pid], contradictions[pid] = found, count
-            continue
-        if known is not None and pid in doubted and known.pace.is_same(pace):
-            # If it was slower in many windows in a row, that is its own work from now on.
-            slower, count = pace.latency / known.pace.latency, state.contradictions.get(pid, 0) + 1
-            contradictions[pid] = count if slower > 1 / REFUTED else 0
-            if not contradictions[pid] or count >= BOUND_WINDOWS:
-                known = baselines[pid] = replace(known, longer=slower if contradictions[pid] else 1.0)
-        refuted = known is not None and pace.latency < REFUTED * known.pace.latency and known.pace.is_same(pace)
-        if known is None or known.is_bound or refuted:
-            own = [each.paces[pid] for each in windows[-BOUND_WINDOWS:] if pid in each.paces]
-            some = _sum(own)
-            most = math.inf if known is None else known.pace.latency * (1.0 if known.is_bound else REFUTED)
-            if len(own) == BOUND_WINDOWS and some.latency < most:
-                baselines[pid] = Baseline(pace=some, windows=BOUND_WINDOWS, is_bound=True)
-    state = replace(state, windows=windows, baselines=baselines, traffic=estimates)
-    return replace(state, quiet=quiet, contradictions=contradictions)
+    return slowdown is not None and slowdown.ratio - CLEAR_ERRORS * slowdown.error_ratio > factor
 
 
 def slowdowns(state: GpuContention, *, causes: bool = True) -> dict[int, Slowdown]:
     """Return the slowdown of each client in the last minute, if it is known. Causes take most of the time."""
-    found = {}
+    by_pid = {}
     for pid, baseline in state.baselines.items():
         every = [each for each in state.windows if pid in each.paces]
-        windows = [each for each in every if baseline.pace.is_same(each.paces[pid])]
-        work = _sum([each.paces[pid] for each in windows])
+        windows = [each for each in every if _is_same_work(baseline.pace, each.paces[pid])]
+        work = Pace.total(each.paces[pid] for each in windows)
         comparable = work.busy_ns >= LEAST_COMPARABLE * sum(each.paces[pid].busy_ns for each in every)
-        if not work.spans or not work.launches or not comparable or not baseline.pace.is_same(work):
+        if not work.spans or not work.launches or not comparable or not _is_same_work(baseline.pace, work):
             continue
-        disturbed = [each for each in windows if pid not in each.undisturbed]
+        disturbed = [each for each in windows if not _is_alone(pid, each)]
         certain = [each for each in disturbed if pid not in each.doubted]
-        wanted = baseline.wanted(work)
+        wanted, before = baseline.wanted(work), replace(baseline, longer=1.0)
+        # What the work would have taken on a quiet GPU, if all its increase is a slowdown, and without what is doubted.
+        quiet = wanted - sum(before.lost(each.paces[pid]) for each in disturbed)
         least = wanted - sum(baseline.lost(each.paces[pid]) for each in certain)
-        alone = replace(baseline, longer=1.0)
-        quiet = wanted - sum(alone.lost(each.paces[pid]) for each in disturbed)
         if quiet <= 0:
             continue
-        is_doubted = least > DOUBTED * quiet
+        is_doubted = least > (1 + DOUBTED) * quiet
         ratio = wanted / (least if is_doubted else quiet)
-        noise = math.sqrt((baseline.variance + WINDOW_ERROR**2) / len(windows))
-        error = math.hypot(MODEL_ERROR, NEIGHBOUR_ERROR * baseline.neighbours, _deviation(baseline), noise)
+        variance, counted = baseline.variance + WINDOW_ERROR**2, min(baseline.windows, MOST_WINDOWS)
+        of_windows = math.sqrt(variance / len(windows) + variance / counted)
+        error = math.hypot(MODEL_ERROR, OTHERS_ERROR * baseline.others, of_windows)
         resource, neighbours = _cause(pid, baseline, certain if causes else ())
-        if is_doubted and ratio < DOUBTED:
+        if is_doubted and ratio < 1 + DOUBTED:
             resource, neighbours = Resource.OTHER, ()
-        found[pid] = Slowdown(
+        by_pid[pid] = Slowdown(
             ratio=ratio,
-            error=error * ratio * work.busy_ns / wanted,
-            is_bound=baseline.is_bound or is_doubted,
+            error_ratio=error * ratio * work.busy_ns / wanted,
+            at_least=baseline.is_bound or is_doubted,
             resource=resource,
             neighbours=neighbours,
             apparent=wanted / quiet,
         )
-    return found
+    return by_pid
+
+
+def _cause(
+    pid: int, baseline: Baseline, windows: Sequence[ContentionWindow]
+) -> tuple[Resource | None, tuple[tuple[int, float], ...]]:
+    """Return the resource that a client waited for most, and the others with their mean fractions of it then."""
+    lost = dict.fromkeys(Resource, 0.0)
+    waits = [(window, wait) for window in windows if (wait := baseline.lost(window.paces[pid])) > 0]
+    for window, wait in waits:
+        lost[window.resource] += wait
+    if not waits:
+        return None, ()
+    resource = max(lost, key=lost.__getitem__)
+    used = defaultdict[int, float](float)
+    for window, wait in waits:
+        for each, part in window.parts.items() if window.resource is resource else ():
+            used[each] += wait * part / lost[resource]
+    return resource, tuple(sorted(values.without(used, pid).items(), key=lambda each: -each[1]))
 
 
 def sharing_gain(state: GpuContention) -> float | None:
@@ -306,139 +460,13 @@ def sharing_gain(state: GpuContention) -> float | None:
     """
     quiet = together = known = 0.0
     for window in state.windows:
-        baselines = {pid: state.baselines[pid] for pid in window.paces if pid in state.baselines}
-        idle = 1.0
-        for pid, baseline in baselines.items():
-            idle *= 1 - min(1.0, baseline.wanted(window.paces[pid]) / 1e9 / window.seconds)
-        if any(
-            pid not in baselines or baselines[pid].is_bound or not baselines[pid].pace.is_same(pace)
-            for pid, pace in window.paces.items()
-        ):
-            continue
-        known += window.seconds
-        together += window.seconds * (1 - idle)
-        for pid, pace in window.paces.items():
-            lost = 0.0 if pid in window.undisturbed else baselines[pid].lost(pace)
-            quiet += (baselines[pid].wanted(pace) - lost) / 1e9
+        works = [each for each in _comparable(window, state.baselines) if not each[2].is_bound]
+        if len(works) == len(window.paces):
+            wanted = [baseline.wanted(pace) / 1e9 for _, pace, baseline in works]
+            idle = math.prod(1 - min(1.0, each / window.seconds) for each in wanted)
+            known += window.seconds
+            together += window.seconds * (1 - idle)
+            lost = sum(baseline.lost(pace) for pid, pace, baseline in works if not _is_alone(pid, window))
+            quiet += sum(wanted) - lost / 1e9
     is_known = known >= LEAST_COMPARABLE * sum(window.seconds for window in state.windows)
     return quiet / together if together and is_known else None
-
-
-def _pace(delta: WorkDelta, seconds: float, sm: float, traffic: Bandwidth | None) -> Pace:
-    """Return what a client did. Recordings of earlier versions do not show gaps, nor which streams overlap."""
-    launches = delta.kernels + (delta.graph_kernels or delta.graphs) + delta.copies
-    widths = delta.widths + delta.copied / COPY_WIDTH_BYTES
-    busy = min(float(delta.busy_ns), seconds * 1e9)
-    gap = float(delta.gap_ns) if delta.gap_ns >= 0 else (seconds * 1e9 - busy) * bool(launches)
-    dram = 0.0 if traffic is None else traffic.part
-    return Pace(launches, delta.spans, widths, busy, gap, sm * seconds * 1e9, dram * seconds * 1e9)
-
-
-def _used(split: Split, pid: int) -> float:
-    return split.estimates[pid].sm if pid in split.estimates else 0.0
-
-
-def _is_quiet(pid: int, split: Split, busy_others: float) -> bool:
-    """Return whether others could hardly slow a client down.
-
-    `busy_others` is how many others had work in flight, on average. Only GPM shows what nobody watched, and free room.
-    """
-    if split.measured and (pid not in split.estimates or split.sm - _used(split, pid) > ALMOST_QUIET):
-        return False
-    if not split.measured and split.unknown - {pid}:
-        return False
-    has_room = split.measured and split.sm < ROOM_SMS and (split.dram or 0.0) < ROOM_BANDWIDTH
-    return busy_others < BUSY_OTHERS or (has_room and split.sm - _used(split, pid) <= ALMOST_QUIET)
-
-
-def _learned(known: Baseline | None, pace: Pace, neighbours: float, contradictions: int) -> tuple[Baseline, int]:
-    """Return the baseline after a quiet window, and how many windows in a row have contradicted it."""
-    first = Baseline(pace=pace, neighbours=neighbours)
-    if known is None or known.is_bound or (neighbours <= QUIET < known.neighbours):
-        return first, 0
-    distance = math.log(pace.latency / known.pace.latency)
-    if not known.pace.is_same(pace) or abs(distance) > CONTRADICTION:
-        replaced = contradictions or known.windows <= FEW_WINDOWS
-        return (first, 0) if replaced else (known, 1)
-    if neighbours > QUIET >= known.neighbours:
-        return known, 0
-    weight = 1 / min(known.windows + 1, 1 / (1 - EARLIER_WEIGHT))
-    learned = Baseline(
-        pace=Pace(*(EARLIER_WEIGHT * old + new for old, new in zip(known.pace, pace, strict=True))),
-        windows=known.windows + 1,
-        variance=(1 - weight) * (known.variance + weight * distance**2),
-        neighbours=(1 - weight) * known.neighbours + weight * neighbours,
-    )
-    return learned, 0
-
-
-def _deviation(baseline: Baseline) -> float:
-    """Return the standard error of the logarithm of a baseline's latency."""
-    return math.sqrt((baseline.variance + WINDOW_ERROR**2) / min(baseline.windows, 1 / (1 - EARLIER_WEIGHT)))
-
-
-def _sum(paces: Sequence[Pace]) -> Pace:
-    return Pace(*map(sum, zip(*paces, strict=True))) if paces else Pace()
-
-
-def _use(
-    split: Split, window: ContentionWindow, baselines: Mapping[int, Baseline]
-) -> tuple[Resource, Mapping[int, float], Collection[int]]:
-    """Return the resource that was used up, each client's fraction of it, and the clients that are doubted.
-
-    A doubted client may have changed its own work: its increase, compared with the same launches on a quiet GPU, may
-    have used up the resource; or it lost more time than others copied; or nothing was used up. Without GPM, none is
-    doubted, so all lost time counts.
-    """
-    parts, used, full, reach = {pid: share.sm for pid, share in split.estimates.items()}, split.sm, FULL_SMS, 1.0
-    dram, copying = split.dram or 0.0, sum(window.copying.values())
-    in_bursts = split.dram is not None and dram < FULL_BANDWIDTH and used < FULL_SMS and copying >= LEAST_COPYING
-    if is_memory := dram >= FULL_BANDWIDTH or in_bursts:
-        parts = {pid: part for pid, (part, _) in window.traffic.items()}
-        used, full, reach = dram, min(dram, FULL_BANDWIDTH), BANDWIDTH_OF_SMS
-    elif not split.measured or (split.dram is None and used < full):
-        return Resource.OTHER, {}, ()
-    usual, areas, beyond_copies = {}, dict(split.areas), set()
-    for pid, pace in window.paces.items():
-        known, others = baselines.get(pid), copying - window.copying.get(pid, 0.0)
-        if known is None or not pace.launches or not known.pace.is_same(pace):
-            continue
-        if in_bursts and known.lost(pace) > others * window.seconds * 1e9:
-            beyond_copies.add(pid)
-        # If a client copies more, its pace is another one.
-        if known.pace.sm_ns and not (is_memory and window.copying.get(pid, 0.0) > LEAST_COPYING):
-            scale = pace.launches / known.pace.launches
-            usual[pid] = scale * (known.pace.dram_ns if is_memory else known.pace.sm_ns) / 1e9 / window.seconds
-            areas[pid] = areas.get(pid, 0.0) * min(1.0, scale * known.pace.busy_ns / pace.busy_ns)
-    if used < full and (used < COLLIDING_SMS or sum(areas.values()) < 1):
-        return Resource.OTHER, {}, window.paces.keys()
-    more = sum(parts.get(pid, 0.0) - part for pid, part in usual.items())
-    # The largest part of the resource that each client can have used.
-    most = {pid: reach * (share.sm + CLEAR_ERRORS * share.error) for pid, share in split.estimates.items()}
-    own = {pid: min(more, most.get(pid, math.inf) - usual.get(pid, 0.0)) for pid in window.paces}
-    doubted = beyond_copies | {pid for pid, part in own.items() if used - part < ALMOST * min(used, full)}
-    if used < full:
-        return Resource.OTHER, {}, doubted
-    if in_bursts:
-        parts = {pid: COPY_BANDWIDTH * part for pid, part in window.copying.items()}
-    return Resource.MEMORY if is_memory else Resource.SMS, parts, doubted
-
-
-def _cause(
-    pid: int, baseline: Baseline, windows: Sequence[ContentionWindow]
-) -> tuple[Resource | None, tuple[tuple[int, float], ...]]:
-    """Return the resource that a client waited for most, and the others with their mean fractions of it then."""
-    lost = dict.fromkeys(Resource, 0.0)
-    used: dict[Resource, dict[int, float]] = {resource: {} for resource in Resource}
-    for window in windows:
-        excess = baseline.lost(window.paces[pid])
-        if excess <= 0:
-            continue
-        lost[window.resource] += excess
-        for each, part in window.parts.items():
-            used[window.resource][each] = used[window.resource].get(each, 0.0) + excess * part
-    resource = max(lost, key=lost.__getitem__)
-    if not lost[resource]:
-        return None, ()
-    others = {each: part / lost[resource] for each, part in used[resource].items() if each != pid}
-    return resource, tuple(sorted(others.items(), key=lambda each: -each[1]))

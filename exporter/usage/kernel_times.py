@@ -96,8 +96,8 @@ SHORT_COPY_BYTES = 1 << 20      # moved           | M
 COPY_BANDWIDTH = 0.88           # of all          | M
 LEAST_BANDWIDTH = 1e11          # bytes a second  | F
 
-# Largest SM time of a copy, and in addition of all SMs while copies run. They use the SMs that kernels leave, and are
-# hardly slower with a third of them.
+# A copy uses at most COPY_NS, and COPY_SMS of all SMs while its bytes move. Copies use the SMs that kernels leave, and
+# are hardly slower with a third of them.
 COPY_NS = 15_000                # ns of one SM    | M
 COPY_SMS = 1.1                  # of all SMs      | F
 
@@ -156,6 +156,9 @@ FULL_BUSY_ERROR = 0.15          # of all SMs      | F
 # fmt: on
 
 Deltas = Mapping[int, WorkDelta]  # What each client did in a window, by PID.
+Estimates = Mapping[int, Estimate]  # One of each client in a window, in nanoseconds, by PID.
+Times = Mapping[int, float]  # The same without standard errors.
+Used = Estimates  # The SM time of each client in a window, in nanoseconds of one SM, by PID.
 
 
 def updated(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy, *, complete: bool) -> ClientEstimates:
@@ -164,7 +167,8 @@ def updated(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy, *, complet
     held, copied = _held(estimates, deltas, gpu.capacity), sum(copies(deltas, gpu).values())
     area = sum(each.mean + 2 * each.error for each in held.values()) + sum(delta.area for delta in launched.values())
     in_flight = {pid: _time_in_flight(delta, gpu.capacity) for pid, delta in launched.items()}
-    contention = _contention(area, gpu.busy, gpu.capacity)
+    # How much the clients want more SMs than there are, up to 1.
+    contention = min(1.0, gpu.busy / gpu.capacity) * min(1.0, max(0.0, area / gpu.capacity - 1))
     known = estimates.pids
     observed = _observed(in_flight, contention, _waits_for_copies(launched, deltas, gpu, known))
     estimates = _with_first_estimates(estimates, launched, observed, gpu.capacity)
@@ -179,50 +183,48 @@ def updated(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy, *, complet
     return estimates.solved({pid: _longest(delta, gpu.capacity) for pid, delta in launched.items()})
 
 
-def used_sm_time(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy) -> dict[int, float]:
-    """Return the expected SM time of each client, in nanoseconds of one SM; at most what was in flight.
+def used_sm_time(estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy, *, complete: bool) -> Used:
+    """Return the expected SM time of each client; at most what was in flight.
 
     Copies use what the kernels leave. A client that launched nothing may have work in flight from before. What the
-    others leave of the busy time then, or exceed it by, corrects such clients, the most uncertain ones most.
+    others leave of the busy time then, or exceed it by, corrects such clients, the most uncertain ones most. If
+    `deltas` is not `complete`, the GPU's measurement does not constrain the sum: each client has its own error.
     """
     held, copied = _held(estimates, deltas, gpu.capacity), copies(deltas, gpu)
     used = {pid: _expected(estimates, pid, delta, gpu.capacity) for pid, delta in deltas.items()}
     used |= {pid: each.mean for pid, each in held.items()}
-    rest = gpu.busy - sum(used.values()) if gpu.measured else math.inf
-    part = min(1.0, max(0.0, rest) / sum(copied.values())) if copied else 0.0
-    used |= {pid: used[pid] + part * most for pid, most in copied.items()}
-    variance = sum(each.error**2 for each in held.values())
-    if variance and gpu.measured:
-        rest = gpu.busy - sum(used.values())
+    left_for_copies = gpu.busy - sum(used.values()) if gpu.measured else math.inf
+    copy_fraction = min(1.0, max(0.0, left_for_copies) / sum(copied.values())) if copied else 0.0
+    used |= {pid: used[pid] + copy_fraction * most for pid, most in copied.items()}
+    held_variance = sum(each.error**2 for each in held.values())
+    if held_variance and gpu.measured:
+        unexplained = gpu.busy - sum(used.values())
         for pid, (mean, error) in held.items():
-            used[pid] = min(float(deltas[pid].bound or gpu.capacity), max(0.0, mean + rest * error**2 / variance))
-    return used
+            corrected = max(0.0, mean + unexplained * error**2 / held_variance)
+            used[pid] = min(float(deltas[pid].bound or gpu.capacity), corrected)
+    errors = _errors_of(estimates, deltas, gpu, used, held, copied, complete=complete)
+    return {pid: Estimate(mean, errors.get(pid, 0.0)) for pid, mean in used.items()}
 
 
-def relative_errors(
-    estimates: ClientEstimates, deltas: Deltas, used: Mapping[int, float], gpu: GpuBusy, *, complete: bool
-) -> dict[int, float]:
-    """Return the standard error of each client's `used` time, as a fraction of the sum.
-
-    If `deltas` is not `complete`, the GPU's measurement does not constrain the sum: each client has its own error.
-    """
-    total = sum(used.values())
-    held, copied = _held(estimates, deltas, gpu.capacity), copies(deltas, gpu)
+def _errors_of(
+    estimates: ClientEstimates, deltas: Deltas, gpu: GpuBusy, used: Times, held: Used, copied: Times, *, complete: bool
+) -> Times:
+    """Return the standard error of each client's SM time."""
     weights = {pid: float(delta.widths) for pid, delta in deltas.items() if pid in estimates.pids}
     if complete and not held and not copied:
-        errors = estimates.errors_of_known_sum(weights)
-    else:
-        errors = {pid: weight * estimates.standard_deviation(pid) for pid, weight in weights.items()}
-        errors |= {pid: each.error for pid, each in held.items()}
-        variance = sum(error**2 for error in errors.values())
-        if complete and variance and not copied:
-            errors = {pid: error * math.sqrt(1 - error**2 / variance) for pid, error in errors.items()}
-        for pid, most in copied.items():
-            # Copies get what the kernels leave, so they share the kernels' error.
-            own, part = errors.get(pid, 0.0), most / sum(copied.values())
-            others = part * math.sqrt(variance - own**2) if complete and gpu.measured else COPIES_ERROR * most
-            errors[pid] = math.hypot((1 - part) * own, others, COPY_ERROR * (1 - part) * min(most, used[pid]))
-    return {pid: errors.get(pid, 0.0) / total for pid in used}
+        return estimates.errors_of_known_sum(weights)
+    errors = {pid: weight * estimates.standard_deviation(pid) for pid, weight in weights.items()}
+    errors |= {pid: each.error for pid, each in held.items()}
+    variance = sum(error**2 for error in errors.values())
+    if complete and variance and not copied:
+        errors = {pid: error * math.sqrt(1 - error**2 / variance) for pid, error in errors.items()}
+    for pid, most in copied.items():
+        # Copies get what the kernels leave, so they share the kernels' error.
+        own, of_copies = errors.get(pid, 0.0), most / sum(copied.values())
+        of_others = of_copies * math.sqrt(variance - own**2) if complete and gpu.measured else COPIES_ERROR * most
+        of_split = COPY_ERROR * (1 - of_copies) * min(most, used[pid])
+        errors[pid] = math.hypot((1 - of_copies) * own, of_others, of_split)
+    return errors
 
 
 def copies(deltas: Deltas, gpu: GpuBusy) -> dict[int, float]:
@@ -263,18 +265,11 @@ def _held(estimates: ClientEstimates, deltas: Deltas, capacity: float) -> dict[i
     held = {}
     for pid, delta in deltas.items():
         if _continues(estimates, pid, delta):
-            held[pid] = Estimate(
-                float(delta.area),
-                (HELD_ERROR if delta.area == delta.bound and not delta.unsure else GRAPH_ERROR) * delta.area,
-            )
+            error = HELD_ERROR if delta.area == delta.bound and not delta.unsure else GRAPH_ERROR
+            held[pid] = Estimate(float(delta.area), error * delta.area)
         elif not delta.widths + delta.copied + delta.transferred and delta.syncs + delta.uploads:
             held[pid] = Estimate(0.0, COPIES_ERROR * capacity)
     return held
-
-
-def _contention(area: float, busy: float, capacity: float) -> float:
-    """Return how much the clients want more SMs than there are, up to 1. `capacity` is the time of all SMs."""
-    return min(1.0, busy / capacity) * min(1.0, max(0.0, area / capacity - 1))
 
 
 def _continues(estimates: ClientEstimates, pid: int, delta: WorkDelta) -> bool:
@@ -337,9 +332,7 @@ def _time_in_flight(delta: WorkDelta, capacity: float) -> Estimate:
     return Estimate(mean / streams, error)
 
 
-def _observed(
-    in_flight: Mapping[int, Estimate], contention: float, waits: Mapping[int, Estimate]
-) -> Mapping[int, Estimate]:
+def _observed(in_flight: Estimates, contention: float, waits: Estimates) -> Estimates:
     """Return the kernel times that the bursts show. On a contended GPU, a kernel waits about as long as all others."""
     shortest = min((latency.mean for latency in in_flight.values()), default=0.0)
     observed = {}
@@ -356,7 +349,7 @@ def _observed(
 
 
 def _with_first_estimates(
-    estimates: ClientEstimates, launched: Deltas, observed: Mapping[int, Estimate], capacity: float
+    estimates: ClientEstimates, launched: Deltas, observed: Estimates, capacity: float
 ) -> ClientEstimates:
     for pid, delta in launched.items():
         longest = _longest(delta, capacity)
@@ -386,9 +379,7 @@ def _typical(delta: WorkDelta, longest: float) -> Estimate:
 # -- Stage 3: correct each estimate by what was observed ---------------------------------------------------------------
 
 
-def _with_observations(
-    estimates: ClientEstimates, observed: Mapping[int, Estimate], shared: Mapping[int, float]
-) -> ClientEstimates:
+def _with_observations(estimates: ClientEstimates, observed: Estimates, shared: Times) -> ClientEstimates:
     """Update what is known of each client by its observed kernel time. A contradicting one first raises its error.
 
     `shared` has the times in flight of the kernels of clients that share the GPU. A kernel may wait for most of that
@@ -419,7 +410,7 @@ def _with_sm_time(
     estimates: ClientEstimates,
     launched: Deltas,
     gpu: GpuBusy,
-    held: Mapping[int, Estimate],
+    held: Used,
     copied: float,
     contention: float,
     *,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import hypot, inf
 from typing import NamedTuple
 
-from exporter.model.estimates import ClientEstimates
+from exporter.model.estimates import NONE, ClientEstimates
 from exporter.model.launches import LaunchCounts, LaunchHistory, ProcessLaunches, ProcessWork, WorkReading, began_ns
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
@@ -22,9 +22,6 @@ the GPU used, or this part of all SMs if that is more."""
 
 MAX_SCALE = 1.25  # Estimates are scaled to the measured SM time by at most this factor; the rest is unattributed.
 MODEL_ERROR = 0.05  # Standard error of the model of kernel times with GPM, as a fraction of a client's share.
-
-
-NEVER: Mapping[int, float] = {}
 
 
 class Splits(Mapping[GpuUuid, Split]):
@@ -59,7 +56,7 @@ def with_window(windows: tuple[Split, ...], window: Split) -> tuple[Split, ...]:
 
 
 def combined(
-    windows: tuple[Split, ...], began: Mapping[int, float] = NEVER, estimates: ClientEstimates | None = None
+    windows: tuple[Split, ...], began: Mapping[int, float] = NONE, estimates: ClientEstimates | None = None
 ) -> Split:
     """Add up the windows, the oldest first; a client's error covers the time in which its use is unknown.
 

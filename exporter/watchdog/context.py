@@ -87,6 +87,7 @@ class Context:
     daemon_policy: DaemonPolicy
     mode: Mode
     thresholds: Thresholds
+    program: str
     at: float
     chance: float
 

@@ -35,7 +35,6 @@ from exporter.model.watchdog import (
 )
 from exporter.parse.kernel_log import RESET
 from exporter.parse.proc import mps_program
-from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL
 from exporter.state import devices, xids
 from exporter.state.processes import client_id
 from exporter.watchdog import diagnosis, limit_enforcement, restart
@@ -190,13 +189,10 @@ def _take(context: Context, incident: Incident, step: _Step) -> Decision:
             unsafe = _why_unsafe(context, incident.server)
             if unsafe is not None:
                 return unsafe
-            command = f"shutdown_server {incident.server}{' -f' if forced else ''}"
-            if context.daemon.runtime.protocol == PROTOCOL:
-                # The daemon must create the server again by itself.
-                name = context.daemon.servers[incident.server].name or ""
-                if not name.startswith(PREFIX_OF_USER):
-                    return None
-                command = f"server delete {name}{' --force' if forced else ''}"
+            server = context.daemon.servers[incident.server]
+            command = context.daemon.dialect.command_to_end(server, forced=forced)
+            if command is None:
+                return None
             steps = (GiveCommand(command=command),)
         case _:
             unsafe = _why_unsafe(context, None)
@@ -273,17 +269,7 @@ def evaluate(node: Node, policy: Policy, *, at: float, chance: float) -> Evaluat
     for name, daemon in node.daemons.items():
         if not daemon.declared.expected or daemon.runtime.same_as is not None:
             continue
-        context = Context(
-            node=node,
-            daemon=daemon,
-            watch=node.watches.get(name) or WatchdogState(state_lost_at=at if policy.state_lost else None),
-            daemon_policy=policy.daemon_policy_of(daemon),
-            mode=policy.mode_of(daemon),
-            thresholds=policy.thresholds,
-            at=at,
-            chance=chance,
-        )
-        watches[name], new, action = _evaluate_daemon(context)
+        watches[name], new, action = _evaluate_daemon(restart.context_of(node, daemon, policy, at=at, chance=chance))
         events.extend(new)
         if action is not None:
             actions.append(action)
@@ -291,7 +277,6 @@ def evaluate(node: Node, policy: Policy, *, at: float, chance: float) -> Evaluat
 
 
 def _evaluate_daemon(context: Context) -> _DaemonEvaluation:
-    context = updated(context, watch=restart.remember_processes(context))
     events: tuple[Event, ...] = ()
     for prepare in _PREPARATION:
         watch, new = prepare(context)

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from exporter.model.action import Action, ActionKind, ActionReason, GiveCommand
 from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.dialect import LimitCommands
 from exporter.model.event import Event, EventName
 from exporter.model.identity import identity_of
 from exporter.model.node import Node
@@ -17,7 +18,6 @@ from exporter.model.values import updated
 from exporter.model.watchdog import LimitDrift, LimitEnforcement, WatchdogState
 from exporter.parse.control_reply import query_changed_by
 from exporter.parse.mps_variables import format_byte_size
-from exporter.parse.protocol3 import PROTOCOL
 from exporter.state import processes
 from exporter.watchdog.context import Evaluated
 
@@ -31,7 +31,6 @@ MAX_TRIES = 3  # After this many tries, the watchdog sends the command only once
 
 SLOW_RETRY_SECONDS = 60.0
 
-_DEFAULT_PRIORITY = "set_default_client_priority "  # It also applies to running servers (R580).
 MAX_COMMANDS = 64  # How many limits one action sets. The next action sets the others.
 
 
@@ -57,95 +56,72 @@ class LimitCheck:
 
 
 def check_limits(daemon: Daemon, wanted: Limits, at: float) -> tuple[LimitCheck, ...]:
-    """Compare all wanted limits with the actual ones, the defaults first. Protocol 3 has no defaults."""
+    """Compare all wanted limits with the actual ones, the defaults first."""
     servers = (each for server in daemon.servers.values() for each in _check_server(daemon, server, wanted, at))
     return (*check_defaults(daemon, wanted), *servers)
 
 
 def check_defaults(daemon: Daemon, wanted: Limits) -> Iterator[LimitCheck]:
-    """Compare the wanted limits with the defaults for future servers, of which protocol 3 has none."""
-    if daemon.runtime.protocol == PROTOCOL:
-        return
-    found, threads = daemon.default_limits, "set_default_active_thread_percentage "
-    yield from _check_memory(daemon, None, "set_default_device_pinned_mem_limit", found, wanted, logged=False)
-    yield from _check_others(daemon, None, (threads, _DEFAULT_PRIORITY), found, wanted)
+    """Compare the wanted limits with the defaults for future servers, if the daemon has any."""
+    commands = daemon.dialect.default_limits
+    if commands is not None:
+        yield from _check_all(daemon, None, commands, daemon.default_limits, wanted, complete=False)
 
 
 def _check_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> Iterator[LimitCheck]:
-    if daemon.runtime.protocol == PROTOCOL:
-        yield from _check_named(daemon, server, wanted)
-        return
-    pid, found, logged_at = server.pid, server.limits, server.limits_logged_at
+    actual, logged_at = server.limits, server.limits_logged_at
     # If the log has all limits of the server, it has no memory limit that the log does not have.
-    logged = logged_at is not None and (found.client_priority is not None or at - logged_at >= LOG_SECONDS)
-    yield from _check_memory(daemon, pid, f"set_device_pinned_mem_limit {pid}", found, wanted, logged=logged)
-    if found.client_priority is None:
+    complete = logged_at is not None and (actual.client_priority is not None or at - logged_at >= LOG_SECONDS)
+    if daemon.dialect.limits_by_namespace:
+        complete = bool(server.name and server.namespaces)
+        wanted = wanted if complete else Limits()
+    elif actual.client_priority is None:
         wanted = updated(wanted, client_priority=None)
-    commands = (f"set_active_thread_percentage {pid} ", _DEFAULT_PRIORITY)
-    yield from _check_others(daemon, pid, commands, found, wanted)
+    yield from _check_all(daemon, server.pid, daemon.dialect.limit_commands(server), actual, wanted, complete=complete)
 
 
-def _check_named(daemon: Daemon, server: Server, wanted: Limits) -> Iterator[LimitCheck]:
-    """Compare the limits of a server's default namespace, with protocol 3. Its memory limit is for all devices.
-
-    So no command can set different limits for several devices. They are compared all the same.
-    """
-    if server.name is None or not server.namespaces:
-        return
-    verb = f"server set {server.name}"
-    in_force = next(iter(server.limits.pinned_memory.values()), None)
-    differ = len(set(wanted.pinned_memory.values())) > 1
-    devices = sorted(wanted.pinned_memory.items())
-    for device, limit in devices if differ else devices[:1]:
-        command = "" if differ else f"{verb} --pinned-memory-limit={format_byte_size(limit)}"
-        reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=device, found=in_force, wanted=limit)
-        yield _check(daemon, server.pid, command, reason, known=True, holds=in_force == limit)
-    commands = (f"{verb} --active-thread-percentage=", f"{verb} --client-priority=")
-    yield from _check_others(daemon, server.pid, commands, server.limits, wanted)
-
-
-def _check_memory(
-    daemon: Daemon, server: int | None, verb: str, found: Limits, wanted: Limits, *, logged: bool
+def _check_all(
+    daemon: Daemon, server: int | None, commands: LimitCommands, actual: Limits, wanted: Limits, *, complete: bool
 ) -> Iterator[LimitCheck]:
-    """An empty reply, or a complete log without the limit (`logged`), shows that there is none."""
-    for device, limit in sorted(wanted.pinned_memory.items()):
-        command, in_force = f"{verb} {device} {format_byte_size(limit)}", found.pinned_memory.get(device)
-        known = logged or in_force is not None or _query(command) in daemon.commands.asked_at
-        reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=device, found=in_force, wanted=limit)
-        yield _check(daemon, server, command, reason, known=known, holds=in_force == limit)
+    """Compare all limits. An empty reply, or `complete` limits without one for memory, show that there is none.
 
-
-def _check_others(
-    daemon: Daemon, server: int | None, commands: tuple[str, str], found: Limits, wanted: Limits
-) -> Iterator[LimitCheck]:
-    """Compare the thread percentage and the priority. `commands` set them, without the value at the end.
-
-    With static SM partitions, thread percentages do not apply.
+    If the memory limit is for all devices, no command can set different limits for them. They are compared all the
+    same. With static SM partitions, thread percentages do not apply.
     """
-    share, in_force = wanted.active_thread_percentage, found.active_thread_percentage
-    if share is not None and not daemon.has_static_partitions:
-        reason = Reason(ReasonCode.THREAD_PERCENTAGE_DIFFERS, found=in_force, wanted=share)
-        holds = in_force is not None and abs(in_force - share) <= PERCENTAGE_ERROR
-        yield _check(daemon, server, f"{commands[0]}{share:g}", reason, known=in_force is not None, holds=holds)
-    priority, in_force = wanted.client_priority, found.client_priority
-    if priority is not None:
-        reason = Reason(ReasonCode.PRIORITY_DIFFERS, found=in_force, wanted=priority)
-        holds = in_force == priority
-        yield _check(daemon, server, f"{commands[1]}{priority}", reason, known=in_force is not None, holds=holds)
+    set_memory, set_threads, set_priority = commands
+    memory = sorted(wanted.pinned_memory.items())
+    limits, for_all = actual.pinned_memory, daemon.dialect.limits_by_namespace
+    differ = for_all and len(set(wanted.pinned_memory.values())) > 1
+    for device, limit in memory[:1] if for_all and not differ else memory:
+        command = "" if differ else set_memory.format(device=device, value=format_byte_size(limit))
+        actual_limit = next(iter(limits.values()), None) if for_all else limits.get(device)
+        known = complete or actual_limit is not None or _query(command) in daemon.commands.asked_at
+        reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=device, found=actual_limit, wanted=limit)
+        yield _check(daemon, server, command, reason, known=known, in_force=actual_limit == limit)
+    wanted_percentage, actual_percentage = wanted.active_thread_percentage, actual.active_thread_percentage
+    if wanted_percentage is not None and not daemon.has_static_partitions:
+        command, known = set_threads.format(value=f"{wanted_percentage:g}"), actual_percentage is not None
+        reason = Reason(ReasonCode.THREAD_PERCENTAGE_DIFFERS, found=actual_percentage, wanted=wanted_percentage)
+        in_force = actual_percentage is not None and abs(actual_percentage - wanted_percentage) <= PERCENTAGE_ERROR
+        yield _check(daemon, server, command, reason, known=known, in_force=in_force)
+    wanted_priority, actual_priority = wanted.client_priority, actual.client_priority
+    if wanted_priority is not None:
+        command, known = set_priority.format(value=wanted_priority), actual_priority is not None
+        reason = Reason(ReasonCode.PRIORITY_DIFFERS, found=actual_priority, wanted=wanted_priority)
+        yield _check(daemon, server, command, reason, known=known, in_force=actual_priority == wanted_priority)
 
 
-def _check(daemon: Daemon, server: int | None, command: str, reason: Reason, *, known: bool, holds: bool) -> LimitCheck:
+def _check(
+    daemon: Daemon, server: int | None, command: str, reason: Reason, *, known: bool, in_force: bool
+) -> LimitCheck:
     """A limit that a command may have changed is unknown until the next query."""
-    status = LimitStatus.IN_FORCE if holds else LimitStatus.DRIFTED
+    status = LimitStatus.IN_FORCE if in_force else LimitStatus.DRIFTED
     if not known or _query(command) in daemon.default_limits.stale:
         status = LimitStatus.UNKNOWN
     return LimitCheck(server=server, command=command, status=status, reason=reason)
 
 
-@lru_cache(maxsize=1024)
-def _query(command: str) -> str | None:
-    """Return the query for the limit that the command sets. There are few commands, parsed twice a second."""
-    return query_changed_by(command)
+_query = lru_cache(maxsize=1024)(query_changed_by)  # There are few commands, parsed twice a second.
 
 
 # -- Limits of a daemon and of its successor ---------------------------------------------------------------------------
@@ -163,9 +139,9 @@ def limits_to_restore(configured: Limits, watch: WatchdogState) -> Limits:
     return updated(wanted, pinned_memory={**before.pinned_memory, **configured.pinned_memory})
 
 
-def _overlaid(before: Limits, share: float | None, priority: int | None) -> Limits:
+def _overlaid(before: Limits, percentage: float | None, priority: int | None) -> Limits:
     return Limits(
-        active_thread_percentage=before.active_thread_percentage if share is None else share,
+        active_thread_percentage=before.active_thread_percentage if percentage is None else percentage,
         client_priority=before.client_priority if priority is None else priority,
     )
 
@@ -181,16 +157,16 @@ def _track_daemon(daemon: Daemon, watch: WatchdogState) -> WatchdogState:
         enforcement = updated(enforcement, process=process)
     if daemon.state is not DaemonState.UP:
         return updated(watch, enforcement=enforcement)
-    found, known = daemon.default_limits, enforcement.defaults
-    share, priority = found.active_thread_percentage, found.client_priority
+    actual, known = daemon.default_limits, enforcement.defaults
+    percentage, priority = actual.active_thread_percentage, actual.client_priority
     limits = watch.limits or Limits()
     # A default was set if it has changed, or if a daemon does not have it by itself.
-    if share is not None and known.active_thread_percentage not in (None, share):
-        limits = updated(limits, active_thread_percentage=None if share == WHOLE_GPU else share)
+    if percentage is not None and known.active_thread_percentage not in (None, percentage):
+        limits = updated(limits, active_thread_percentage=None if percentage == WHOLE_GPU else percentage)
     if priority or (priority == 0 and known.client_priority is not None):
         limits = updated(limits, client_priority=priority or None)
-    limits = updated(limits, pinned_memory={**limits.pinned_memory, **found.pinned_memory})
-    enforcement = updated(enforcement, defaults=_overlaid(known, share, priority))
+    limits = updated(limits, pinned_memory={**limits.pinned_memory, **actual.pinned_memory})
+    enforcement = updated(enforcement, defaults=_overlaid(known, percentage, priority))
     return updated(watch, limits=limits or None, enforcement=enforcement)
 
 
@@ -207,27 +183,27 @@ def enforce(
     # A daemon that has just not answered may hang. A command would hang, too, and delay what helps.
     if daemon.state is not DaemonState.UP or daemon.commands.unanswered_since is not None:
         return watch, (), None
-    found = check_limits(daemon, wanted, at)
-    checks: dict[str, LimitCheck] = {}
+    checks = check_limits(daemon, wanted, at)
+    by_command: dict[str, LimitCheck] = {}
     # One priority applies to all servers: for each command, the worst status counts.
-    for each in found:
-        if each.command not in checks or each.status > checks[each.command].status:
-            checks[each.command] = each
-    watch, drifted = _track_drifts(daemon, watch, checks, at)
-    watch, bypassed = _count_clients_before_limits(daemon, watch, found, at)
-    watch, in_force = _track_in_force(daemon, watch, found, at)
+    for check in checks:
+        if check.command not in by_command or check.status > by_command[check.command].status:
+            by_command[check.command] = check
+    watch, drifted = _track_drifts(daemon, watch, by_command, at)
+    watch, bypassed = _count_clients_before_limits(daemon, watch, checks, at)
+    watch, in_force = _track_in_force(daemon, watch, checks, at)
     events = (*drifted, *bypassed, *in_force)
     if mode is Mode.OBSERVE:
         return watch, events, None
-    watch, ineffective, action = _set_limits(node, daemon, watch, checks, at)
+    watch, ineffective, action = _set_limits(node, daemon, watch, by_command, at)
     return watch, (*events, *ineffective), action
 
 
-def _track_drifts(daemon: Daemon, watch: WatchdogState, found: Mapping[str, LimitCheck], at: float) -> Evaluated:
+def _track_drifts(daemon: Daemon, watch: WatchdogState, checks: Mapping[str, LimitCheck], at: float) -> Evaluated:
     """Remember since when each limit has drifted, until it is in force. An unknown limit changes nothing."""
     drifts: dict[str, LimitDrift] = {}
     events: list[Event] = []
-    for command, check in found.items():
+    for command, check in checks.items():
         known = watch.enforcement.drifts.get(command)
         if check.status is LimitStatus.DRIFTED and (known is None or known.since is None):
             known = updated(known or LimitDrift(), since=at)
@@ -243,13 +219,13 @@ def _drifted(daemon: Daemon, check: LimitCheck, at: float, problem: Reason | Non
 
 
 def _count_clients_before_limits(
-    daemon: Daemon, watch: WatchdogState, found: Iterable[LimitCheck], at: float
+    daemon: Daemon, watch: WatchdogState, checks: Iterable[LimitCheck], at: float
 ) -> Evaluated:
     """Count the clients that connected to a server before its limits, when all its limits are in force."""
     before = watch.enforcement
     worst: dict[int | None, LimitStatus] = {}
-    for each in found:
-        worst[each.server] = max(each.status, worst.get(each.server, each.status))
+    for check in checks:
+        worst[check.server] = max(check.status, worst.get(check.server, check.status))
     unlimited_since: dict[int, float] = {}
     limited: list[int] = []
     events: list[Event] = []
@@ -274,8 +250,8 @@ def _count_clients_before_limits(
     return updated(watch, enforcement=enforcement, bypassed=bypassed), tuple(events)
 
 
-def _track_in_force(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitCheck], at: float) -> Evaluated:
-    before, worst = watch.enforcement, max((each.status for each in found), default=None)
+def _track_in_force(daemon: Daemon, watch: WatchdogState, checks: Iterable[LimitCheck], at: float) -> Evaluated:
+    before, worst = watch.enforcement, max((check.status for check in checks), default=None)
     if worst is LimitStatus.UNKNOWN:
         return watch, ()
     in_force = worst is LimitStatus.IN_FORCE
@@ -287,7 +263,7 @@ def _track_in_force(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitC
 
 
 def _set_limits(
-    node: Node, daemon: Daemon, watch: WatchdogState, found: Mapping[str, LimitCheck], at: float
+    node: Node, daemon: Daemon, watch: WatchdogState, checks: Mapping[str, LimitCheck], at: float
 ) -> tuple[WatchdogState, tuple[Event, ...], Action | None]:
     """Return the action that sets the drifted limits; for a new daemon, also those that were not queried yet.
 
@@ -295,8 +271,8 @@ def _set_limits(
     """
     drifts, restoring = dict(watch.enforcement.drifts), watch.enforcement.restoring
     events: list[Event] = []
-    due = [each for each in found.values() if _may_set(node, daemon, each) and _is_due(each, watch, at)][:MAX_COMMANDS]
-    for check in found.values():
+    due = [each for each in checks.values() if _may_set(node, daemon, each) and _is_due(each, watch, at)][:MAX_COMMANDS]
+    for check in checks.values():
         known, drifted = drifts.get(check.command), check.status is LimitStatus.DRIFTED
         if known is None or known.ineffective or known.tries < MAX_TRIES or known.tried_at is None:
             continue
@@ -327,15 +303,12 @@ def _set_limits(
 
 
 def _may_set(node: Node, daemon: Daemon, check: LimitCheck) -> bool:
-    """Return False for a server in FAULT, which gets no clients, and a suspended server, which hangs the daemon.
-
-    With protocol 3, a limit cannot be set while a client uses its namespace (driver 615).
-    """
+    """Return False for a server in FAULT, which gets no clients, and a suspended server, which hangs the daemon."""
     server = None if check.server is None else daemon.servers.get(check.server)
     if server is None:
         return True
-    if daemon.runtime.protocol == PROTOCOL and any(each.server == server.pid for each in daemon.clients.values()):
-        return False
+    if daemon.dialect.limits_by_namespace and any(each.server == server.pid for each in daemon.clients.values()):
+        return False  # No limit can be set while a client uses its namespace (driver 615).
     return server.state is not ServerState.FAULT and processes.can_query(node, server.pid)
 
 

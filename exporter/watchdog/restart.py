@@ -17,6 +17,7 @@ from exporter.model.action import (
     SaveEvidence,
 )
 from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.dialect import Dialect, dialect_of
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.node import Node
@@ -26,7 +27,6 @@ from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
     LOG_DIRECTORY,
     PIPE_DIRECTORY,
-    PROTOCOL_VERSION,
     VISIBLE_DEVICES,
     AllowedAction,
     Mode,
@@ -35,10 +35,9 @@ from exporter.model.settings import (
 from exporter.model.values import replace, updated
 from exporter.model.watchdog import Condition, OngoingAction, WatchdogPhase, WatchdogState
 from exporter.parse.proc import mps_program
-from exporter.parse.protocol3 import PROTOCOL
 from exporter.state import devices, hangs, processes, xids
 from exporter.watchdog import limit_enforcement
-from exporter.watchdog.context import Context, DaemonPolicy, Decision, Evaluated, PlannedAction, Wait, count_action
+from exporter.watchdog.context import Context, Decision, Evaluated, PlannedAction, Policy, Wait, count_action
 
 FAILURES_IN_A_ROW = 3  # This many failed restarts open the circuit breaker, even if the budget permits more.
 MAX_CHILDREN = 16  # How many servers of a daemon are remembered, the newest ones.
@@ -106,7 +105,23 @@ def track_health(context: Context) -> Evaluated:
     return close_circuit(watch, context.daemon.name, at, Reason(ReasonCode.WELL_FOR_WINDOW, seconds=window))
 
 
-def remember_processes(context: Context) -> WatchdogState:
+def context_of(node: Node, daemon: Daemon, policy: Policy, *, at: float, chance: float = 0.0) -> Context:
+    """Return the context of a daemon, with its processes."""
+    context = Context(
+        node=node,
+        daemon=daemon,
+        watch=node.watches.get(daemon.name) or WatchdogState(state_lost_at=at if policy.state_lost else None),
+        daemon_policy=policy.daemon_policy_of(daemon),
+        mode=policy.mode_of(daemon),
+        thresholds=policy.thresholds,
+        program=policy.program,
+        at=at,
+        chance=chance,
+    )
+    return updated(context, watch=_with_processes(context))
+
+
+def _with_processes(context: Context) -> WatchdogState:
     """Return the state with the daemon's process and servers, while the daemon runs.
 
     Its servers are those that /proc has shown to be its children, without those that have ended. Replies and the log
@@ -119,12 +134,11 @@ def remember_processes(context: Context) -> WatchdogState:
     another = watch.process is not None and identity_of(process) != identity_of(watch.process)
     read = (context.node.processes.get(pid) for pid in daemon.servers)
     now = (identity_of(each) for each in read if each is not None and _is_child(each, process))
-    known = dict.fromkeys((*(() if another else watch.children), *(child for child in now if child is not None)))
-    children = tuple(child for child in known if not _has_ended(context.node, child))[-MAX_CHILDREN:]
-    if (process, children) == (watch.process, watch.children):
-        return watch
+    known = {*(() if another else watch.children), *(child for child in now if child is not None)}
+    left = (child for child in known if not _has_ended(context.node, child))
+    children = tuple(sorted(left, key=lambda child: (child.start_ticks, child.pid))[-MAX_CHILDREN:])
     healthy_since = None if another else watch.healthy_since
-    return replace(watch, process=process, children=children, healthy_since=healthy_since)
+    return updated(watch, process=process, children=children, healthy_since=healthy_since)
 
 
 def _is_child(reading: ProcessReading, daemon: DaemonProcess | None) -> bool:
@@ -295,51 +309,63 @@ def _steps(context: Context) -> tuple[ActionStep, ...]:
     The limits are set as soon as the daemon answers: a client that waits gets a server before the exporter has read
     anything of it. If a command fails, the daemon still runs, and `limit_enforcement.py` sets the limits later.
     """
+    start, policy, watch = steps_to_start(context), context.daemon_policy, context.watch
     if context.pod_uid is not None:
         # Its own container sets its limits. A daemon that hangs ends with the pod.
-        pod = context.node.pods[context.pod_uid]
-        return SaveEvidence(), DeletePod(namespace=pod.namespace, name=pod.name, uid=pod.uid)
-    policy, watch, runtime = context.daemon_policy, context.watch, context.daemon.runtime
-    daemon, unit = identity_of(runtime.process), policy.unit
+        return SaveEvidence(), *start
     wanted = limit_enforcement.limits_to_restore(policy.limits, watch)
     commands = (each.command for each in limit_enforcement.check_defaults(context.daemon, wanted))
-    # After a start of the exporter, only the last process shows the protocol of a daemon that is down.
-    has_defaults = watch.process is None or watch.process.protocol != PROTOCOL
+    has_defaults = _last_dialect(watch).default_limits is not None
     set_limits = tuple(GiveCommand(command=command, vital=False) for command in commands if has_defaults)
-    if unit is not None and daemon is not None and runtime.unit == unit:
-        return SaveEvidence(), RestartUnit(unit=unit), *set_limits
+    runtime = context.daemon.runtime
+    in_unit = policy.unit is not None and identity_of(runtime.process) is not None and runtime.unit == policy.unit
+    return (SaveEvidence(), *(() if in_unit else steps_to_end(context)), *start, *set_limits)
+
+
+def steps_to_end(context: Context) -> tuple[EndProcess, ...]:
+    """Return the steps that end a daemon and its servers. One that was suspended outlives it (measured, R580)."""
+    daemon, children = identity_of(context.daemon.runtime.process), context.watch.children
     processes = () if daemon is None else (EndProcess(identity=daemon, role=Role.DAEMON),)
-    # A server that was suspended outlives its daemon (measured, R580).
-    left = (each for each in watch.children if not _has_ended(context.node, each))
-    servers = (EndProcess(identity=each, role=Role.SERVER) for each in left)
-    start: ActionStep
-    if unit is None:
-        owner, process = context.daemon.declared.owner, watch.process
-        uid = owner if owner is not None or process is None else process.uid
-        environment = start_environment(context.daemon, watch, policy)
-        start = RunCommand(arguments=policy.command, environment=environment, uid=uid)
-    else:
+    left = (each for each in children if not _has_ended(context.node, each))
+    return (*processes, *(EndProcess(identity=each, role=Role.SERVER) for each in left))
+
+
+def steps_to_start(context: Context) -> tuple[ActionStep, ...]:
+    """Return the step that starts a daemon, by NVIDIA's command if none is configured; empty for an unnamed pod."""
+    policy, process, daemon = context.daemon_policy, context.watch.process, context.daemon
+    if context.pod_uid is not None:
+        pod = context.node.pods.get(context.pod_uid)
+        return () if pod is None else (DeletePod(namespace=pod.namespace, name=pod.name, uid=pod.uid),)
+    if policy.unit is not None:
         # systemd would not start a unit that it takes to be active.
         inactive = context.unit is not None and context.unit.active in ("failed", "inactive")
-        start = RestartUnit(unit=unit, only_start=context.daemon.ended and inactive)
-    return (SaveEvidence(), *processes, *servers, start, *set_limits)
+        return (RestartUnit(unit=policy.unit, only_start=daemon.ended and inactive),)
+    owner, options = daemon.declared.owner, () if process is None else process.options
+    uid = owner if owner is not None or process is None else process.uid
+    arguments = policy.command or (context.program, "-d", *options)
+    return (RunCommand(arguments=arguments, environment=_start_environment(context), uid=uid),)
 
 
-def start_environment(daemon: Daemon, watch: WatchdogState, daemon_policy: DaemonPolicy) -> Mapping[str, str]:
+def _last_dialect(watch: WatchdogState) -> Dialect:
+    """Return the dialect of the last process: after a start of the exporter, only it shows that of an ended daemon."""
+    return dialect_of(None if watch.process is None else watch.process.protocol)
+
+
+def _start_environment(context: Context) -> Mapping[str, str]:
     """Return the environment in which a daemon is started: its own variables, then the limits.
 
     The thread percentage applies from the first server on.
     """
-    process = watch.process
+    daemon, watch, process = context.daemon, context.watch, context.watch.process
     devices = daemon.runtime.visible_devices
     if devices is None and process is not None and process.uid in (0, daemon.declared.owner or process.uid):
         devices = process.environment.get(VISIBLE_DEVICES)
-    percentage = limit_enforcement.limits_to_restore(daemon_policy.limits, watch).active_thread_percentage
+    percentage = limit_enforcement.limits_to_restore(context.daemon_policy.limits, watch).active_thread_percentage
     return {
         PIPE_DIRECTORY: daemon.pipe_directory,
         LOG_DIRECTORY: daemon.log_directory,
         **({} if devices is None else {VISIBLE_DEVICES: devices}),
-        **({} if process is None or process.protocol in (None, 2) else {PROTOCOL_VERSION: str(process.protocol)}),
+        **_last_dialect(watch).variables,
         **({} if percentage is None else {ACTIVE_THREAD_PERCENTAGE: f"{percentage:g}"}),
     }
 

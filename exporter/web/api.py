@@ -11,15 +11,14 @@ from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
+from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.values import plain
 from exporter.parse.printable import LONGEST_TEXT, printable_value
 from exporter.report.document import StatusDocument
-from exporter.report.incident_document import IncidentFilter, IncidentStatus
-from exporter.report.incident_status import MOST_LISTED
+from exporter.report.document_parts import MOST_LISTED, IncidentFilter, IncidentStatus
 from exporter.report.text import SIMULATED, utc_time
-from exporter.view import History
 from exporter.web.pages import Answer, BadRequestError, Request, Route
 
 STATUS, INCIDENTS, EVENTS = "/api/v1/status", "/api/v1/incidents", "/api/v1/events"

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, cast
 from exporter import __version__
 from exporter.metrics.exposition import Exposition, offers, quality_of
 from exporter.parse.printable import printable_lines
-from exporter.report.node_status import StatusInput, status_document
+from exporter.report.node_status import status_document
 from exporter.report.status_text import status_lines
 from exporter.report.text import text_of
+from exporter.view import StatusInput
 from exporter.web.web_config import Protection
 
 if TYPE_CHECKING:

@@ -23,13 +23,16 @@ from exporter.status_client import NAME, peer_of, read_line, unix_socket
 from exporter.web.pages import IDLE_SECONDS, Handler, Site
 from exporter.web.web_config import Protection, WebSecurity
 
-DEFAULT_MAX_REQUESTS = 40
 BACKLOG = 128
 FIRST_ACTIVATED = 3
 """The first descriptor that systemd passes (sd_listen_fds(3))."""
 
 _ALL_ADDRESSES = ("", "::", "0.0.0.0")  # noqa: S104 (these are compared, not bound)
 
+SOCKET_SECONDS = 2.0
+"""Time for a client of the service socket to send its request, and then to read each part of the answer."""
+
+MAX_COMMAND_BYTES = 4096
 
 WAIT_SECONDS = 0.25
 LOG_EVERY = 240
@@ -143,9 +146,10 @@ class WebServer:
         site: Site,
         addresses: Sequence[tuple[str, int]],
         security: WebSecurity | None = None,
-        max_requests: int = DEFAULT_MAX_REQUESTS,
         listeners: Sequence[socket.socket] = (),
         failures: AcceptFailures | None = None,
+        *,
+        max_requests: int,
     ) -> None:
         """Listen at the addresses and use the given listeners too; ListenError if an address cannot be used."""
         self._site = site
@@ -307,11 +311,6 @@ def activated_listeners(environment: Mapping[str, str], pid: int) -> Sequence[so
         listeners.append(listener)
     return listeners
 
-
-SOCKET_SECONDS = 2.0
-"""Time for a client to send its request, and then to read each part of the answer."""
-
-MAX_COMMAND_BYTES = 4096
 
 Commands = Mapping[str, Callable[..., Mapping[str, Any]]]
 

@@ -17,9 +17,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.gpu.clients import build
-from tests.gpu.device import the_device
-from tests.gpu.mps import ControlDaemon
+from lab.gpu.clients import build
+from lab.gpu.device import the_device
+from lab.gpu.mps import ControlDaemon
 
 from .mixes import MIXES, Mix
 from .play import Play

@@ -27,9 +27,9 @@ from typing import Any
 
 import pynvml
 
-from tests.gpu.child import Child
-from tests.gpu.mps import ControlDaemon
-from tests.gpu.program import SOURCE, Recorder
+from lab.gpu.child import Child
+from lab.gpu.mps import ControlDaemon
+from lab.gpu.program import SOURCE, Recorder
 
 READY_SECONDS = 120.0
 SETTLE_SECONDS = 1.0

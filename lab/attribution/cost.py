@@ -21,11 +21,11 @@ from typing import Any
 from exporter.libcuda_probes.loader import Kernel
 from exporter.libcuda_probes.probes import PROBE_POINTS, LibcudaProbes
 from exporter.parse.elf import exported_functions
+from lab.gpu.child import Child
+from lab.gpu.clients import build
+from lab.gpu.mps import ControlDaemon
+from lab.gpu.program import Recorder
 from tests.eventually import eventually
-from tests.gpu.child import Child
-from tests.gpu.clients import build
-from tests.gpu.mps import ControlDaemon
-from tests.gpu.program import Recorder
 
 from .series import Series
 

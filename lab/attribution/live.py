@@ -14,11 +14,11 @@ from pathlib import Path
 
 import psutil
 
-from tests.gpu.child import Child
-from tests.gpu.clients import build
-from tests.gpu.mps import ControlDaemon
-from tests.gpu.program import Exporter
-from tests.gpu.scrape import Scrape
+from lab.gpu.child import Child
+from lab.gpu.clients import build
+from lab.gpu.mps import ControlDaemon
+from lab.gpu.program import Exporter
+from lab.gpu.scrape import Scrape
 
 from .mixes import MIXES
 

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from lab.gpu.child import Child
+from lab.gpu.mps import ControlDaemon
+from lab.gpu.program import Exporter
+from lab.gpu.scrape import Scrape
 from tests.eventually import eventually
-from tests.gpu.child import Child
-from tests.gpu.mps import ControlDaemon
-from tests.gpu.program import Exporter
-from tests.gpu.scrape import Scrape
 
 from .cost import PAIRS, STUDENT, Bound, boot_ns
 from .frameworks import SMALL_KERNELS

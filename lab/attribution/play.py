@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.child import EVIDENCE_CHARACTERS, Child
-from tests.gpu.mps import ControlDaemon
-from tests.gpu.program import Recorder
+from lab.gpu.child import EVIDENCE_CHARACTERS, Child
+from lab.gpu.mps import ControlDaemon
+from lab.gpu.program import Recorder
 
 from .mixes import Mix, Part
 from .rows import Rows

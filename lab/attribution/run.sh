@@ -65,7 +65,7 @@ all() {
     else
         measure 165 cost
         apart live live_and_well
-        apart evidence tests/gpu/run.sh -k test_work_in_flight
+        apart evidence lab/gpu/run.sh -k test_work_in_flight
     fi
     echo "$(date -u +%T) took $(($(date +%s) - began)) s; $([ $wrong = 0 ] && echo well || echo 'not all well')"
     return $wrong

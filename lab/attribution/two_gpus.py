@@ -22,13 +22,13 @@ from typing import Any
 
 import pynvml
 
-from exporter.model.launches import GpuUse
+from exporter.model.sharing import GpuUse
 from exporter.recording import Recording
-from tests.gpu.child import Child
-from tests.gpu.clients import build
-from tests.gpu.mps import ControlDaemon
-from tests.gpu.program import Exporter, Recorder
-from tests.gpu.scrape import Scrape
+from lab.gpu.child import Child
+from lab.gpu.clients import build
+from lab.gpu.mps import ControlDaemon
+from lab.gpu.program import Exporter, Recorder
+from lab.gpu.scrape import Scrape
 from tests.usage.mix_recordings import Mix
 
 SMS = 132

@@ -26,9 +26,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.child import Child
-from tests.gpu.mps import ControlDaemon
-from tests.gpu.program import SOURCE, Recorder
+from lab.gpu.child import Child
+from lab.gpu.mps import ControlDaemon
+from lab.gpu.program import SOURCE, Recorder
 
 from .client import boot_ns
 from .plan import BASE, BESIDE_NEWCOMERS, HEAVY, LIGHT, LOADS, NEWCOMERS, Load, Phase, alone, mixes

@@ -23,10 +23,11 @@ from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 
-from exporter.model.launches import GpuUse, WorkReading
+from exporter.model.launches import WorkReading
+from exporter.model.sharing import GpuUse
 from exporter.recording import Recording
-from tests.gpu.mps import ControlDaemon
-from tests.gpu.program import Recorder
+from lab.gpu.mps import ControlDaemon
+from lab.gpu.program import Recorder
 
 HERE = Path(__file__).parent
 SECONDS, FIRST_SECONDS, APART_SECONDS, GPM_LAG_SECONDS = 20.0, 3.0, 4.5, 0.1

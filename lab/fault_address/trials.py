@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.clients import NO_DAEMON
+from lab.gpu.clients import NO_DAEMON
 
 HERE = Path(__file__).parent
 MIB, GIB = 1 << 20, 1 << 30

@@ -17,7 +17,7 @@ import time
 import traceback
 from pathlib import Path
 
-from tests.gpu.clients import LOAD_PROGRAM, build
+from lab.gpu.clients import LOAD_PROGRAM, build
 
 from .plans import PLANS
 from .runner import TrialRunner

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
-from tests.gpu.clients import LOADS
+from lab.gpu.clients import LOADS
 
 from .trial import Part, Trial
 

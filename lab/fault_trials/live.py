@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tests.gpu.child import Child
-from tests.gpu.mps import ControlDaemon
-from tests.gpu.program import SOURCE, Exporter
+from lab.gpu.child import Child
+from lab.gpu.mps import ControlDaemon
+from lab.gpu.program import SOURCE, Exporter
 
 FAREWELL_SECONDS = 5
 

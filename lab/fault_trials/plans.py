@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from tests.gpu.clients import LOADS
+from lab.gpu.clients import LOADS
 
 from . import kinds
 from .kinds import harmful, neighbour

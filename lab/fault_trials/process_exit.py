@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from tests.gpu.child import Child
+from lab.gpu.child import Child
 
 Observations = dict[str, Any]
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lab.gpu.clients import NO_DAEMON, Client, Clients
+from lab.gpu.mps import ControlDaemon
+from lab.gpu.program import Recorder
 from tests.eventually import eventually
-from tests.gpu.clients import NO_DAEMON, Client, Clients
-from tests.gpu.mps import ControlDaemon
-from tests.gpu.program import Recorder
 
 from .live import Live, Played
 from .process_exit import Watcher

@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from tests.gpu.mps import ControlDaemon
+from lab.gpu.mps import ControlDaemon
 
 PATIENCE_SECONDS = 3.0
 

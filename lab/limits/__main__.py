@@ -23,10 +23,10 @@ from typing import Any
 import pynvml
 
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
+from lab.gpu.child import Child
+from lab.gpu.mps import ControlDaemon
+from lab.gpu.program import Exporter
 from tests.eventually import eventually
-from tests.gpu.child import Child
-from tests.gpu.mps import ControlDaemon
-from tests.gpu.program import Exporter
 
 GIB = 1 << 30
 SIZES = (2, 3, 4, 6)

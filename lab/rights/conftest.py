@@ -1,6 +1,6 @@
-"""The daemon and the clients of tests/gpu."""
+"""The daemon and the clients of lab/gpu."""
 
-from tests.gpu.conftest import (  # noqa: F401
+from lab.gpu.conftest import (  # noqa: F401
     clients,
     daemon,
     gpu,

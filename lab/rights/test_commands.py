@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.gpu.device import Device
+from lab.gpu.mps import ControlDaemon, as_user
 from tests.eventually import eventually
-from tests.gpu.device import Device
-from tests.gpu.mps import ControlDaemon, as_user
 
 from . import tables
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.clients import NO_DAEMON, Clients
-from tests.gpu.device import Device
-from tests.gpu.mps import ControlDaemon, as_user, interpreter
+from lab.gpu.clients import NO_DAEMON, Clients
+from lab.gpu.device import Device
+from lab.gpu.mps import ControlDaemon, as_user, interpreter
 
 from . import tables
 

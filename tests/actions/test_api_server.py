@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.actions.steps import delete_pod
-from exporter.collectors.api_server import ask_pod
+from exporter.collectors.pods import ask_pod
 from exporter.model.action import DeletePod
 from exporter.model.reason import Reason, ReasonCode
 from tests.kubernetes_api import ApiServer
@@ -98,7 +98,7 @@ def test_a_request_has_one_deadline_however_slow_the_answer_is(
     api: ApiServer, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each byte comes in time."""
-    monkeypatch.setattr("exporter.collectors.api_server.REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr("exporter.collectors.pods.REQUEST_SECONDS", 0.3)
     stop = threading.Event()
 
     def answer(accepted: socket.socket) -> None:

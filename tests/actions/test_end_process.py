@@ -20,7 +20,7 @@ from exporter.model.identity import ProcessIdentity
 from exporter.model.reason import Reason, ReasonCode
 from tests.actions.action_setup import PROC, REAL, identity
 from tests.conftest import Starter
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.standin.mps import is_alive, is_stopped
 from tests.tools import not_here
 
@@ -63,7 +63,7 @@ def test_returns_after_the_process_has_ended(start: Starter) -> None:
 def test_ends_a_stopped_process(start: Starter) -> None:
     process = start()
     process.send_signal(signal.SIGSTOP)
-    eventually(lambda: _true(is_stopped(process.pid)))
+    until(lambda: is_stopped(process.pid))
 
     assert end(EndProcess(identity=identity(process.pid), role=Role.CLIENT)) is None
     assert not is_alive(process.pid)
@@ -161,7 +161,7 @@ def test_a_zombie_is_no_problem(start: Starter) -> None:
     process = start()
     meant = identity(process.pid)
     process.kill()
-    eventually(lambda: _true(not is_alive(process.pid)))
+    until(lambda: not is_alive(process.pid))
 
     assert end(EndProcess(identity=meant, role=Role.CLIENT)) is None
 
@@ -197,7 +197,3 @@ def _as_nobody(ask: Callable[[], Reason | None]) -> Reason | None:
     thread.start()
     thread.join()
     return reported[0]
-
-
-def _true(value: object) -> None:
-    assert value

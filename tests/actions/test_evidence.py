@@ -20,7 +20,7 @@ from exporter.reducer import reduce
 from tests.actions.action_setup import NAME, action, location_of, node_of
 from tests.builders import clients, servers
 from tests.clocks import HandClock
-from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.eventually import PATIENCE_SECONDS, eventually, until
 from tests.standin.mps import MpsStandIn
 
 CLIENT = 5_000_000
@@ -139,10 +139,7 @@ def test_removes_the_oldest_bundles(mps: MpsStandIn, evidence: Evidence, clock: 
         clock.time += 1
         saved.append(eventually(saved_one))
 
-    def thinned_out() -> None:
-        assert sorted(saved[0].parent.iterdir()) == saved[3:]
-
-    eventually(thinned_out)
+    until(lambda: sorted(saved[0].parent.iterdir()) == saved[3:])
 
 
 def test_removes_bundles_that_are_too_large_together(
@@ -153,10 +150,7 @@ def test_removes_bundles_that_are_too_large_together(
     clock.time += 1
     second = Path(evidence.save(SAVING, node_of(mps), location_of(mps)) or "")
 
-    def thinned_out() -> None:
-        assert list(first.parent.iterdir()) == [second]
-
-    eventually(thinned_out)
+    until(lambda: list(first.parent.iterdir()) == [second])
 
 
 def test_limits_the_node_file_and_the_number_of_processes(mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from exporter.actions.locks import ActLocks, LockFile
 from exporter.model.watchdog import BlockReason
 from tests.conftest import Starter
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.tools import not_here
 
 WANTED = {"training": "/run/nvidia/mps/training/pipe"}
@@ -45,10 +45,7 @@ def locks(made: list[ActLocks], *directories: Path, wanted: dict[str, str] | Non
 
 
 def comes_to(of: ActLocks, found: dict[str, BlockReason | None]) -> None:
-    def it_does() -> None:
-        assert of.found == found
-
-    eventually(it_does)
+    until(lambda: of.found == found)
 
 
 def test_the_second_exporter_does_not_get_the_lock(made: list[ActLocks], tmp_path: Path) -> None:
@@ -119,10 +116,7 @@ def test_a_removed_lock_file_locks_nothing(made: list[ActLocks], tmp_path: Path)
         for file in tmp_path.glob("*.lock"):
             file.unlink()
 
-    def one_holds_it() -> None:
-        assert sorted(map(str, (first.found["training"], second.found["training"]))) == ["None", "another_exporter"]
-
-    eventually(one_holds_it)
+    until(lambda: sorted(map(str, (first.found["training"], second.found["training"]))) == ["None", "another_exporter"])
 
 
 def test_without_a_usable_directory_there_is_no_lock(made: list[ActLocks], tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from exporter.model.observation import ActionDone, ControlReply, Observation
 from exporter.model.reason import Reason, ReasonCode
 from tests.actions.action_setup import NAME, PROC, REAL, action, identity, location_of, node_of
 from tests.actions.scripts import Script
-from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.eventually import PATIENCE_SECONDS, until
 from tests.standin.mps import MpsStandIn, is_alive
 
 CLIENT = 5_000_000
@@ -257,7 +257,7 @@ def test_reports_a_daemon_without_a_location(mps: MpsStandIn, tmp_path: Path) ->
 def test_interrupts_a_hung_step_and_leaves_no_process(worker: Worker) -> None:
     worker.systemctl.does("exec sleep 600")
     worker.do(RestartUnit(unit=UNIT), GiveCommand(command="get_server_list"))
-    eventually(lambda: _true(worker.systemctl.was_started))
+    until(lambda: worker.systemctl.was_started)
 
     worker.hands.close(PATIENCE_SECONDS)
 
@@ -269,7 +269,7 @@ def test_interrupts_a_hung_command_and_reports_no_reply(mps: MpsStandIn, worker:
     mps.start()
     os.kill(mps.pid, signal.SIGSTOP)
     worker.do(GiveCommand(command="terminate_client 1 2"))
-    eventually(lambda: _true(psutil.Process().children(recursive=True)))
+    until(lambda: psutil.Process().children(recursive=True))
 
     worker.hands.close(PATIENCE_SECONDS)
 
@@ -284,13 +284,9 @@ def test_does_not_interrupt_the_start_of_a_daemon(
     slowly = Script(tmp_path / "slowly")
     slowly.does("sleep 0.3; exec nvidia-cuda-mps-control -d")
     worker.do(RunCommand(arguments=(str(slowly.path),), environment=mps.environment()))
-    eventually(lambda: _true(slowly.was_started))
+    until(lambda: slowly.was_started)
 
     worker.hands.close(PATIENCE_SECONDS)
 
     assert worker.next_done().problem is None
     assert mps.is_running()
-
-
-def _true(value: object) -> None:
-    assert value

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.fleet.answers import ANSWERS
+from dashboards.answers import ANSWERS
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.model.reason import with_known_parts
 from exporter.parse.kernel_log import XIDS, exonerates
-from exporter.report.problem import Definition, NodeProblem
-from exporter.report.problems import PROBLEMS
+from exporter.report.problems import PROBLEMS, Definition, NodeProblem
 from tests.alerts.files import PROMETHEUS, RULES, RUNBOOKS, SLO, UNIT_TESTS, Check, Rule, checks, read, rules, seconds
 from tests.dashboards.queries import MODELS
 from tests.tools import promtool

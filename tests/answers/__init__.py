@@ -1,1 +1,1 @@
-"""Tests of the answers about a fleet, and of the command `report`."""
+"""Tests of the answers about a fleet, and of the report that prints them."""

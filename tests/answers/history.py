@@ -41,9 +41,10 @@ SERIES: Mapping[str, list[tuple[Mapping[str, str], float]]] = {
         (_B | _NODE | {"outcome": "faulted"}, 20),
     ],
     "cluster:cuda_mps_client_minutes:increase10m": [(_A | {"outcome": "served"}, 10)],
-    "namespace:cuda_mps_allocated_shares:sum": [
-        (_A | {"client_namespace": "web", "resource": "nvidia.com/gpu"}, 3),
-        (_A | {"client_namespace": "idle", "resource": "nvidia.com/gpu"}, 1),
+    "namespace:cuda_mps_requested_shares:sum": [
+        (_A | {"client_namespace": "web", "resource": "nvidia_com_gpu", "clients": "some"}, 2),
+        (_A | {"client_namespace": "web", "resource": "nvidia_com_gpu", "clients": "unknown"}, 1),
+        (_A | {"client_namespace": "idle", "resource": "nvidia_com_gpu", "clients": "none"}, 1),
     ],
     "cluster:cuda_mps_gpu_hour_price:value": [(_A, 2), (_B, 1)],
     "cluster:cuda_mps_gpu_memory_bytes:min": [(_A, 80 * 2**30)],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.cli import main
+from dashboards.report import main
 from tests.answers.history import MONTH, write
 from tests.dashboards.history import import_into
 from tests.prometheus import Prometheus
@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def report(server: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> Mapping[str, Sequence[Sequence[str]]]:
     """Return the rows of each answer, without headings."""
-    assert main(["report", "--prometheus", server, "--month", MONTH, "--format", "csv", *arguments]) == 0
+    assert main(["--prometheus", server, "--month", MONTH, "--format", "csv", *arguments]) == 0
     rows: dict[str, list[Sequence[str]]] = {}
     for key, *cells in csv.reader(capsys.readouterr().out.splitlines()):
         if key != "answer":
@@ -54,13 +54,13 @@ def test_answers_are_those_of_the_series(
             ["b", "72", "72", "96", "25", "24", "", recorded],
             ["a", "30", "60", "48", "37.5", "36", "", recorded],
         ],
-        # SM hours, cost, reserved SM hours, their cost, GB hours, kWh; and hours of allocated shares.
+        # SM hours, cost, reserved SM hours, their cost, GB hours, kWh; hours of requested shares, also without clients.
         "cost_by_namespace": [
-            ["b", "", "24", "24", "", "", "", "", ""],
-            ["a", "web", "12", "24", "96", "192", "384", "4.8", "144"],
-            ["a", "'=ml|x", "6", "12", "", "", "", "", ""],
-            ["a", "lab", "0", "", "24", "48", "", "", ""],
-            ["a", "idle", "0", "", "", "", "", "", "48"],
+            ["b", "", "24", "24", "", "", "", "", "", ""],
+            ["a", "web", "12", "24", "96", "192", "384", "4.8", "144", ""],
+            ["a", "'=ml|x", "6", "12", "", "", "", "", "", ""],
+            ["a", "lab", "0", "", "24", "48", "", "", "", ""],
+            ["a", "idle", "0", "", "", "", "", "", "48", "48"],
         ],
         "cost_by_team": [
             ["", "30", "36", "", "", "", ""],
@@ -107,7 +107,7 @@ def test_a_selector_chooses_a_cluster(server: str, capsys: pytest.CaptureFixture
 
 
 def test_a_server_that_refuses_a_query_names_the_mistake(server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--prometheus", server, "--selector", "cluster=b"]) == 1
+    assert main(["--prometheus", server, "--selector", "cluster=b"]) == 1
     problem = capsys.readouterr().err
     assert "parse error" in problem
     assert "check --selector" in problem

@@ -1,34 +1,35 @@
-"""The report's periods, tables and errors, with a stand-in for Prometheus."""
+"""The report's periods, tables, names and errors, with a stand-in for Prometheus."""
 
 import csv
 import io
 import json
+import os
 import re
-import socket
+import shlex
+import shutil
+import subprocess
+import sys
 from calendar import timegm
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dashboards.answers import ANSWERS, COST_BY_JOB, COST_BY_USER, IDLE_BY_CLUSTER, LIMIT, SIZES, Answer
 from dashboards.parameters import Parameters
+from dashboards.prometheus_api import UsageError
 from dashboards.recording import groups
-from exporter.cli import main
-from exporter.errors import ConfigError
-from exporter.fleet.answers import ANSWERS, COST_BY_JOB, COST_BY_USER, IDLE_BY_CLUSTER, LIMIT, SIZES, Answer
-from exporter.fleet.report import Period, Table, accounts_of, as_markdown, cost_by_account, csv_rows, period, table
+from dashboards.report import Period, Table, accounts_of, as_markdown, cost_by_account, csv_rows, period, table
 from exporter.web.pages import Answer as Page
 from exporter.web.pages import Request
-from tests.ports import LOCALHOST
+from tests.answers.conftest import Run, Serve, one_line
 from tests.promql import problems, selectors
-from tests.web.serving import Web, serving
 
-Run = Callable[..., tuple[int, str, str]]
-
+ROOT = Path(__file__).parents[2]
 OCTOBER = Period(timegm((2026, 10, 1, 0, 0, 0)), timegm((2026, 11, 1, 0, 0, 0)))
 HOSTILE = "=ml|x`<b>[a](http://x)_\n"
 CLUSTERS = Table(IDLE_BY_CLUSTER, [(("a",), [1.0, 2.0, 3.0, 0.5, 4.0, 0.1, 1.0])])
@@ -43,7 +44,7 @@ def test_the_default_is_the_last_complete_month() -> None:
 def test_the_current_month_ends_now() -> None:
     november = 12 * 2026 + 10
     assert period(november, None, OCTOBER.end + 7) == Period(OCTOBER.end, OCTOBER.end + 7)
-    with pytest.raises(ConfigError, match="has not begun"):
+    with pytest.raises(UsageError, match="has not begun"):
         period(november, None, OCTOBER.end)
 
 
@@ -116,29 +117,49 @@ def test_says_that_rows_can_be_missing() -> None:
     assert note not in markdown(Table(COST_BY_USER, rows[1:]))
 
 
-@given(name=st.text() | st.sampled_from([HOSTILE, "https://x", "www.x", "WWW.x", "\\|", "_a_", "-1", "@SUM(A1)"]))
-def test_no_name_breaks_a_table_or_becomes_markup_or_a_formula(name: str) -> None:
-    found = Table(COST_BY_USER, [((name,), [float(each) for each in range(1, 7)])])
+NAMES = (
+    r"https://x HTTPS://x ftp://x //x.example www.x WWW.1 x.com train.py a@b.example mailto:a@b.c <a@b.c> <img/src=x>"
+    r" ![a](b) `a` \| \`a` _a_ ~~a~~ ==a== a^2^ &lt;"
+)
+FORMULAS = (
+    '=1+1~+1~-1~@SUM(A1)~\t=1~\r=1~ =1~"=1~\'=1~\uff1d1+1~a;=1~a;"=1~a|@x~|=1~a,+1~;;=1~\ufeff=1~\xa0=1'
+    '~a; =HYPERLINK("http://x")'
+)
 
-    lines = markdown(found)
+
+def of_a_user(name: str) -> Table:
+    """Return a table with one name and known values."""
+    return Table(COST_BY_USER, [((name,), [float(each) for each in range(1, 7)])])
+
+
+@given(name=st.text() | st.sampled_from([HOSTILE, *NAMES.split()]))
+def test_no_name_breaks_a_table_or_becomes_markup_or_a_link(name: str) -> None:
+    lines = markdown(of_a_user(name))
 
     assert len(lines) == 3
     assert "\n" not in lines[2]
     unescaped = re.sub(r"\\[\W_]", "", lines[2])
     assert unescaped.count("|") == 8
-    assert not re.search(r"[\\`<>\[\]*&@~]|://|www\.|\b_|_\b", unescaped, re.IGNORECASE)
-    text = io.StringIO()
-    csv.writer(text).writerows(csv_rows([found]))
-    _, row = csv.reader(io.StringIO(text.getvalue(), newline=""))
-    assert len(row) == 8
-    assert row[0] == "cost_by_user"
-    assert not row[1].startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert not re.search(r"[\\`<>\[\]*&~!#$^=]|:/|//|\.[a-z]|www\.|\b_|_\b", unescaped, re.IGNORECASE)
+    assert "@" not in lines[2], "renderers make a link of an escaped address too"
+
+
+@given(name=st.text(alphabet="=+-@;,|'\" \t\ra\uff1d") | st.text())
+@example(name="a;'=1")
+def test_no_name_is_a_formula(name: str) -> None:
+    for each in (name, *FORMULAS.split("~")):
+        text = io.StringIO()
+        csv.writer(text).writerows(csv_rows([of_a_user(each)]))
+        _, row = csv.reader(io.StringIO(text.getvalue(), newline=""))
+        assert len(row) == 8
+        assert row[0] == "cost_by_user"
+        # A program that takes other separators, or removes blanks and quotes, finds none either.
+        for cell in re.split("[;,|]", row[1]):
+            assert not re.match('[\\s"]*[=+@\uff1d\uff0b\uff20\uff0d-]', cell)
 
 
 def test_names_stay_readable() -> None:
-    assert [line.split("|")[1].strip() for line in markdown(Table(COST_BY_USER, [(("svc_ml-2",), [1.0] * 6)]))] == [
-        *("User", "--------", "svc_ml-2"),
-    ]
+    assert markdown(of_a_user("svc_ml-2"))[2].startswith("| svc_ml-2 | ")
 
 
 RESERVED = ("Reserved (h)", "Cost of reservation")
@@ -164,59 +185,34 @@ def test_adds_the_cost_of_jobs_by_account() -> None:
 
 def test_does_not_confuse_jobs_of_two_clusters() -> None:
     both = Table(COST_BY_JOB, [*JOBS.rows, (("b", "1", "eve"), [1.0] * 6)])
-    with pytest.raises(ConfigError, match=r"several clusters \(a, b\); choose one with --selector"):
+    with pytest.raises(UsageError, match=r"several clusters \(a, b\); choose one with --selector"):
         cost_by_account(both, {})
 
 
 def test_names_a_wrong_line_of_the_accounts() -> None:
     for text in ("1|a\nJobIDRaw|Account", "1 a"):
-        with pytest.raises(ConfigError, match=r"line \d: expected the output of `sacct"):
+        with pytest.raises(UsageError, match=r"line \d: expected the output of `sacct"):
             accounts_of(text)
 
 
-# The command
+# The script
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs `report`, and returns its exit code, stdout and stderr."""
-
-    def ran(*arguments: str) -> tuple[int, str, str]:
-        code = main(["report", *arguments])
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return ran
-
-
-@pytest.fixture
-def server() -> Iterator[Web]:
-    """A web server, which answers as a test sets it."""
-    with serving() as web:
-        yield web
-
-
-def result(*samples: tuple[Mapping[str, str], float], **more: object) -> Page:
+def result(*samples: tuple[Mapping[str, str], float | str], **more: object) -> Page:
     """Return an answer of Prometheus."""
     found = [{"metric": labels, "value": [1.5, str(value)]} for labels, value in samples]
     data = {"resultType": "vector", "result": found}
     return Page(HTTPStatus.OK, json.dumps({"status": "success", "data": data, **more}).encode())
 
 
-def answers(web: Web, page: Page | Callable[[Request], Page]) -> str:
-    """Let the server answer so, and return its URL."""
-    web.replaceable.answer = page if callable(page) else lambda _: page  # type: ignore[method-assign]
-    return f"http://{LOCALHOST}:{web.server.port}"
-
-
-def test_asks_below_the_path_of_the_url_at_the_end_of_the_month(run: Run, server: Web) -> None:
+def test_asks_below_the_path_of_the_url_at_the_end_of_the_month(run: Run, answers: Serve) -> None:
     asked = list[tuple[str, Mapping[str, list[str]]]]()
 
     def answer(request: Request) -> Page:
         asked.append((request.page, parse_qs(request.query)))
         return result(({"cluster": "a", "user": HOSTILE}, 1.0))
 
-    url = answers(server, answer)
+    url = answers(answer)
     code, text, problem = run("--prometheus", f"{url}/prometheus/", "--month", "2026-10", "--selector", 'cluster="a"')
 
     assert (code, problem) == (0, "")
@@ -231,7 +227,7 @@ def test_asks_below_the_path_of_the_url_at_the_end_of_the_month(run: Run, server
     assert "<b>" not in text
 
 
-def test_prints_one_answer_as_csv_with_the_cost_by_account(run: Run, server: Web, tmp_path: Path) -> None:
+def test_prints_one_answer_as_csv_with_the_cost_by_account(run: Run, answers: Serve, tmp_path: Path) -> None:
     file = tmp_path / "accounts"
     file.write_text("7|physics\n")
     asked = list[str]()
@@ -240,13 +236,13 @@ def test_prints_one_answer_as_csv_with_the_cost_by_account(run: Run, server: Web
         asked.extend(parse_qs(request.query)["query"])
         return result(({"cluster": "a", "user": "ann", "application": "7"}, 1.0))
 
-    url = answers(server, answer)
+    url = answers(answer)
     code, text, _ = run(
         *("--prometheus", url, "--days", "1", "--format", "csv", "--answer", "cost_by_user", "--accounts", str(file))
     )
 
     assert code == 0
-    assert [*csv.reader(text.splitlines())] == [
+    assert [*csv.reader(text.removesuffix("\r\n").split("\r\n"))] == [
         ["answer", "User", "SM time (h)", "Cost", *RESERVED, "Memory (GB h)", "Energy (kWh)"],
         ["cost_by_user", "ann", *6 * ["1"]],
         ["answer", "Account", "SM time (h)", "Cost", *RESERVED, "Memory (GB h)", "Energy (kWh)"],
@@ -255,54 +251,180 @@ def test_prints_one_answer_as_csv_with_the_cost_by_account(run: Run, server: Web
     assert not any("topk" in query for query in asked)
 
 
-def test_reports_what_is_wrong_with_the_server_and_what_to_do(run: Run, server: Web, subtests: pytest.Subtests) -> None:
-    refused = json.dumps({"status": "error", "error": "1:1: parse error\x1b"}).encode()
-    for page, expected in (
+OTHER = "no API of Prometheus answers there; check host, port and path"
+
+
+def test_a_wrong_answer_is_one_line_with_what_to_do(run: Run, answers: Serve, subtests: pytest.Subtests) -> None:
+    def sample(text: str) -> Page:
+        return Page(HTTPStatus.OK, f'{{"data": {{"result": [{text}]}}}}'.encode())
+
+    metric = '{"metric": {"cluster": "a"}, "value": '
+    refused = json.dumps({"status": "error", "error": "1:1: parse error\x1b\n"}).encode()
+    pages = (
         (result(), "has no recorded series of this period; load cuda-mps.recording.yml there"),
-        (result(warnings=["a store is down"]), "the answer is incomplete: ['a store is down']; try again"),
+        (result(warnings=["a store is down\x1b[2J"]), "the answer is incomplete: ['a store is down"),
         (result(isPartial=True), "the answer is incomplete"),
-        (Page(HTTPStatus.OK, b'{"data": {}}'), "no API of Prometheus answers there; check host, port and path"),
-        (Page(HTTPStatus.OK, b'{"data": {"result": [{"metric": {}}]}}'), "no API of Prometheus answers there"),
+        (Page(HTTPStatus.OK, b'{"warnings": ' + b"[" * 500 + b"]" * 500 + b"}"), "the answer is incomplete: [[[["),
         (Page(HTTPStatus.NOT_FOUND, b"not found"), "no API of Prometheus answers there (HTTP 404); check host, port"),
-        (Page(HTTPStatus.BAD_REQUEST, refused), "1:1: parse error\N{REPLACEMENT CHARACTER} (HTTP 400); check --sel"),
+        (Page(HTTPStatus.FOUND, b"", headers={"Location": "http://x/"}), "answers there (HTTP 302)"),
+        (Page(HTTPStatus.INTERNAL_SERVER_ERROR, b"{"), "no API of Prometheus answers there (HTTP 500)"),
+        (Page(HTTPStatus.BAD_REQUEST, refused), "1:1: parse error\N{REPLACEMENT CHARACTER}"),
+        (Page(HTTPStatus.BAD_REQUEST, b'{"error": {"a": 1}}'), "no API of Prometheus answers there (HTTP 400)"),
         (Page(HTTPStatus.SERVICE_UNAVAILABLE, b'{"error": "timed out"}'), "timed out (HTTP 503); check --selector, or"),
         (Page(HTTPStatus.SERVICE_UNAVAILABLE, b""), "the server is busy (HTTP 503); try again"),
-    ):
-        with subtests.test(expected=expected):
-            url = answers(server, page)
+        *(
+            (Page(HTTPStatus.OK, body), OTHER)
+            for body in (
+                *(
+                    b"",
+                    b"<html>",
+                    b"null",
+                    b"7",
+                    b"[]",
+                    b'"data"',
+                    b"\xff\xfe",
+                    b"\xff{}",
+                    b"[" * 1_000_000,
+                    b"9" * 5000,
+                ),
+                *(b'{"data": %s}' % data for data in (b"{}", b"7", b'[1, "2"]', b'{"result": null}', b'{"result": 7}')),
+            )
+        ),
+        *(
+            (sample(text), OTHER)
+            for text in (
+                *(
+                    "7",
+                    "null",
+                    "[]",
+                    '"metric"',
+                    '{"metric": {}}',
+                    '{"value": [1, "2"]}',
+                    '{"metric": {}, "values": [[1, "2"]]}',
+                ),
+                *(
+                    f'{{"metric": {labels}, "value": [1, "2"]}}'
+                    for labels in ('"abc"', '[["a", "b"]]', '{"cluster": 5}', '{"team": null}', '{"user": ["x"]}')
+                ),
+                *(f"{metric}{value}}}" for value in ("null", "7", '"12"', "[1]", "[1, 2]", "[1, true]", '[1, "2", 3]')),
+                *(f'{metric}[1, "{number}"]}}' for number in ("", "x", "1_0", " 1", "0x1", "\\u0661", "infinity")),
+            )
+        ),
+    )
+    for page, expected in pages:
+        with subtests.test(body=page.body[:80], expected=expected):
+            url = answers(page)
             code, text, problem = run("--prometheus", url)
             assert (code, text) == (1, "")
-            assert problem.startswith(f"cuda-mps-exporter: {url}")
-            assert expected in problem
+            assert expected in one_line(problem, f"report.py: {url}")
 
 
-def test_reports_that_nothing_listens(run: Run) -> None:
-    with socket.socket() as bound:
-        bound.bind((LOCALHOST, 0))
-        code, _, problem = run("--prometheus", f"http://{LOCALHOST}:{bound.getsockname()[1]}")
+def test_a_value_that_no_fleet_has_is_unknown(run: Run, answers: Serve, subtests: pytest.Subtests) -> None:
+    """A share of nothing is NaN, so it is no error."""
+    for value in ("NaN", "+Inf", "-Inf", "1e+308", "9" * 5000):
+        with subtests.test(value=value):
+            url = answers(result(({"cluster": "a"}, value)))
+            code, text, _ = run("--prometheus", url, "--format", "csv")
+            assert code == 0
+            rows = list(csv.reader(text.splitlines()))
+            assert len(rows) == 2 * len(ANSWERS)
+            assert {cell for row in rows[1::2] for cell in row[1:]} <= {"", "a"}
+            code, text, _ = run("--prometheus", url)
+            assert code == 0
+            assert "- Total: unknown GPU hours; cost of use unknown, of idle time unknown" in text
+    for risk in ("-1", "0.5", "3", "1e15"):
+        with subtests.test(risk=risk):
+            code, text, _ = run("--prometheus", answers(result(({}, risk))), "--answer", "sizes", "--format", "csv")
+            assert code == 0
+            assert text.splitlines()[1].endswith(",")
 
-    assert code == 1
-    assert "cannot connect: Connection refused; check that Prometheus runs there" in problem
+
+def test_shows_no_more_rows_than_it_asked_for(run: Run, answers: Serve) -> None:
+    many = [({"cluster": "a", "user": f"user{number}"}, 1.0) for number in range(2 * LIMIT)]
+    _, text, _ = run("--prometheus", answers(result(*many)), "--answer", "cost_by_user")
+    assert f"user{LIMIT - 1} " in text
+    assert f"user{LIMIT} " not in text
 
 
 def test_rejects_invalid_arguments(run: Run, tmp_path: Path, subtests: pytest.Subtests) -> None:
     url = ("--prometheus", "http://prometheus:9090")
+    (tmp_path / "binary").write_bytes(b"1|\xff")
     for arguments, expected in {
         ("--prometheus", "prometheus:9090"): "--prometheus: expected an address such as http://prometheus:9090",
+        ("--prometheus", "http://node1:x"): "expected an address",
+        ("--prometheus", "http://node1/?a=b"): "expected an address",
+        ("--prometheus", "http://node1/\u00e4"): "expected an address",
+        ("--prometheus", "http://node1\N{RIGHT-TO-LEFT OVERRIDE}"): "expected an address",
+        ("--prometheus", "http://x:9090/metrics"): "--prometheus: expected the address without a page: http://x:9090\n",
         ("--prometheus", "http://x/api/v1"): "--prometheus: expected the address without a page",
         ("--prometheus", "http://a:secret@x"): "--prometheus: other users can see a password",
-        (*url, "--answer", "all"): "--answer: expected one of idle_by_cluster, cost_by_namespace, ",
+        (*url, "--cert", "/x"): "needs --prometheus https://",
+        ("--prometheus", "https://node1", "--cert", "/nowhere"): "expected PEM",
+        (*url, "--answer", "all"): "invalid choice: 'all' (choose from",
         (*url, "--month", "2099-12"): "--month: this month has not begun",
         (*url, "--accounts", str(tmp_path)): f"--accounts {tmp_path}: cannot be read: Is a directory",
+        (*url, "--accounts", str(tmp_path / "binary")): "binary: cannot be read: 'utf-8' codec",
+        **{
+            (*url, "--month", month): "expected a month such as 2026-10"
+            for month in ("2026-13", "2026-00", "2026", "26-10", "2026-1", "0000-01")
+        },
+        **{
+            (*url, "--days", days): "expected an integer from 1 to 3650"
+            for days in ("0", "-1", "x", "3651", "9" * 5000)
+        },
     }.items():
         with subtests.test(arguments=arguments):
             code, _, problem = run(*arguments)
             assert code == 2
             assert expected in problem
             assert "secret" not in problem
-    for month in ("2026-13", "2026-00", "2026", "26-10", "2026-1", "0000-01"):
-        with subtests.test(month=month), pytest.raises(SystemExit, match="2"):
-            run(*url, "--month", month)
+
+
+# As a program of its own
+
+
+def printed(path: Path, *arguments: str, cwd: str | Path) -> str:
+    """Run the script without the packages of this environment, and return what it prints."""
+    command = [sys.executable, "-I", "-S", str(path), *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_needs_only_its_folder_and_python(answers: Serve, tmp_path: Path) -> None:
+    """As in the folder that a package installs, from any other directory."""
+    installed = tmp_path / "share" / "cuda-mps-exporter"
+    shutil.copytree(ROOT / "dashboards", installed / "dashboards", ignore=shutil.ignore_patterns("__pycache__"))
+    url = answers(result(({"cluster": "a"}, 1.0)))
+    text = printed(installed / "dashboards" / "report.py", "--prometheus", url, cwd="/")
+    assert text.startswith("# GPU use and faults of CUDA MPS\n")
+
+
+def test_output_that_cannot_be_written_is_no_traceback(answers: Serve) -> None:
+    url = answers(result(({"cluster": "a", "user": "\u00e4"}, 1.0)))
+    script = shlex.join(
+        (sys.executable, str(ROOT / "dashboards/report.py"), "--prometheus", url, "--answer=cost_by_user")
+    )
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for redirection, expected in (
+        ("| true", (0, "")),
+        (">/dev/full", (1, "report.py: the output cannot be written: No space left on device\n")),
+        (">&-", (0, "")),
+    ):
+        shell = ["sh", "-c", f"{script} {redirection}"]
+        done = subprocess.run(shell, capture_output=True, text=True, env=ascii_only, check=False)
+        assert (done.returncode, done.stderr) == expected, redirection
+
+
+def test_the_documented_commands_print_the_report(answers: Serve, tmp_path: Path) -> None:
+    (tmp_path / "accounts").write_text("7|physics\n")
+    url = answers(result(({"cluster": "a", "user": "ann", "application": "7"}, 1.0)))
+    page = (ROOT / "docs" / "fleet.md").read_text()
+    commands = re.findall(r"^    (python3 dashboards/report\.py .*)$", page, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        words = shlex.split(command.replace("http://localhost:9090", url).replace("/tmp/", f"{tmp_path}/"))
+        assert ("physics" in printed(Path(words[1]), *words[2:], cwd=ROOT)) is ("--accounts" in words)
 
 
 def test_answers_have_different_keys_and_titles() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.commands.local import replay as command
+from exporter.commands.replay import replay as command
 from exporter.config.settings import Config
 
 HERE = Path(__file__).parent

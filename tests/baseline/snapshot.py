@@ -15,6 +15,7 @@ from typing import Any
 from exporter.config.settings import Config
 from exporter.demo.simulation import FAILURES, PlannedFailure, Simulation
 from exporter.doctor import examine, report_lines, report_object
+from exporter.history import History
 from exporter.model.node import Node
 from exporter.model.settings import Mode
 from exporter.model.values import plain
@@ -24,11 +25,11 @@ from exporter.policy import dry_run, policy_for
 from exporter.recording import Recording, open_recording
 from exporter.report.incident_status import incident_status
 from exporter.report.incident_text import incident_lines
-from exporter.report.node_status import StatusInput, status_document
+from exporter.report.node_status import status_document
 from exporter.report.remedy import address_of
 from exporter.report.status_text import status_lines
 from exporter.report.text import text_of
-from exporter.view import History
+from exporter.view import StatusInput
 from exporter.watchdog.context import Policy
 from tests.baseline import replayed
 from tests.clocks import HandClock

@@ -2,7 +2,7 @@
 
 import random
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,10 @@ CULPRIT, INNOCENT = 31, 32
 
 
 @pytest.fixture
-def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
+def mps(mps: MpsStandIn) -> MpsStandIn:
     """A running daemon without clients."""
-    with MpsStandIn(tmp_path) as standin:
-        standin.start()
-        yield standin
+    mps.start()
+    return mps
 
 
 def test_a_seed_determines_the_forged_lines(subtests: pytest.Subtests) -> None:

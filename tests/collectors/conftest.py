@@ -20,3 +20,10 @@ def nvml_program() -> Iterator[Start]:
     yield start
     for each in started:
         each.close()
+
+
+@pytest.fixture
+def program(request: pytest.FixtureRequest, nvml: NvmlStandIn, nvml_program: Start) -> NvmlProgram:
+    """A program with a driver that has the file's GPU."""
+    nvml.write([request.module.GPU])
+    return nvml_program(nvml)

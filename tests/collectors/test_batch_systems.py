@@ -163,14 +163,6 @@ def test_an_ancestor_names_the_task(processes: Processes, monkeypatch: pytest.Mo
     assert [processes.job(pid) for pid in (11, 12, 22)] == [("grid_engine", "1.2")] * 2 + [("grid_engine", "1.3")]
 
 
-def test_a_process_that_left_its_ancestors_has_the_group_of_its_task(processes: Processes) -> None:
-    processes.add(5, "sge_execd", EXECD)
-    task(processes, 10, "1.2", 1001, 65401)
-    task(processes, 20, "1.3", 1001, 65402)
-    processes.add(30, "python3", EXECD, uid=1001, groups=(1001, 65402))
-    assert processes.job(30) == ("grid_engine", "1.3")
-
-
 def test_the_next_task_with_the_same_group_has_its_own_name(processes: Processes) -> None:
     processes.add(5, "sge_execd", EXECD)
     task(processes, 10, "1.2", 1001, 65401)
@@ -194,13 +186,16 @@ def test_another_user_or_group_is_no_task(processes: Processes, uid: int, groups
     assert processes.job(30) == NO_JOB
 
 
-def test_a_group_of_two_tasks_names_neither(processes: Processes) -> None:
+@pytest.mark.parametrize(("groups", "job"), [((65401, 65402), ("grid_engine", "1.3")), ((65402, 65402), NO_JOB)])
+def test_a_process_that_left_its_ancestors_has_the_task_that_alone_has_its_group(
+    processes: Processes, groups: tuple[int, int], job: tuple[str | None, str | None]
+) -> None:
     """Without extra groups, groups of the user that have no name here would be taken for one."""
     processes.add(5, "sge_execd", EXECD)
-    task(processes, 10, "1.2", 1001, 70000)
-    task(processes, 20, "1.3", 1001, 70000)
-    processes.add(30, "python3", EXECD, uid=1001, groups=(1001, 70000))
-    assert processes.job(30) == NO_JOB
+    for pid, name, group in zip((10, 20), ("1.2", "1.3"), groups, strict=True):
+        task(processes, pid, name, 1001, group)
+    processes.add(30, "python3", EXECD, uid=1001, groups=(1001, 65402))
+    assert processes.job(30) == job
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors import daemon_directory
-from exporter.collectors.daemon_directory import (
-    EXITED_SECONDS,
-    SEARCH_SECONDS,
-    DaemonDirectory,
-    connection_holders,
-    connections,
-)
+from exporter.collectors.daemon_directory import DaemonDirectory, connection_holders, connections
 from exporter.collectors.daemon_processes import Identities
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.proc import Proc
@@ -28,6 +22,10 @@ from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.standin.forking import ForkingClient
 from tests.standin.mps import MpsStandIn
+
+# The tests state these values, so that they notice a change of the program's constants.
+EXITED_SECONDS = 10.0
+SEARCH_SECONDS = 2.0
 
 CLOCK = SystemClock()
 PROC = Proc(Path("/proc"), CLOCK)

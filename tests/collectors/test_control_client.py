@@ -28,7 +28,7 @@ from exporter.model.observation import ControlReply
 from exporter.model.reason import Reason, ReasonCode, command_failed
 from exporter.parse.control_reply import VERSION_FLAG, QueryOutcome, query_outcome
 from exporter.parse.proc import Capability
-from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.eventually import PATIENCE_SECONDS, until
 from tests.standin.mps import MpsStandIn, is_alive
 from tests.tools import not_here
 
@@ -307,11 +307,8 @@ def test_kills_all_descendants_at_the_deadline(
     executable = program(f"sleep 600 & echo $! > {started}.new; mv {started}.new {started}; echo; wait")
     reply = client(executable=executable, clock=PastDeadlineOnceStarted()).send("ps")
 
-    def has_ended() -> None:
-        assert not is_alive(int(started.read_text()))
-
     assert reply.exit_code is None
-    eventually(has_ended)
+    until(lambda: not is_alive(int(started.read_text())))
 
 
 def test_kills_a_child_that_closes_its_output_and_runs_on(client: Client, program: Callable[[str], str]) -> None:

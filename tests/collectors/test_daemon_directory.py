@@ -18,20 +18,12 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors import daemon_directory
-from exporter.collectors.control_client import LATER_PROBE_SECONDS, PROBES_AT_ONCE, ControlClient
-from exporter.collectors.daemon_directory import (
-    HOLDERS_SECONDS,
-    RECHECK_SECONDS,
-    RECHECKS,
-    DaemonDirectory,
-    probe,
-    read_control_sockets,
-    session_holder,
-)
+from exporter.collectors.control_client import ControlClient
+from exporter.collectors.daemon_directory import DaemonDirectory, probe, read_control_sockets, session_holder
 from exporter.collectors.daemon_processes import Identities
 from exporter.collectors.pipe_dir import PID_FILE, DaemonLocation, Directory, on_host
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import STATES_SECONDS, Processes
+from exporter.collectors.processes import Processes
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import (
     ControlReply,
@@ -47,6 +39,14 @@ from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn, is_alive, is_stopped
+
+# The tests state these values, so that they notice a change of the program's constants.
+LATER_PROBE_SECONDS = 60.0
+PROBES_AT_ONCE = 2
+HOLDERS_SECONDS = 2.0
+RECHECK_SECONDS = 0.2
+RECHECKS = 2
+STATES_SECONDS = 0.4
 
 NAME = "node"
 

@@ -5,21 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collectors.logs import (
-    BURST_SECONDS,
-    LINES_PER_SECOND,
-    MAX_UNREAD,
-    MIN_LINES,
-    MIN_SKIM_BYTES,
-    PATH_CHECK_SECONDS,
-    SKIM_BYTES_PER_SECOND,
-    UNKNOWN_PER_SECOND,
-    Budget,
-    LogFollower,
-)
+from exporter.collectors.logs import Budget, LogFollower
 from exporter.collectors.pipe_dir import on_host
 from exporter.model.observation import LogFile, LogGap, LogLine, LogUnrecognized
 from tests.clocks import HandClock
+
+# The tests state these values, so that they notice a change of the program's constants.
+BURST_SECONDS = 10.0
+LINES_PER_SECOND = 500
+MAX_UNREAD = 1 << 20
+MIN_LINES = 250
+MIN_SKIM_BYTES = 4 << 20
+PATH_CHECK_SECONDS = 0.5
+SKIM_BYTES_PER_SECOND = 6 << 20
+UNKNOWN_PER_SECOND = 20
 
 STAMP = "[2026-11-20 15:08:45.147 Server   599]"
 FAULT = f"{STAMP} Server is handling a fatal GPU error."

@@ -93,9 +93,7 @@ def test_reports_a_gpu_with_the_uuid_of_another(nvml: NvmlStandIn, nvml_program:
         assert "duplicate_uuid" in str(second["problem"])
 
 
-def test_reads_new_gpus_and_process_lists(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_reads_new_gpus_and_process_lists(nvml: NvmlStandIn, program: NvmlProgram) -> None:
     program.collect()
     nvml.write([Device(), OTHER])
 
@@ -105,9 +103,7 @@ def test_reads_new_gpus_and_process_lists(nvml: NvmlStandIn, nvml_program: Start
     ]
 
 
-def test_reports_each_utilization_sample_once(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_reports_each_utilization_sample_once(program: NvmlProgram) -> None:
     samples = [
         (sample["pid"], sample["timestamp_us"])
         for _ in range(5)
@@ -265,9 +261,7 @@ def test_reports_gpm_values_from_the_second_collection_on(nvml: NvmlStandIn, nvm
     assert ratios(collect_later(program)) == [(0.625, 0.125), (None, None)]
 
 
-def test_reuses_the_samples(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_reuses_the_samples(program: NvmlProgram) -> None:
     program.collect()
     descriptors = program.descriptors()
 
@@ -277,9 +271,7 @@ def test_reuses_the_samples(nvml: NvmlStandIn, nvml_program: Start) -> None:
     assert program.descriptors() == descriptors
 
 
-def test_frees_the_samples_of_a_failing_gpu(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_frees_the_samples_of_a_failing_gpu(nvml: NvmlStandIn, program: NvmlProgram) -> None:
     program.collect()
     nvml.write([GPU], [fails("*", GPU_IS_LOST, device=0)])
     program.collect()

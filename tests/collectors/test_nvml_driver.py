@@ -41,9 +41,7 @@ def test_finds_a_driver_that_is_loaded_later(nvml: NvmlStandIn, nvml_program: St
     assert [gpu["gpu"] for gpu in program.collect()["observations"]] == [GPU.uuid]
 
 
-def test_opens_a_reloaded_driver_again(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_opens_a_reloaded_driver_again(nvml: NvmlStandIn, program: NvmlProgram) -> None:
     program.collect()
     nvml.write([GPU], [fails("*", DRIVER_NOT_LOADED)])
     assert program.collect()["problem"] is not None
@@ -207,11 +205,7 @@ def test_a_process_that_began_with_unusable_libraries_ends_when_the_drivers_cont
         (tmp_path / "ready").touch()
 
 
-def test_a_library_that_cannot_be_loaded_without_free_descriptors_is_not_replaced(
-    nvml: NvmlStandIn, nvml_program: Start
-) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_a_library_that_cannot_be_loaded_without_free_descriptors_is_not_replaced(program: NvmlProgram) -> None:
     assert program.collect()["problem"] is None
     program.call("pause", PATIENCE_SECONDS)
     program.call("limit_descriptors", 3)
@@ -270,9 +264,7 @@ def test_a_driver_is_replaced_only_if_its_library_is_missing_or_damaged(
     assert replaced or message in str(error.value.problem.parameters["detail"])
 
 
-def test_an_unloaded_driver_is_not_replaced(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_an_unloaded_driver_is_not_replaced(nvml: NvmlStandIn, program: NvmlProgram) -> None:
     program.collect()
     nvml.write([GPU], [fails("*", DRIVER_NOT_LOADED)])
 
@@ -335,9 +327,7 @@ def assert_reads(program: NvmlProgram) -> None:
     assert program.collect()["problem"] is None
 
 
-def test_a_pause_closes_everything(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_a_pause_closes_everything(program: NvmlProgram) -> None:
     program.collect()
     program.call("collect_xids")
     assert program.descriptors() > 1
@@ -347,9 +337,7 @@ def test_a_pause_closes_everything(nvml: NvmlStandIn, nvml_program: Start) -> No
 
 
 @pytest.mark.parametrize("collect", ["collect", "collect_xids"])
-def test_a_collection_during_a_pause_opens_nothing(nvml: NvmlStandIn, nvml_program: Start, collect: str) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_a_collection_during_a_pause_opens_nothing(program: NvmlProgram, collect: str) -> None:
     program.collect()
     program.call("pause", PATIENCE_SECONDS)
 
@@ -365,9 +353,7 @@ def test_a_pause_before_the_first_collection_is_effective(nvml: NvmlStandIn, nvm
     assert program.collect()["problem"] == "paused"
 
 
-def test_the_first_collection_after_a_pause_reads_the_gpus(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_the_first_collection_after_a_pause_reads_the_gpus(program: NvmlProgram) -> None:
     program.collect()
     program.call("pause", PATIENCE_SECONDS)
     program.call("resume")
@@ -403,9 +389,7 @@ def test_a_pause_does_not_wait_for_a_driver_that_hangs_in_open(nvml: NvmlStandIn
     eventually(lambda: assert_closed(program))
 
 
-def test_a_pause_does_not_wait_for_a_driver_that_hangs_in_close(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_a_pause_does_not_wait_for_a_driver_that_hangs_in_close(nvml: NvmlStandIn, program: NvmlProgram) -> None:
     program.collect()
     nvml.write([GPU], [hangs("nvmlShutdown")])
 
@@ -416,9 +400,7 @@ def test_a_pause_does_not_wait_for_a_driver_that_hangs_in_close(nvml: NvmlStandI
     eventually(lambda: assert_reads(program))
 
 
-def test_a_pause_closes_a_driver_that_fails_in_close(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_a_pause_closes_a_driver_that_fails_in_close(nvml: NvmlStandIn, program: NvmlProgram) -> None:
     program.collect()
     program.call("collect_xids")
     nvml.write([GPU], [fails("*", UNKNOWN)])
@@ -442,9 +424,7 @@ def test_many_quick_pauses_and_resumes_leave_a_working_driver(nvml: NvmlStandIn,
     assert_closed(program)
 
 
-def test_a_closed_driver_is_not_opened_again(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_a_closed_driver_is_not_opened_again(program: NvmlProgram) -> None:
     program.collect()
     program.call("close")
 
@@ -452,9 +432,7 @@ def test_a_closed_driver_is_not_opened_again(nvml: NvmlStandIn, nvml_program: St
     assert_closed(program)
 
 
-def test_a_pause_does_not_unload_the_library_from_another_user(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
+def test_a_pause_does_not_unload_the_library_from_another_user(program: NvmlProgram) -> None:
     program.collect()
     program.call("other_collect")
 

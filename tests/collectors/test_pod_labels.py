@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collectors.api_server import COLLECTION_SECONDS, LONGEST_LABEL, PAUSE_SECONDS, PodLabels, ask_pod
+from exporter.collectors.pods import COLLECTION_SECONDS, LONGEST_LABEL, PAUSE_SECONDS, PodLabels, ask_pod
 from exporter.model.node import CollectorName
 from exporter.model.observation import PodFound
 from exporter.model.reason import Reason, ReasonCode

@@ -24,7 +24,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.reducer import reduce
 from tests.builders import HANGS, absent, denied
 from tests.clocks import HandClock
-from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.eventually import PATIENCE_SECONDS, eventually, until
 
 
 def node(*names: str) -> Node:
@@ -102,10 +102,7 @@ def test_queries_a_new_daemon(pool: CollectorPool, pollers: Pollers) -> None:
     for _, poller in pool.idle_pollers():
         poller.request(("get_server_list",), node("one").daemons["one"])
 
-    def both_collected() -> None:
-        assert pollers.inbox.qsize() == 2
-
-    eventually(both_collected)
+    until(lambda: pollers.inbox.qsize() == 2)
     assert {pollers.inbox.get()[0].daemon for _ in range(2)} == {"one", "two"}  # type: ignore[union-attr]
 
 

@@ -8,22 +8,17 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.thread import (
-    DEFECT_SECONDS,
-    FULL_INBOX,
-    MORE_SECONDS,
-    MOST_HANGING,
-    BoundedCalls,
-    CollectorThread,
-    Inbox,
-    Reading,
-    close,
-    collect_each,
-)
+from exporter.collectors.thread import BoundedCalls, CollectorThread, Inbox, Reading, close, collect_each
 from exporter.model.observation import LogLine, Observation, SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from tests.builders import UNREADABLE
-from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.eventually import PATIENCE_SECONDS, eventually, until
+
+# The tests state these values, so that they notice a change of the program's constants.
+DEFECT_SECONDS = 1.0
+FULL_INBOX = 64
+MORE_SECONDS = 0.05
+MOST_HANGING = 16
 
 LINE = LogLine(at=1.0, daemon="node", file="control.log", line="line")
 
@@ -122,7 +117,7 @@ def test_collects_once_more_after_triggers_during_a_collection(start: Start, inb
     reported(inbox)
 
     assert nothing_reported(inbox)
-    eventually(lambda: _true(not thread.busy))
+    until(lambda: not thread.busy)
 
 
 def test_is_busy_until_its_reading_is_in_the_inbox() -> None:
@@ -154,7 +149,7 @@ def test_reports_collections_without_news_only_at_the_report_interval(start: Sta
 
     start(collect, period=0.001, report_interval=3600.0)
     reported(inbox)
-    eventually(lambda: _true(len(collections) > 20))
+    until(lambda: len(collections) > 20)
     assert nothing_reported(inbox, within=0)
 
     news.set()
@@ -179,12 +174,12 @@ def test_collects_from_an_idle_collector_when_triggered_or_at_the_report_interva
         return collections[-1]
 
     thread = start(collect, period=0.0, report_interval=3600.0)
-    eventually(lambda: _true(not thread.busy))
+    until(lambda: not thread.busy)
     before = len(collections)
 
     thread.trigger()
 
-    eventually(lambda: _true(len(collections) == before + 1))
+    until(lambda: len(collections) == before + 1)
 
 
 def test_collects_again_soon_after_a_reading_that_left_something_unread(start: Start, inbox: Inbox) -> None:
@@ -214,7 +209,7 @@ def test_limits_the_rate_of_a_collector_that_always_leaves_something_unread(star
 
 def test_does_not_collect_while_the_inbox_is_full(start: Start, inbox: Inbox) -> None:
     thread = start(lambda: Reading((LINE,)), period=0.001)
-    eventually(lambda: _true(inbox.qsize() == FULL_INBOX))
+    until(lambda: inbox.qsize() == FULL_INBOX)
     thread._stopped.wait(0.2)
 
     assert inbox.qsize() == FULL_INBOX
@@ -224,7 +219,7 @@ def test_does_not_collect_while_the_inbox_is_full(start: Start, inbox: Inbox) ->
 
 def test_stops_although_the_inbox_is_full(start: Start, inbox: Inbox) -> None:
     thread = start(lambda: Reading((LINE,)), period=0.001)
-    eventually(lambda: _true(inbox.qsize() == FULL_INBOX))
+    until(lambda: inbox.qsize() == FULL_INBOX)
 
     close([thread], PATIENCE_SECONDS)
 
@@ -234,8 +229,8 @@ def test_stops_although_the_inbox_is_full(start: Start, inbox: Inbox) -> None:
 def test_a_full_inbox_is_not_a_timeout(start: Start, inbox: Inbox) -> None:
     """The collector does not hang: the loop has not emptied the inbox."""
     thread = start(lambda: Reading((LINE,)), period=0.001, deadline=0.01)
-    eventually(lambda: _true(inbox.qsize() == FULL_INBOX))
-    eventually(lambda: _true(not thread.busy))
+    until(lambda: inbox.qsize() == FULL_INBOX)
+    until(lambda: not thread.busy)
     thread._stopped.wait(0.1)
 
     assert thread.timeout_report() is None
@@ -308,7 +303,7 @@ def test_reports_a_hung_collection_once_for_each_deadline(start: Start, inbox: I
     assert first.problem.code is ReasonCode.STILL_RUNNING
     assert 0.2 <= first.seconds < second.seconds
     assert reported(inbox)[1].problem is None
-    eventually(lambda: _true(not thread.busy))
+    until(lambda: not thread.busy)
     assert thread.timeout_report() is None
 
 
@@ -355,10 +350,6 @@ def test_collects_in_parallel_and_leaves_a_hung_collector_behind() -> None:
     }
 
 
-def _true(value: object) -> None:
-    assert value
-
-
 def _some(value: SourceReading | None) -> SourceReading:
     assert value is not None
     return value
@@ -379,10 +370,7 @@ def test_a_call_that_hangs_is_not_repeated_and_its_late_result_is_taken() -> Non
     assert (len(made), calls.hanging) == (1, True)
     go.set()
 
-    def taken() -> None:
-        assert calls.call("a", hang, "default") == "late"
-
-    eventually(taken)
+    until(lambda: calls.call("a", hang, "default") == "late")
 
 
 def test_hanging_calls_of_one_owner_prevent_no_call_of_another() -> None:
@@ -401,10 +389,7 @@ def test_hanging_calls_of_one_owner_prevent_no_call_of_another() -> None:
     assert made[-1] == "other"
     go.set()
 
-    def none_hangs() -> None:
-        assert not calls.hanging
-
-    eventually(none_hangs)
+    until(lambda: not calls.hanging)
     calls.call("new", partial(hang, "new"), None, owner="tenant")
     assert made[-1] == "new"
 

@@ -4,12 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collectors.systemd import POLL_SECONDS, URGENT_SECONDS, WITHOUT_SYSTEMD_SECONDS, Systemctl, UnitStates
+from exporter.collectors.systemd import Systemctl, UnitStates
 from exporter.collectors.thread import Reading
 from exporter.model.observation import Observation, UnitState
 from exporter.model.reason import command_failed
 from tests.clocks import HandClock
 from tests.collectors.test_units import FakeSystemctl
+
+# The tests state these values, so that they notice a change of the program's constants.
+POLL_SECONDS = 2.0
+URGENT_SECONDS = 0.3
+WITHOUT_SYSTEMD_SECONDS = 60.0
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 

@@ -70,11 +70,6 @@ class Processes:
     def end(self, pid: int) -> None:
         shutil.rmtree(self._root / str(pid))
 
-    def reparent(self, pid: int) -> None:
-        stat = self._root / str(pid) / "stat"
-        words = stat.read_text().split()
-        stat.write_text(" ".join((*words[:3], "1", *words[4:])))
-
     def found(self, cgroup: str, *, uid: int = 0, foreground: bool = False) -> list[tuple[int, WorkloadRole]]:
         daemon = DaemonProcess(
             uid=uid,

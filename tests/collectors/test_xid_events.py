@@ -29,9 +29,8 @@ def test_reports_an_xid_with_its_gpu(nvml: NvmlStandIn, nvml_program: Start) -> 
     assert program.call("collect_xids") == {"problem": None, "observations": []}, "an event is reported once"
 
 
-def test_an_xid_ends_the_wait(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = listening(nvml_program(nvml))
+def test_an_xid_ends_the_wait(nvml: NvmlStandIn, program: NvmlProgram) -> None:
+    listening(program)
     program.call("wait_for_xids", PATIENCE_SECONDS)
     collect = program.ask("collect_xids")
     nvml.raise_xid(0, MEMORY_FAULT)
@@ -39,9 +38,8 @@ def test_an_xid_ends_the_wait(nvml: NvmlStandIn, nvml_program: Start) -> None:
     assert events(program.answer(collect)) == [(XID, MEMORY_FAULT, GPU.uuid)]
 
 
-def test_loses_no_xid_between_two_collections(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = listening(nvml_program(nvml))
+def test_loses_no_xid_between_two_collections(nvml: NvmlStandIn, program: NvmlProgram) -> None:
+    listening(program)
     for number in (13, 31, 43):
         nvml.raise_xid(0, number)
 
@@ -49,9 +47,8 @@ def test_loses_no_xid_between_two_collections(nvml: NvmlStandIn, nvml_program: S
     assert collected == [[(XID, number, GPU.uuid)] for number in (13, 31, 43)]
 
 
-def test_identifies_a_gpu_that_is_lost_by_the_time_of_the_event(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = listening(nvml_program(nvml))
+def test_identifies_a_gpu_that_is_lost_by_the_time_of_the_event(nvml: NvmlStandIn, program: NvmlProgram) -> None:
+    listening(program)
     nvml.write([GPU], [fails("nvmlDeviceGetUUID", GPU_IS_LOST)])
     nvml.raise_xid(0, FALLEN_OFF_THE_BUS)
 
@@ -94,9 +91,8 @@ def test_a_driver_without_events_is_a_problem_only_for_xids(nvml: NvmlStandIn, n
     assert program.collect()["problem"] is None
 
 
-def test_waits_again_after_a_failed_wait(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = listening(nvml_program(nvml))
+def test_waits_again_after_a_failed_wait(nvml: NvmlStandIn, program: NvmlProgram) -> None:
+    listening(program)
     nvml.write([GPU], [fails("nvmlEventSetWait", UNKNOWN)])
     assert program.call("collect_xids")["problem"] == "driver_error: Unknown Error"
 
@@ -106,17 +102,13 @@ def test_waits_again_after_a_failed_wait(nvml: NvmlStandIn, nvml_program: Start)
     assert events(program.call("collect_xids")) == [(XID, MEMORY_FAULT, GPU.uuid)]
 
 
-def test_only_the_gpu_collector_opens_the_driver(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = nvml_program(nvml)
-
+def test_only_the_gpu_collector_opens_the_driver(program: NvmlProgram) -> None:
     assert program.call("collect_xids") == {"problem": "driver_not_open", "observations": []}
     assert program.descriptors() == 0
 
 
-def test_reports_xids_again_after_a_driver_reload(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = listening(nvml_program(nvml))
+def test_reports_xids_again_after_a_driver_reload(nvml: NvmlStandIn, program: NvmlProgram) -> None:
+    listening(program)
     nvml.write([GPU], [fails("*", DRIVER_NOT_LOADED)])
     assert program.call("collect_xids")["problem"] == "driver_not_loaded: Driver Not Loaded"
     assert program.descriptors() == 0
@@ -127,9 +119,8 @@ def test_reports_xids_again_after_a_driver_reload(nvml: NvmlStandIn, nvml_progra
     assert events(program.call("collect_xids")) == [(XID, MEMORY_FAULT, GPU.uuid)]
 
 
-def test_a_wait_for_xids_does_not_delay_a_pause(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = listening(nvml_program(nvml))
+def test_a_wait_for_xids_does_not_delay_a_pause(program: NvmlProgram) -> None:
+    listening(program)
     waits = program.ask("collect_xids")
 
     assert program.call("pause", PATIENCE_SECONDS) is True
@@ -137,9 +128,8 @@ def test_a_wait_for_xids_does_not_delay_a_pause(nvml: NvmlStandIn, nvml_program:
     assert program.descriptors() == 0
 
 
-def test_closes_a_lost_driver_after_the_wait_for_xids(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    program = listening(nvml_program(nvml))
+def test_closes_a_lost_driver_after_the_wait_for_xids(nvml: NvmlStandIn, program: NvmlProgram) -> None:
+    listening(program)
     waits = program.ask("collect_xids")
     nvml.write([GPU], [fails("nvmlDeviceGetCount", DRIVER_NOT_LOADED)])
     assert "Driver Not Loaded" in program.collect()["problem"]

@@ -6,10 +6,11 @@ import io
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dashboards.report import parser as report_parser
 from exporter.cli import COMMANDS, parse_arguments
 from exporter.config.load import parse_document
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES, LIST_PARTITIONS, LIST_SERVERS
@@ -57,7 +58,7 @@ PROGRAMS = _words(
     head helm dkms install jq kubectl ldconfig ln ls lspci mkdir modinfo modprobe mypy nvidia-smi pgrep pip podman
     prlimit promtool ps restorecon rm rmmod ruff sacct scontrol sed sha256sum sort ss ssh systemd-analyze
     systemd-sysusers systemd-tmpfiles tail tee tr truncate type watch uname uniq COMMAND deploy/packages/build
-    lab/attribution/run.sh tests/gpu/run.sh"""
+    lab/attribution/run.sh lab/gpu/run.sh"""
 )
 """Programs of other projects, of which only the syntax, the repository's files and the exporter's URLs are checked."""
 
@@ -238,15 +239,15 @@ def _check_control(command: Simple, arguments: Sequence[str], exported: Mapping[
         raise UnknownCommandError(f"{command.fed!r} is no command of a control daemon")
 
 
-def _parse(arguments: Sequence[str]) -> None:
-    """Parse the arguments of our program as the program does."""
+def _parse(arguments: Sequence[str], parse: Callable[[Sequence[str]], object] = parse_arguments) -> None:
+    """Parse the arguments of a program of ours as it does."""
     problem = io.StringIO()
     try:
         with contextlib.redirect_stderr(problem), contextlib.redirect_stdout(problem):
             if arguments[-1:] not in (["--help"], ["replay"]):
                 of_replay = ["x"] if arguments[0] == "replay" and arguments[-1] == "--events" else []
                 missing = ["--events"] if arguments[0] == "replay" and "--events" not in arguments else []
-                parse_arguments([*arguments, *missing, *of_replay])
+                parse([*arguments, *missing, *of_replay])
     except SystemExit as error:
         raise UnknownCommandError(f"{arguments}: {problem.getvalue()}") from error
 
@@ -265,6 +266,8 @@ def _check_python(arguments: Sequence[str]) -> None:
                 raise UnknownCommandError(f"there is no module {module}")
         case ["-c", *_]:
             pass
+        case ["dashboards/report.py", *options]:
+            _parse(options, report_parser().parse_args)
         case [path, *_] if (ROOT / path).is_file():
             pass
         case _:

@@ -19,7 +19,7 @@ import pytest
 
 from exporter.model.settings import PROTOCOL_VERSION
 from exporter.parse.protocol3 import LIST_NAMESPACES, LIST_SERVERS
-from exporter.report.findings import findings
+from exporter.report.node_findings import findings
 from exporter.report.remedy import address_of
 from exporter.report.text import Style
 from exporter.web.server import ServiceSocket

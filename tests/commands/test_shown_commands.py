@@ -63,6 +63,7 @@ def test_the_check_finds_a_command_that_does_not_work(subtests: pytest.Subtests)
             ("kill -KILL 0", "kill"),
             ("echo 'ps", "cannot be pasted"),
             ("python -m exporter.nothing", "no module"),
+            ("python3 dashboards/report.py --month 2026-10", "required: --prometheus"),
             ("docker run …", "cannot be pasted"),
             ("nvidia-smi -i WHICH", "no known placeholder"),
         ],

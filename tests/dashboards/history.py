@@ -6,22 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from dashboards.__main__ import RECORDING, ROOT
+from exporter.demo.gpus import SERVING
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import PAST_SECONDS, PlannedFailure, Simulation, advance
+from exporter.history import HistoryStatus
 from exporter.metrics.catalogue import NodeCollector
-from exporter.model.daemon import NamedBy
 from exporter.model.node import Node
-from exporter.model.observation import DaemonFound, GpuEvent, GpuReading, LogFile
+from exporter.model.observation import GpuEvent, GpuReading, LogFile
 from exporter.model.watchdog import WatchdogPhase
-from exporter.parse.kernel_log import parse_bus_id
 from exporter.reducer import reduce
-from exporter.view import HistoryStatus, View
+from exporter.view import View
 from tests.builders import (
-    CLAIM,
     DAEMON,
-    GPU,
-    MLOPART_UUIDS,
-    SENSORS,
     failure,
     mig,
     partitioned,
@@ -41,8 +37,12 @@ LAST = BEGINS + 900.0
 
 NEWER_SECONDS = 1200.0
 
-PARTITIONED, DIVIDED = "/run/partitioned", "/run/divided"
+PARTITIONED = "/run/partitioned"
 STORMY, CALM, DOWN = "stormy:10677", "calm:10677", "down:10677"
+
+WITHOUT_CLIENTS = ("8f2c6a51-2c1e-4a8e-9d0b-7c5f3e1a2b4d", "notebook-0", "research")
+PODS = (*(each.pod for each in SERVING if each.pod is not None), WITHOUT_CLIENTS)
+"""The pods of a node with clients, and one without: UID, name and namespace."""
 
 PLAN = (
     PlannedFailure(after=930, failure="nvml-fails", seconds=60),
@@ -59,6 +59,11 @@ def write(file: Path) -> None:
                 out.writelines(_lines(instance, at, view))
         for at in range(int(FIRST), int(LAST) + 1, EVERY):
             out.write(f'up{{job="{JOB}",instance="{DOWN}"}} 0 {at}\n')
+            for uid, name, namespace in PODS:
+                pod = f'uid="{uid}",pod="{name}",namespace="{namespace}"'
+                resource = f'node="{STORMY}",resource="nvidia_com_gpu",container="main",unit="integer"'
+                out.write(f"kube_pod_container_resource_requests{{{pod},{resource}}} 1 {at}\n")
+                out.write(f'kube_pod_status_phase{{{pod},phase="Failed"}} 0 {at}\n')
         out.write("# EOF\n")
 
 
@@ -113,9 +118,8 @@ def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
 def _unwell(node: Node) -> Node:
     """Return the same with an unread log and GPU, drifted default limits, a huge log, a quarantine and an Xid.
 
-    A log is blocked as well, and a watchdog does not act because its state could not be read. A daemon runs for a
-    resource claim. Another one has static SM partitions and namespaces, a third one MLOPart devices. A GPU has MIG
-    instances.
+    A log is blocked as well, and a watchdog does not act because its state could not be read.
+    Another daemon has static SM partitions and namespaces. A GPU has MIG instances.
     """
     first, second, last = node.daemons
     seen = (
@@ -124,14 +128,6 @@ def _unwell(node: Node) -> Node:
         GpuEvent(at=node.at, type=8, xid=95, gpu=list(node.gpus)[-1]),
         LogFile(at=node.at, daemon=first, file="control.log", size=2 << 30),
         reply("get_default_active_thread_percentage", "100.0\n", at=node.at, daemon=first),
-        DaemonFound(
-            at=node.at,
-            daemon="claim",
-            pipe_directory=f"/mps/{CLAIM}-0a1b2/pipe",
-            log_directory="",
-            expected=True,
-            by=NamedBy.DRA,
-        ),
     )
     for each in seen:
         node, _ = reduce(node, each)
@@ -142,15 +138,11 @@ def _unwell(node: Node) -> Node:
         last: replace(node.watches[last], phase=WatchdogPhase.QUARANTINED),
     }
     modes = replace(partitioned().daemons[DAEMON], name=PARTITIONED)
-    gpu = partitioned().gpus[GPU]
-    gpu = replace(gpu, reading=replace(gpu.reading, pci_bus_id=SENSORS["pci_bus_id"]))
-    addresses = dict.fromkeys(MLOPART_UUIDS, parse_bus_id(SENSORS["pci_bus_id"]) or "")
-    divided = replace(modes, name=DIVIDED, servers={}, clients={}, runtime=replace(modes.runtime, addresses=addresses))
     return replace(
         node,
-        daemons={**node.daemons, first: blocked, PARTITIONED: modes, DIVIDED: divided},
+        daemons={**node.daemons, first: blocked, PARTITIONED: modes},
         watches={**node.watches, **watches},
-        gpus={**node.gpus, **mig().gpus, GPU: gpu},
+        gpus={**node.gpus, **mig().gpus, **partitioned().gpus},
         processes={**node.processes, **partitioned().processes},
     )
 
@@ -169,7 +161,7 @@ def view_of(node: Node) -> View:
 
 
 def _lines(instance: str, at: int, view: View) -> Iterable[str]:
-    target = f'job="{JOB}",instance="{instance}"'
+    target = f'job="{JOB}",instance="{instance}",node="{instance}"'
     yield f"up{{{target}}} 1 {at}\n"
     for family in NodeCollector(view).collect():
         for sample in family.samples:

@@ -8,7 +8,7 @@ import pytest
 
 from dashboards.problems import NUMBERS, SHOWN_PROBLEMS, WORST
 from dashboards.query import selected
-from exporter.report.problem import Severity
+from exporter.report.document_parts import Severity
 from tests.dashboards import history as past
 from tests.dashboards.queries import (
     CHOSEN,
@@ -143,6 +143,16 @@ def test_usage_of_workloads_adds_up_to_the_gpus(prometheus: Prometheus) -> None:
     assert 0.9 * whole < sum(values("SM time and energy by workload A")) <= 1.001 * whole
     assert 0.9 < sum(values("SM time and energy by workload B")) <= 1.001
     assert 0 < values("SM time without a workload A")[0] < 0.05
+
+
+def test_names_the_pods_that_request_a_gpu_and_have_no_client(prometheus: Prometheus) -> None:
+    board = MODELS["cuda-mps-accounting"]
+    [found] = [each for each in queries_of(board) if each.where == f"{board['title']}: Requests by pod A"]
+    query = fill_variables(found.expression, CHOSEN, range_seconds=RANGE)
+    clients = {
+        labels["client_pod"]: (labels["clients"], value) for labels, value in prometheus.vector(query, time=past.LAST)
+    }
+    assert clients == {name: ("none" if name == "notebook-0" else "some", 1) for _, name, _ in past.PODS}
 
 
 def test_headroom_is_the_smallest_bound(prometheus: Prometheus) -> None:

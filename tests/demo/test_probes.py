@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from exporter.demo.gpus import GPUS, SMS, TRAINERS, SimulatedProcess, let_work, probe_readings
-from exporter.model.launches import GpuUse, WorkReading
+from exporter.model.launches import WorkReading
 from exporter.model.observation import Observation
+from exporter.model.sharing import GpuUse
 from tests.builders import AT
 
 FIRST, SECOND, IDLE, *_ = GPUS

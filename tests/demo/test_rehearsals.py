@@ -16,7 +16,7 @@ from exporter.demo.simulation import CALM_SECONDS, FAILURES, PlannedFailure, Sim
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.settings import Mode
 from exporter.report.finding import Finding
-from exporter.report.findings import findings
+from exporter.report.node_findings import findings
 from exporter.view import View
 from tests.alerts.files import Rule, rules, seconds
 from tests.clocks import HandClock
@@ -136,7 +136,7 @@ def test_help_lists_the_alert_of_each_failure(capsys: pytest.CaptureFixture[str]
 
     listed = " ".join(capsys.readouterr().out.split()).replace("- ", "-")
     for name, failure in FAILURES.items():
-        assert f"{name} ({failure.alert or 'no alert'})" in listed
+        assert f"{name} ({failure.alert or 'no alert'}" in listed
     alerts = set(re.findall(r"alert: (\w+)", RULES.read_text()))
     assert {each.alert for each in FAILURES.values() if each.alert} <= alerts
 

@@ -15,15 +15,16 @@ from prometheus_client import generate_latest
 from exporter import log
 from exporter.cli import parse_arguments
 from exporter.clock import SystemClock
-from exporter.commands.serve import print_commands
+from exporter.demo.command import print_commands
+from exporter.history import History
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
 from exporter.report.incident_status import incident_status
-from exporter.report.node_status import StatusInput, document_of, summary_line
+from exporter.report.node_status import document_of, summary_line
 from exporter.report.status_text import headline
 from exporter.report.text import SIMULATED
-from exporter.view import History, View
+from exporter.view import StatusInput, View
 from exporter.web.api import Api
 from exporter.web.pages import Request, Site
 from tests.builders import AT, three_clients

@@ -14,7 +14,7 @@ from typing import Self
 
 import psutil
 
-from exporter.collectors.api_server import ACCOUNT
+from exporter.collectors.pods import ACCOUNT
 from tests import program
 from tests.containers import Container
 from tests.deploy.manifests import container, pod, the

@@ -23,7 +23,7 @@ from exporter import __version__
 from tests import program
 from tests.deploy.manifests import CHART, IMAGE, NAMESPACE, Object, helm, one, rendered
 from tests.deploy.schemas import schema_errors
-from tests.eventually import eventually
+from tests.eventually import eventually, until
 from tests.exporter_process import SERVE, Exporter, Serve
 from tests.ports import LOCALHOST
 from tests.web.certificates import Authority
@@ -484,10 +484,7 @@ def test_helm_test_passes_with_a_certificate_of_an_unknown_authority(tmp_path: P
     assert address.startswith("https://")
     (port,) = re.findall(r":(\d+)/", address)
 
-    def passes() -> None:
-        assert _helm_test(f"{LOCALHOST}:{port}", "--set=web.tls=true").returncode == 0
-
-    eventually(passes)
+    until(lambda: _helm_test(f"{LOCALHOST}:{port}", "--set=web.tls=true").returncode == 0)
 
 
 def test_helm_test_passes_if_an_exporter_is_ready(serve: Serve) -> None:

@@ -232,14 +232,13 @@ def test_one_daemon_set_has_the_directories_of_all_systems() -> None:
         "/var/log/nvidia-mps",
         "/var/lib/kubelet/plugins/gpu.nvidia.com/mps",
         "/run/nvidia/validations",
-        "/var/lib/kubelet/pod-resources",
         "/var/log/pods",
     }
     assert {each["mountPropagation"] for each in mounts.values()} == {"HostToContainer"}
 
 
 def test_each_mount_can_be_switched_off() -> None:
-    names = ("devicePlugin", "tmp", "run", "logs", "draDriver", "operator", "podResources", "podLogs")
+    names = ("devicePlugin", "tmp", "run", "logs", "draDriver", "operator", "podLogs")
     found = rendered(*(f"--set=mounts.{name}=" for name in names))
     (specification,) = [each["spec"]["template"]["spec"] for each in found if each["kind"] == "DaemonSet"]
     assert {each["name"] for each in specification["volumes"]} == {"config", "runtime", "state"}

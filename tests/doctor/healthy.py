@@ -1,6 +1,6 @@
 """Facts of a node without mistakes, and functions that change them."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,19 +56,21 @@ def process(pid: int = CLIENT, **changes: Any) -> ProcessFacts:
         "uid": 1001,
         "user": "alice",
         "command": "train.py",
-        "variables": {PIPE_DIRECTORY: DAEMON},
+        "environment": {PIPE_DIRECTORY: DAEMON},
         "pipe": PIPE,
         "shared_memory": SHARED,
         "pid_namespaces": (NODES,),
     }
-    return ProcessFacts(pid=pid, **facts | changes)
+    return ProcessFacts(at=AT, pid=pid, start_ticks=pid, started=AT, **facts | changes)
 
 
 def daemon(**changes: Any) -> DaemonFacts:
-    of_process = {name: changes.pop(name) for name in tuple(changes) if name in ProcessFacts.__slots__}
-    own = of_process.pop("variables", {})
+    of_process = {
+        name: changes.pop(name) for name in tuple(changes) if name in {each.name for each in fields(ProcessFacts)}
+    }
+    own = of_process.pop("environment", {})
     variables = None if own is None else {PIPE_DIRECTORY: DAEMON, LOG_DIRECTORY: LOGS} | own
-    usual: dict[str, Any] = {"uid": 0, "user": "root", "command": "nvidia-cuda-mps", "variables": variables}
+    usual: dict[str, Any] = {"uid": 0, "user": "root", "command": "nvidia-cuda-mps", "environment": variables}
     control = process(**{"pid": CONTROL} | usual | of_process)
     return DaemonFacts(
         **{"name": DAEMON, "process": control, "own_pid": CONTROL, "open_files": 16384, "written": (CONTROL_LOG,)}

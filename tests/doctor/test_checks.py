@@ -25,8 +25,8 @@ from exporter.model.settings import (
     Mode,
 )
 from exporter.parse.proc import Capability
+from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding
-from exporter.report.problem import Severity
 from exporter.report.problems import DaemonProblem
 from exporter.report.text import counted, text_of
 from tests.builders import AT, CLIENT, CONTROL, GPU, OTHER_GPU, UNIT, denied, failure, gpu_reading, look, reduced
@@ -100,7 +100,7 @@ def bypassing(**changes: Any) -> Facts:
 
 
 def client(**variables: str) -> Facts:
-    return healthy(processes={CLIENT: process(variables={PIPE_DIRECTORY: DAEMON} | variables)})
+    return healthy(processes={CLIENT: process(environment={PIPE_DIRECTORY: DAEMON} | variables)})
 
 
 def starting(**variables: str) -> Facts:
@@ -131,7 +131,7 @@ def ended(**changes: Any) -> Facts:
 
 def in_tmp() -> Facts:
     facts = with_daemon(healthy(), pipe_directory=TMP)
-    own = daemon(variables={PIPE_DIRECTORY: TMP})
+    own = daemon(environment={PIPE_DIRECTORY: TMP})
     return replace(facts, daemons=(own,), directories={DAEMON: directory(path=TMP)})
 
 
@@ -210,9 +210,9 @@ MISTAKES: tuple[Mistake, ...] = (
     ("mig", WARNING, "", lambda: with_gpu(healthy(), mig_mode=True)),
     ("pre_volta", WARNING, "is 6.1", lambda: with_gpu(healthy(), compute_capability="6.1")),
     ("persistence_off", INFO, "", lambda: with_gpu(healthy(), persistence_mode=False)),
-    ("visible_devices_wrong", CRITICAL, "entry is 4. NVML", lambda: of_daemon(variables={VISIBLE_DEVICES: "0,4"})),
-    ("visible_devices_wrong", CRITICAL, "entry is -1", lambda: of_daemon(variables={VISIBLE_DEVICES: "-1"})),
-    ("visible_devices_wrong", CRITICAL, OTHER_GPU, lambda: of_daemon(variables={VISIBLE_DEVICES: OTHER_GPU})),
+    ("visible_devices_wrong", CRITICAL, "entry is 4. NVML", lambda: of_daemon(environment={VISIBLE_DEVICES: "0,4"})),
+    ("visible_devices_wrong", CRITICAL, "entry is -1", lambda: of_daemon(environment={VISIBLE_DEVICES: "-1"})),
+    ("visible_devices_wrong", CRITICAL, OTHER_GPU, lambda: of_daemon(environment={VISIBLE_DEVICES: OTHER_GPU})),
     ("visible_devices_wrong", WARNING, "entry 1. The daemon has 1", lambda: starting(**{VISIBLE_DEVICES: "0,1"})),
     ("visible_devices_wrong", WARNING, OTHER_GPU, lambda: starting(**{VISIBLE_DEVICES: OTHER_GPU})),
     ("gpu_of_two_daemons", WARNING, "", other_daemon_of_the_gpu),
@@ -232,6 +232,7 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda: with_daemon(healthy(), declared__expected=False, declared__by=NamedBy.DISCOVERED),
     ),
     ("few_open_files", INFO, "limit is 1024", lambda: of_daemon(open_files=1024)),
+    ("few_open_files", INFO, "limit is 16383", lambda: of_daemon(open_files=16383)),
     ("two_daemons", CRITICAL, "", lambda: healthy(daemons=(daemon(), daemon(own_pid=442)))),
     ("directory_closed", CRITICAL, "enter /run", lambda: of_directory(closed="/run")),
     ("directory_writable", WARNING, f"write to {DAEMON}", lambda: of_directory(writable=True)),
@@ -239,7 +240,10 @@ MISTAKES: tuple[Mistake, ...] = (
     ("directory_writable", INFO, "0664", lambda: of_directory(pid_file_mode=0o664)),
     ("pid_file_wrong", CRITICAL, "", lambda: of_directory(pid=1)),
     ("pid_file_wrong", CRITICAL, "", lambda: of_directory(pid=None, pid_file_mode=None)),
-    ("log_fifo_open", WARNING, "0777", lambda: of_directory(log_fifo_mode=0o777)),
+    *(
+        ("log_fifo_open", WARNING, f"{mode:04o}", lambda mode=mode: of_directory(log_fifo_mode=mode))
+        for mode in (0o777, 0o640, 0o620, 0o604, 0o602)
+    ),
     ("unit_not_there", CRITICAL, "", lambda: healthy(private_tmp={})),
     ("unit_private_tmp", CRITICAL, "Other CUDA processes", lambda: replace(in_tmp(), private_tmp={UNIT: True})),
     (
@@ -248,13 +252,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "CAP_SYS_PTRACE",
         lambda: replace(in_tmp(), private_tmp={UNIT: False, "cuda-mps-exporter.service": True}),
     ),
-    ("process_bypassing", WARNING, "(the default)", lambda: bypassing(variables={}, pipe=None)),
+    ("process_bypassing", WARNING, "(the default)", lambda: bypassing(environment={}, pipe=None)),
     (
         "process_bypassing",
         WARNING,
         TMP,
         lambda: with_bypassing(
-            in_tmp(), process(BYPASSING, variables={PIPE_DIRECTORY: TMP}, pipe=None, unit="train.service")
+            in_tmp(), process(BYPASSING, environment={PIPE_DIRECTORY: TMP}, pipe=None, unit="train.service")
         ),
     ),
     ("process_bypassing", WARNING, "In their container", lambda: bypassing(pipe=None, container="c0ffee")),
@@ -277,12 +281,12 @@ MISTAKES: tuple[Mistake, ...] = (
     ("thread_percentage_wrong", CRITICAL, "is 0", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "0"})),
     ("thread_percentage_wrong", CRITICAL, "is 150", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "150"})),
     ("thread_percentage_wrong", CRITICAL, "is nan", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "nan"})),
-    ("thread_percentage_wrong", CRITICAL, "is 40%", lambda: of_daemon(variables={ACTIVE_THREAD_PERCENTAGE: "40%"})),
+    ("thread_percentage_wrong", CRITICAL, "is 40%", lambda: of_daemon(environment={ACTIVE_THREAD_PERCENTAGE: "40%"})),
     (
         "memory_limit_without_effect",
         WARNING,
         "no effect in the environment",
-        lambda: of_daemon(variables={PINNED_MEMORY_LIMIT: "0=2G"}),
+        lambda: of_daemon(environment={PINNED_MEMORY_LIMIT: "0=2G"}),
     ),
     *(
         ("memory_limit_without_effect", WARNING, words, lambda variables=variables: client(**variables))
@@ -310,8 +314,10 @@ MISTAKES: tuple[Mistake, ...] = (
         "in the journal",
         lambda: with_daemon(of_exporter(reads_journal=False), runtime__foreground=True),
     ),
-    ("log_directory_differs", WARNING, "/var/log/mps", lambda: of_daemon(variables={LOG_DIRECTORY: "/var/log/mps"})),
+    ("log_directory_differs", WARNING, "/var/log/mps", lambda: of_daemon(environment={LOG_DIRECTORY: "/var/log/mps"})),
     ("log_not_rotated", WARNING, "control.log.1", lambda: of_daemon(written=(f"{CONTROL_LOG}.1",))),
+    ("log_not_rotated", WARNING, "control.log-20261121", lambda: of_daemon(written=(f"{CONTROL_LOG}-20261121",))),
+    ("log_not_rotated", WARNING, "256 MiB", lambda: with_daemon(healthy(), log__sizes={"control.log": 256 << 20})),
     ("log_not_rotated", WARNING, "1024 MiB", lambda: with_daemon(healthy(), log__sizes={"control.log": 1 << 30})),
     ("exporter_rights", WARNING, "lacks CAP_SYS_PTRACE", lambda: of_exporter(capabilities=1 << Capability.SYSLOG)),
     ("exporter_rights", WARNING, "lacks CAP_KILL, CAP_SETUID, CAP_SETGID", unable_to_act),
@@ -335,7 +341,7 @@ def found(facts: Facts) -> list[Finding]:
 
 
 def test_accepts_one_log_directory_with_two_paths() -> None:
-    facts = of_daemon(variables={LOG_DIRECTORY: "/mps/log"}, logs=(1, 2))
+    facts = of_daemon(environment={LOG_DIRECTORY: "/mps/log"}, logs=(1, 2))
     for inode, reported in ((2, False), (3, True)):
         report = examine(replace(facts, configured_logs={DAEMON: (1, inode)}))
         assert ("log_directory_differs" in {finding.problem.code for finding in report.findings}) is reported
@@ -375,7 +381,7 @@ def test_a_search_that_failed_does_not_show_that_no_daemon_runs() -> None:
 
 
 def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:
-    facts = with_gpu(bypassing(variables={}, pipe=None), compute_mode="default")
+    facts = with_gpu(bypassing(environment={}, pipe=None), compute_mode="default")
     (mode,) = [finding for finding in found(facts) if finding.problem.code == "compute_mode"]
     assert mode.severity is WARNING
     assert "processes now: 1" in mode.text
@@ -385,12 +391,12 @@ def test_reports_no_mistake_for_a_correct_variant(subtests: pytest.Subtests) -> 
     for make in [
         lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "12.5", PINNED_MEMORY_LIMIT: "0=2G", VISIBLE_DEVICES: "0"}),
         lambda: client(**{PINNED_MEMORY_LIMIT: f"{GPU}=2G", VISIBLE_DEVICES: GPU[:12]}),
-        lambda: of_daemon(variables={VISIBLE_DEVICES: GPU}),
+        lambda: of_daemon(environment={VISIBLE_DEVICES: GPU}),
         lambda: client(**{VISIBLE_DEVICES: "0,-1,7"}),
         *(partial(client, **{VISIBLE_DEVICES: hidden}) for hidden in HIDDEN),
         *(partial(of_job, hidden) for hidden in HIDDEN),
         lambda: with_gpu(with_private_daemon(healthy()), compute_mode="default"),
-        lambda: of_daemon(variables={LOG_DIRECTORY: "/mps/log"}, container="c0ffee"),
+        lambda: of_daemon(environment={LOG_DIRECTORY: "/mps/log"}, container="c0ffee"),
         without_server_log,
         lambda: of_exporter(uid=0, capabilities=ALL_RIGHTS),
         lambda: healthy(config=configured(watchdog=Mode.ACT)),
@@ -401,6 +407,17 @@ def test_reports_no_mistake_for_a_correct_variant(subtests: pytest.Subtests) -> 
         with_attribution,
         lambda: with_attribution(exporter=exporter_process(capabilities=ALL_RIGHTS & ~WITHOUT)),
         lambda: of_exporter(capabilities=1 << Capability.SYS_PTRACE | ACTS),
+        lambda: of_daemon(open_files=None),
+        lambda: of_directory(log_fifo_mode=0o700),
+        lambda: of_directory(pid_file_mode=0o744),
+        lambda: of_directory(pid=None, pid_file_mode=None, problem="Permission denied"),
+        lambda: replace(of_daemon(uid=1001), directories={DAEMON: directory(closed="/run")}),
+        lambda: with_daemon(healthy(), log__sizes={"control.log": (256 << 20) - 1}),
+        lambda: of_daemon(written=(f"{CONTROL_LOG}.1", CONTROL_LOG)),
+        lambda: of_daemon(written=(f"{CONTROL_LOG}x",)),
+        lambda: healthy(private_tmp={UNIT: True, "cuda-mps-exporter.service": True}),
+        lambda: of_programs(version="unknown"),
+        lambda: of_programs(version=None),
     ]:
         with subtests.test(make=make):
             assert found(make()) == []
@@ -421,7 +438,7 @@ HIDDEN = ("10000", "-1", "", "NoDevFiles", "none", "void", "10000,0")
 def of_job(visible: str) -> Facts:
     """A job has its own daemon, and no GPU."""
     facts = with_daemon(healthy(), declared__expected=False)
-    return replace(facts, daemons=(daemon(variables={VISIBLE_DEVICES: visible}),))
+    return replace(facts, daemons=(daemon(environment={VISIBLE_DEVICES: visible}),))
 
 
 def with_private_daemon(facts: Facts) -> Facts:
@@ -435,10 +452,10 @@ def test_the_compute_mode_that_excludes_other_users_is_no_advice_for_a_private_d
 
 
 def test_an_overwritten_environment_is_reported_and_nothing_follows_from_it() -> None:
-    (finding,) = found(with_examined(bypassing(variables=None, pipe=None)))
+    (finding,) = found(with_examined(bypassing(environment=None, pipe=None)))
     assert (finding.problem.code, finding.commands) == ("not_examined", ())
     assert "has overwritten its environment" in finding.text
-    (unreadable,) = found(with_examined(bypassing(variables=None, pipe=None, shared_memory=None)))
+    (unreadable,) = found(with_examined(bypassing(environment=None, pipe=None, shared_memory=None)))
     assert "cannot be read" in unreadable.text
 
 
@@ -463,7 +480,7 @@ def test_a_process_can_have_the_directory_of_a_namespace_with_protocol_3(subtest
         (f"{DAEMON}/shared/large", None, "c0ffee", f"In their container, {DAEMON}/shared/large is not"),
     ]:
         with subtests.test(path=path, pipe=pipe, container=container, words=words):
-            own = process(BYPASSING, variables={PIPE_DIRECTORY: path}, pipe=pipe, container=container)
+            own = process(BYPASSING, environment={PIPE_DIRECTORY: path}, pipe=pipe, container=container)
             facts = with_daemon(with_bypassing(healthy(), own), runtime__protocol=3)
             (finding,) = found(facts)
             assert words in finding.text
@@ -503,8 +520,8 @@ def test_a_check_that_lacks_facts_is_not_counted_as_one_that_found_nothing(subte
         (lambda: of_directory(problem="/run: Permission denied"), Area.DIRECTORIES),
         (lambda: of_exporter(is_service=False, unanswering="Permission denied"), Area.RIGHTS),
         (lambda: with_attribution(tried=False), Area.LAUNCHES),
-        (lambda: of_daemon(variables=None), Area.DAEMONS),
-        (lambda: healthy(processes={CLIENT: process(variables=None)}), Area.PROCESSES),
+        (lambda: of_daemon(environment=None), Area.DAEMONS),
+        (lambda: healthy(processes={CLIENT: process(environment=None)}), Area.PROCESSES),
     ]:
         with subtests.test(area=area):
             facts = make()

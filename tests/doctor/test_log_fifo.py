@@ -13,7 +13,7 @@ from exporter.collectors.proc import Proc
 from exporter.doctor import examine
 from exporter.doctor.readers import read_directory
 from exporter.model.daemon import Daemon
-from exporter.report.problem import Severity
+from exporter.report.document_parts import Severity
 from tests.builders import UNIT
 from tests.doctor.healthy import DAEMON, daemon, directory, healthy
 from tests.status import commands_of

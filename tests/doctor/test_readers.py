@@ -46,7 +46,7 @@ def test_reads_only_the_variables_of_mps_and_cuda(start: Starter) -> None:
         reading = PROC.facts(pid)
         assert reading is not None
         facts = read_process(reading, PROC)
-        assert facts.variables == {"CUDA_MPS_PIPE_DIRECTORY": "/run/mps"}
+        assert facts.environment == {"CUDA_MPS_PIPE_DIRECTORY": "/run/mps"}
         return facts
 
     facts = eventually(read)

@@ -54,7 +54,7 @@ def test_verbose_lists_passed_and_unknown_checks() -> None:
 
 def test_text_shows_the_first_facts_and_json_all() -> None:
     facts = with_bypassing(
-        healthy(), *(process(pid, variables={}, pipe=None) for pid in range(BYPASSING, BYPASSING + 20))
+        healthy(), *(process(pid, environment={}, pipe=None) for pid in range(BYPASSING, BYPASSING + 20))
     )
     report = examine(facts)
     text = report_text(facts)
@@ -66,7 +66,7 @@ def test_text_shows_the_first_facts_and_json_all() -> None:
 
 def test_escapes_hostile_texts() -> None:
     hostile = process(
-        BYPASSING, command=HOSTILE, user=HOSTILE, unit=HOSTILE, variables={PIPE_DIRECTORY: HOSTILE}, pipe=None
+        BYPASSING, command=HOSTILE, user=HOSTILE, unit=HOSTILE, environment={PIPE_DIRECTORY: HOSTILE}, pipe=None
     )
     facts = with_bypassing(healthy(), hostile)
     text = report_text(facts)

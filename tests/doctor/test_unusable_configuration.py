@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import parse_arguments
-from exporter.commands.local import nearest_config
+from exporter.doctor.command import nearest_config
 from exporter.errors import ConfigError
 from tests.config.reading import written
 

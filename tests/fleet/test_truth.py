@@ -10,8 +10,8 @@ from benchmarks.fleet.model import GPUS, Fleet, Owner, Totals, by, simulated
 from benchmarks.fleet.recorded import evaluate, write_raw
 from benchmarks.fleet.samples import MODELLED, Exposed
 from benchmarks.fleet.stores import Prometheus, Store, VictoriaMetrics
-from exporter.fleet import answers
-from exporter.fleet.answers import Answer
+from dashboards import answers
+from dashboards.answers import Answer
 from exporter.metrics.catalogue import CATALOGUE
 
 HOUR = 3600

@@ -34,6 +34,7 @@ from exporter.report.incident_text import brief, details
 from exporter.report.text import text_of
 from tests.builders import AT, GPU, Recorded
 from tests.builders import incident as open_incident
+from tests.incidents.values import confidences
 
 Line = dict[str, Any]
 Change = Callable[[list[Line]], list[Line]]
@@ -44,7 +45,7 @@ CULPRIT: int = DUMPED.truth["culprit"]
 NEIGHBOURS: tuple[int, ...] = tuple(DUMPED.truth["victims"])
 IN_XID = 1779
 """The neighbour that the late Xid 31 names."""
-FIRST_SIGN, BLOCK = 1795886992.6749, 1795886992.8239
+FIRST_SIGN = 1795886992.6749
 MMU, ESR, SERVER_XID, LATE = range(4)
 """The records of the kernel log, in order."""
 
@@ -166,10 +167,6 @@ def neighbours_idle(*pids: int) -> Change:
         return lines
 
     return change
-
-
-def confidences(incident: Incident) -> dict[int, float]:
-    return {each.client.pid: each.confidence for each in incident.suspects}
 
 
 def assert_no_innocent_is_named(incident: Incident) -> None:

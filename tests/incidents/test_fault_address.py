@@ -48,6 +48,7 @@ from tests.builders import (
     status,
 )
 from tests.incidents.test_incidents import UP, A, B, C, claimed
+from tests.incidents.values import confidences
 
 MIB, GIB = 1 << 20, 1 << 30
 FIXED = ((0x2_0000_0000, 0x3_0020_0000), (0x100_0000_0000, 0x100_0400_0000))
@@ -338,10 +339,6 @@ def with_work(incident: Incident, *busy: int, unknown: Collection[int] = ()) -> 
     known = [pid for pid in incident.affected if pid not in unknown]
     work = tuple(InFlightWork(pid=pid, in_flight=pid in busy) for pid in known)
     return rank_suspects(replace(incident, clues=replace(incident.clues, in_flight_work=work)))
-
-
-def confidences(incident: Incident) -> Mapping[int, float]:
-    return {each.client.pid: each.confidence for each in incident.suspects}
 
 
 def test_a_client_is_named_only_within_1_gib_of_its_range() -> None:

@@ -8,9 +8,7 @@ from exporter.model.event import EventName
 from exporter.model.observation import GpuEvent, LogLine
 from exporter.model.server import BlockSection, FaultLogBlock, Server
 from exporter.parse.log_line import Pids, parse_log_line, translate_entry
-from exporter.state.devices import MOST_DEVICES
-from exporter.state.log_lines import LONGEST_SECONDS, NAMED_BEFORE_SECONDS, has_new_block, read_block_line
-from exporter.state.servers import MOST_CLIENTS
+from exporter.state.log_lines import has_new_block, read_block_line
 from tests.builders import (
     AT,
     CLIENT,
@@ -30,6 +28,12 @@ from tests.builders import (
     stamped,
     status,
 )
+
+# The tests state these values, so that they notice a change of the program's constants.
+MOST_DEVICES = 64
+LONGEST_SECONDS = 10.0
+NAMED_BEFORE_SECONDS = 1.0
+MOST_CLIENTS = 1024
 
 A, B, C = 2045, 2046, 2047
 

@@ -22,6 +22,7 @@ from exporter.model.incident import (
 )
 from exporter.model.reason import Reason, ReasonCode
 from tests.builders import AT, DAEMON, GPU, SERVER
+from tests.incidents.values import confidences
 
 A, B, C, LEFT, ALSO_LEFT = 600, 601, 602, 700, 701
 SIGKILL, SIGSEGV, EXIT_1 = 9, 11, 1 << 8
@@ -76,10 +77,6 @@ def idle(pid: int, seconds_since_launch: float | None = None) -> InFlightWork:
 def ranked(hit: Iterable[int], **known: Any) -> dict[int, float]:
     """Return the confidence of each candidate, also of those below the reporting limit."""
     return {pid: each.confidence for pid, each in rankings(fault(*hit, **known)).items()}
-
-
-def confidences(incident: Incident) -> dict[int, float]:
-    return {each.client.pid: each.confidence for each in incident.suspects}
 
 
 class TestKilledDuringKernel:

@@ -113,3 +113,7 @@ def hostile(name: str) -> Incident:
         client_details={600: bad, 601: bad},
         suspects=(replace(suspect(600, 0.9, Reason(ReasonCode.UNSPECIFIED, text=name)), client=bad),),
     )
+
+
+def confidences(of: Incident) -> dict[int, float]:
+    return {each.client.pid: each.confidence for each in of.suspects}

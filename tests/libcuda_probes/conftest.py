@@ -1,18 +1,30 @@
 """Fixtures: a stand-in libcuda, and probes on it if the kernel permits them."""
 
-from collections.abc import Iterator
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from exporter.collectors.proc import INITIAL_PID_NAMESPACE
+from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
+from exporter.libcuda_probes.collector import LibcudaCollector
+from exporter.libcuda_probes.libraries import Libraries
 from exporter.libcuda_probes.loader import Kernel
-from exporter.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.probes import Group, LibcudaProbes
+from exporter.model.launches import WorkReading
+from exporter.model.sharing import GpuUse, NodeGpus
+from exporter.parse.elf import Machine
+from tests.clocks import HandClock
 from tests.tools import not_here
 
 from .bpf_permission import refusal
 from .process_work import SMS, boot_ns
 from .standin import StandInCuda
+
+MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
+USE = GpuUse(at=1.0, gpu="GPU-1", seconds=1.0, sm_utilization=0.5)
 
 
 @pytest.fixture(scope="session")
@@ -31,13 +43,82 @@ def kernel() -> Kernel:
     return Kernel()
 
 
+class ReusableProbes(LibcudaProbes):
+    """Probes that are as new after `close`: the kernel needs half a second to check the programs."""
+
+    def close(self) -> None:
+        for group in Group:
+            self.pause(group)
+        self.limit_sms({})
+        self.forget([work.pid for work in self.read()])
+
+    def unload(self) -> None:
+        super().close()
+
+
+@pytest.fixture(scope="session")
+def loaded(kernel: Kernel) -> Iterator[ReusableProbes]:
+    probes = ReusableProbes(kernel, boot_ns, SMS)
+    yield probes
+    probes.unload()
+
+
+@pytest.fixture
+def detached(loaded: ReusableProbes) -> Iterator[LibcudaProbes]:
+    """Probes that are not attached yet."""
+    yield loaded
+    loaded.close()
+
+
 @pytest.fixture(scope="module")
-def probes(kernel: Kernel, cuda: StandInCuda) -> Iterator[LibcudaProbes]:
-    """Attach probes to all functions, once for each test file: the kernel needs seconds to remove them."""
-    probes = LibcudaProbes(kernel, boot_ns, SMS)
-    try:
-        probes.attach(str(cuda.library), cuda.offsets())
-        probes.begin()
-        yield probes
-    finally:
-        probes.close()
+def probes(loaded: ReusableProbes, cuda: StandInCuda) -> Iterator[LibcudaProbes]:
+    """Attach probes to all functions, once for each test file."""
+    loaded.attach(str(cuda.library), cuda.offsets())
+    loaded.begin()
+    yield loaded
+    loaded.close()
+
+
+@dataclass(slots=True)
+class TimedCollector:
+    """A collector and its clock."""
+
+    collector: LibcudaCollector
+    clock: HandClock
+
+    def after(self, seconds: float) -> WorkReading:
+        """Advance the clock, collect without a problem, and return the work."""
+        self.clock.time += seconds
+        reading = self.collector.collect()
+        assert reading.problem is None
+        work, *uses = reading.observations
+        assert uses == [USE]
+        assert isinstance(work, WorkReading)
+        return work
+
+
+@pytest.fixture
+def start_collector(
+    detached: LibcudaProbes, cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., TimedCollector]]:
+    """Return a function that starts a collector. By default the stand-in is the node's own library."""
+    monkeypatch.setattr("exporter.libcuda_probes.collector.LibcudaProbes", lambda *_, **__: detached)
+    made: list[LibcudaCollector] = []
+
+    def start(nodes_own: tuple[Path, ...] = (cuda.library,), **options: Any) -> TimedCollector:
+        clock = HandClock()
+        proc = Proc(Path("/proc"), clock)
+        made.append(
+            LibcudaCollector(
+                **{"uses": lambda: (USE,), "gpus": lambda: NodeGpus(SMS), **options},
+                libraries=Libraries(proc, clock, MACHINES[platform.machine()], nodes_own),
+                proc=proc,
+                clock=clock,
+                boot_ns=boot_ns,
+            )
+        )
+        return TimedCollector(made[-1], clock)
+
+    yield start
+    for each in made:
+        each.close()

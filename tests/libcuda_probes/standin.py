@@ -71,10 +71,13 @@ class Program:
             assert line, f"it ended before it was {gate}: {self._lines} {self.process.poll()}"
             self._lines.append(line)
 
-    def go(self) -> None:
+    def go(self, gate: str | None = None) -> None:
+        """Let the program go on, to this gate if one is given."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
+        if gate is not None:
+            self.reach(gate)
 
     def end(self) -> tuple[int, list[Truth]]:
         """Let the program run to its end. Return its exit status and the counts of its processes."""
@@ -89,6 +92,7 @@ class StandInCuda:
     def __init__(self, directory: Path, *, built: bool = False) -> None:
         self.library = directory / "libcuda.so.1"
         self.program = directory / "target"
+        self._offsets: dict[str, int] = {}
         if built:
             return
         _compile("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "libcuda.c", into=self.library)
@@ -96,6 +100,10 @@ class StandInCuda:
 
     def offsets(self) -> dict[str, int]:
         """Return the offset of each function in the library's file, from binutils."""
+        self._offsets = self._offsets or self._read_offsets()
+        return self._offsets
+
+    def _read_offsets(self) -> dict[str, int]:
         headers = _output("readelf", "-lW", self.library)
         found = re.search(r"LOAD\s+(0x\w+) (0x\w+) \S+ \S+ \S+ R E", headers)
         assert found is not None, headers

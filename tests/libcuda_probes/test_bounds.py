@@ -13,8 +13,9 @@ from exporter.libcuda_probes.collector import MAX_HITS_PER_SECOND, RETRY_SECONDS
 from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
-from exporter.model.launches import NodeGpus, ProcessWork, WorkReading
+from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.reason import ReasonCode
+from exporter.model.sharing import NodeGpus
 from tests.clocks import HandClock
 
 from .process_work import SMS, boot_ns, work_of
@@ -64,8 +65,7 @@ def test_counts_only_clients_when_the_map_is_full(
     with contextlib.ExitStack() as running:
         targets = [running.enter_context(cuda.started(Work(mode="flight", launches=3))) for _ in range(4)]
         for target in targets:
-            target.go()
-            target.reach("in flight")
+            target.go("in flight")
         client = targets[0].pid
         timed.collector.watch({client: 100.0}, ())
         processes, clients = ({work.pid for work in timed.read()} for _ in range(2))

@@ -44,16 +44,21 @@ def checked_in(machine: str) -> BpfObject:
     return parse_object(object_path(machine).read_bytes())
 
 
-def test_the_objects_are_compiled_from_the_source(checked_in: BpfObject, machine: str, tmp_path: Path) -> None:
-    """If this fails after a change of the C file: run build.sh and check the objects in."""
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the C file, and return the directory of the objects."""
     found = re.search(r"version (\d+)", subprocess.check_output([needed("clang"), "--version"], text=True))
     if found is None or int(found[1]) != CLANG:
         not_here(f"the instructions are compared with those of clang {CLANG}")
 
-    subprocess.run([FOLDER / "build.sh", tmp_path], check=True)
+    directory = tmp_path_factory.mktemp("compiled")
+    subprocess.run([FOLDER / "build.sh", directory], check=True)
+    return directory
 
-    compiled = parse_object((tmp_path / f"probes.{machine}.o").read_bytes())
-    assert compiled == checked_in
+
+def test_the_objects_are_compiled_from_the_source(checked_in: BpfObject, machine: str, compiled: Path) -> None:
+    """If this fails after a change of the C file: run build.sh and check the objects in."""
+    assert parse_object((compiled / f"probes.{machine}.o").read_bytes()) == checked_in
 
 
 def test_every_probe_point_has_a_program(checked_in: BpfObject) -> None:

@@ -1,11 +1,8 @@
 """The collector finds libcuda, reads the launches, and pauses if probes would cost too much."""
 
 import itertools
-import platform
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,79 +13,23 @@ from exporter.libcuda_probes.collector import (
     MAX_HITS_PER_SECOND,
     MAX_QUERIES_PER_SECOND,
     SETTLED_HITS_PER_SECOND,
-    LibcudaCollector,
     sms_of,
 )
 from exporter.libcuda_probes.libraries import Found, Libraries
-from exporter.libcuda_probes.loader import Kernel
-from exporter.model.launches import GpuUse, NodeGpus, ProcessWork, WorkReading, began_ns
+from exporter.model.launches import ProcessWork, WorkReading, began_ns
 from exporter.model.reason import Reason, ReasonCode
-from exporter.parse.elf import Machine
-from tests.clocks import HandClock
+from exporter.model.sharing import GpuUse
 
+from .conftest import TimedCollector
 from .process_work import SMS, boot_ns
 from .standin import LAUNCH, SYNCHRONISE, Program, StandInCuda, Work, code_at
 
-Uses = Callable[[], tuple[GpuUse, ...]]
-
-MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
-USE = GpuUse(at=1.0, gpu="GPU-1", seconds=1.0, sm_utilization=0.5)
 QUERY = "cuStreamQuery"
 MUCH = Work(mode="turns", count=2, launches=200_000, each=200_000, nanoseconds=0)
 GROW = (
     *("kernels", "graphs", "syncs", "spans", "flight_ns", "area", "widths"),
     *("sure_area", "sure_widths", "sure_gaps", "sure_heights", "sure_event_heights", "queries"),
 )
-
-
-@dataclass(slots=True)
-class TimedCollector:
-    """A collector and its clock."""
-
-    collector: LibcudaCollector
-    clock: HandClock
-
-    def after(self, seconds: float) -> WorkReading:
-        """Advance the clock, collect without a problem, and return the work."""
-        self.clock.time += seconds
-        reading = self.collector.collect()
-        assert reading.problem is None
-        work, *uses = reading.observations
-        assert uses == [USE]
-        assert isinstance(work, WorkReading)
-        return work
-
-
-@pytest.fixture
-def start_collector(kernel: Kernel, cuda: StandInCuda) -> Iterator[Callable[..., TimedCollector]]:
-    """Return a function that starts a collector. By default the stand-in is the node's own library."""
-    made: list[LibcudaCollector] = []
-
-    def start(
-        nodes_own: tuple[Path, ...] = (cuda.library,),
-        uses: Callable[[], tuple[GpuUse, ...]] = lambda: (USE,),
-        wait: Callable[[float], None] = time.sleep,
-    ) -> TimedCollector:
-        clock = HandClock()
-        proc = Proc(Path("/proc"), clock)
-        libraries = Libraries(proc, clock, MACHINES[platform.machine()], nodes_own)
-        made.append(
-            LibcudaCollector(
-                uses=uses,
-                gpus=lambda: NodeGpus(SMS),
-                libraries=libraries,
-                proc=proc,
-                clock=clock,
-                boot_ns=boot_ns,
-                wait=wait,
-            )
-        )
-        return TimedCollector(made[-1], clock)
-
-    assert kernel
-    yield start
-    for each in made:
-        each.close()
 
 
 def of(reading: WorkReading, pid: int) -> ProcessWork:
@@ -145,8 +86,7 @@ def test_pauses_at_a_high_launch_rate(start_collector: Callable[..., TimedCollec
     with cuda.started(MUCH) as target:
         timed.collector.watch({target.pid: 100.0}, ())
         timed.after(0)
-        target.go()
-        target.reach("turn")
+        target.go("turn")
         last = timed.after(1)
         assert [probed(target, cuda, each) for each in (LAUNCH, QUERY, SYNCHRONISE)] == [False, False, True]
         resting = timed.after(1)
@@ -165,8 +105,7 @@ def test_pauses_all_probes_if_rare_functions_are_called_often(
     timed = start_collector()
     with cuda.started(replace(MUCH, launches=60_000, each=1)) as target:
         timed.after(0)
-        target.go()
-        target.reach("turn")
+        target.go("turn")
         timed.after(1)
         assert [probed(target, cuda, each) for each in (LAUNCH, QUERY, SYNCHRONISE)] == [False, False, False]
         assert of(timed.after(1), target.pid).context_syncs == 60_000
@@ -183,8 +122,7 @@ def test_pauses_only_the_queries_if_they_are_many(
     timed = start_collector()
     with cuda.started(asking(3 * MAX_QUERIES_PER_SECOND)) as target:
         timed.after(0)
-        target.go()
-        target.reach("turn")
+        target.go("turn")
         seconds, asked = [], []
         for _ in range(4):
             seconds.append(timed.after(0.9).seconds)
@@ -204,8 +142,7 @@ def test_probes_queries_for_a_moment_to_see_whether_they_are_many(
 
     def wait(_: float) -> None:
         asked.append(probed(target, cuda, QUERY))
-        target.go()
-        target.reach("turn")
+        target.go("turn")
 
     asked: list[bool] = []
     timed = start_collector(wait=wait)
@@ -222,8 +159,7 @@ def test_a_client_that_only_asks_pauses_no_launch_probes(
     """Although it asks more often in a moment than a settled client may hit probes in a second."""
 
     def wait(_: float) -> None:
-        target.go()
-        target.reach("turn")
+        target.go("turn")
 
     timed = start_collector(wait=wait)
     with cuda.started(replace(asking(1), count=3, nanoseconds=300_000_000)) as target:
@@ -245,8 +181,7 @@ def test_the_first_cuda_call_is_known_only_of_processes_that_began_after_the_pro
         with cuda.started(Work(mode="flight")) as later:
             timed.collector.watch({older.pid: 100.0, later.pid: 100.0}, ())
             for target in (older, later):
-                target.go()
-                target.reach("in flight")
+                target.go("in flight")
             timed.after(1)
             reading = timed.after(1)
             assert of(reading, later.pid).initialized_ns > 0
@@ -259,8 +194,7 @@ def test_attaches_again_after_a_pause(start_collector: Callable[..., TimedCollec
     timed = start_collector()
     with cuda.started(MUCH) as target:
         timed.after(0)
-        target.go()
-        target.reach("turn")
+        target.go("turn")
         timed.after(1)
         first = timed.after(200_000 / MAX_HITS_PER_SECOND)
         second = timed.after(1)
@@ -283,8 +217,7 @@ def test_watches_settled_clients_for_a_small_part_of_the_time(
             timed.collector.watch({target.pid: 100.0}, (), settled)
             seconds.append(timed.after(1).seconds)
             assert probed(target, cuda) == (not settled)
-            target.go()
-            target.reach("turn")
+            target.go("turn")
         target.end()
 
     assert seconds == [0, 1, 1, 0, 0]
@@ -299,8 +232,7 @@ def test_combines_short_pauses(start_collector: Callable[..., TimedCollector], c
         timed.after(0)
         seconds = []
         for _ in range(3):
-            target.go()
-            target.reach("turn")
+            target.go("turn")
             seconds.append(timed.after(1).seconds)
         target.end()
 
@@ -314,8 +246,7 @@ def test_counts_never_decrease(start_collector: Callable[..., TimedCollector], c
     with cuda.started(Work(mode="turns", count=3, launches=200_000, each=80_000, nanoseconds=0)) as target:
         timed.after(0)
         for count in (1, 6):
-            target.go()
-            target.reach("turn")
+            target.go("turn")
             readings.extend(of(timed.after(1), target.pid) for _ in range(count))
         target.end()
     readings.append(of(timed.after(1), target.pid))
@@ -335,8 +266,7 @@ def test_work_in_flight_stays_in_flight_in_a_pause(
     timed = start_collector()
     timed.after(0)
     with cuda.started(Work(mode="flight", launches=200_000, nanoseconds=0)) as target:
-        target.go()
-        target.reach("in flight")
+        target.go("in flight")
         last, resting = (of(timed.after(1), target.pid) for _ in range(2))
         target.end()
     after = of(timed.after(1), target.pid)
@@ -357,8 +287,7 @@ def test_counts_a_client_anew_after_its_library_was_not_probed(
     with cuda.started(Work(mode="flight")) as target:
         timed.collector.watch({target.pid: 100.0}, ())
         timed.after(0)
-        target.go()
-        target.reach("in flight")
+        target.go("in flight")
         with monkeypatch.context() as patch:
             patch.setattr(Libraries, "find", lambda *_: Found(()))
             assert of(timed.after(1), target.pid).open_ns > 0
@@ -385,8 +314,7 @@ def test_reused_pid_starts_with_empty_counts(
     timed = start_collector()
     timed.after(0)
     with cuda.started(Work(mode="turns", count=2)) as program:
-        program.go()
-        program.reach("turn")
+        program.go("turn")
         began = boot_ns()
         monkeypatch.setattr(Proc, "start_ticks", lambda *_: began // began_ns(1) + 1)
         timed.after(CLEANUP_SECONDS)

@@ -103,8 +103,7 @@ def test_counts_child_processes_separately(probes: LibcudaProbes, cuda: StandInC
 
 def test_continues_counting_after_exec(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     with cuda.started(Work(mode="exec")) as program:
-        program.go()
-        program.reach("ready")
+        program.go("ready")
         status, (before, after) = program.end()
 
     assert (status, before.pid) == (0, after.pid)
@@ -137,8 +136,7 @@ def test_counts_a_hundred_thousand_launches_exactly(each: int, probes: LibcudaPr
 def test_counts_a_running_process_from_the_start_of_observation(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     """The program launched before `begin`, so what its streams have is not known: nothing of it is sure."""
     with cuda.started(Work(mode="flight", launches=5)) as program:
-        program.go()
-        program.reach("in flight")
+        program.go("in flight")
         probes.begin()
         before = work_of(probes, program.pid)
         _, (truth,) = program.end()

@@ -15,7 +15,7 @@ from .standin import Program, StandInCuda, Work
 TWO = Work(mode="devices", launches=9, each=4, nanoseconds=0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def probes(kernel: Kernel, cuda: StandInCuda) -> Iterator[LibcudaProbes]:
     probes = LibcudaProbes(kernel, boot_ns, SMS, several_gpus=True)
     try:
@@ -33,8 +33,7 @@ def parts_of(probes: LibcudaProbes, program: Program) -> dict[int, ProcessWork]:
 def test_counts_launches_for_the_device_of_the_current_context(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     """The first CUDA call precedes all contexts, so its device is unknown."""
     with cuda.started(TWO) as program:
-        program.go()
-        program.reach("in flight")
+        program.go("in flight")
         parts = parts_of(probes, program)
         assert {device: work.kernels for device, work in parts.items()} == {-1: 0, 0: 9, 1: 4}
         assert parts[-1].initialized_ns > 0
@@ -56,8 +55,7 @@ def test_counts_transfers_of_a_device_on_which_nothing_was_launched(probes: Libc
 
 def test_a_wait_ends_work_on_another_device_than_the_current_one(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     with cuda.started(TWO) as program:
-        program.go()
-        program.reach("in flight")
+        program.go("in flight")
         parts = parts_of(probes, program)
         assert (parts[1].spans, parts[1].open_ns) == (1, 0)
         assert (parts[0].spans, parts[0].open_ns > 0) == (0, True)
@@ -79,16 +77,12 @@ def test_the_sum_over_devices_has_all_work(probes: LibcudaProbes, cuda: StandInC
     assert parts_of(probes, program) == {}
 
 
-def test_one_gpu_needs_no_probes_on_contexts(kernel: Kernel, cuda: StandInCuda) -> None:
+def test_one_gpu_needs_no_probes_on_contexts(detached: LibcudaProbes, cuda: StandInCuda) -> None:
     """Programs may change the context very often."""
-    probes = LibcudaProbes(kernel, boot_ns, SMS)
-    try:
-        probes.attach(str(cuda.library), cuda.offsets())
-        probes.begin()
-        with cuda.started(TWO) as program:
-            program.end()
-            (work,) = parts_of(probes, program).values()
-    finally:
-        probes.close()
+    detached.attach(str(cuda.library), cuda.offsets())
+    detached.begin()
+    with cuda.started(TWO) as program:
+        program.end()
+        (work,) = parts_of(detached, program).values()
     assert (work.device, work.kernels) == (-1, 14)
     assert work.context_calls == 1  # cuInit

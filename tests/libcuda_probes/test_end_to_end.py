@@ -36,12 +36,6 @@ Serve = Callable[..., Exporter]
 
 
 @pytest.fixture
-def environment(mps: MpsStandIn, nvml: NvmlStandIn, tmp_path: Path) -> dict[str, str]:
-    own = {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path / "state")}
-    return mps.environment() | nvml.environment() | own
-
-
-@pytest.fixture
 def serve(environment: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
     """Start the program. Unless the test killed it, it must exit with 0."""
     started: list[Exporter] = []

@@ -47,8 +47,7 @@ def unprobed(cuda: StandInCuda, tmp_path_factory: pytest.TempPathFactory) -> Sta
 def outcome(cuda: StandInCuda, work: Work, **environment: str) -> tuple[int, list[tuple[int, ...]]]:
     with cuda.started(work, TARGET_STATUS="9", **environment) as program:
         for _ in range(work.mode == "exec"):
-            program.go()
-            program.reach("ready")
+            program.go("ready")
         status, truths = program.end()
     return status, [truth.counts for truth in truths]
 
@@ -89,8 +88,7 @@ def test_a_thread_can_be_cancelled_in_a_query(cuda: StandInCuda) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 def test_probes_do_not_change_the_effect_of_a_signal(number: signal.Signals, cuda: StandInCuda) -> None:
     with cuda.started(Work(mode="flight", launches=3)) as program:
-        program.go()
-        program.reach("in flight")
+        program.go("in flight")
         program.process.send_signal(number)
 
         assert program.process.wait() == -number

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.libcuda_probes.loader import Kernel
 from exporter.libcuda_probes.probes import CONTEXTS, PROBE_POINTS, Group, LibcudaProbes, group_of
 from tests.eventually import eventually
 
@@ -20,11 +19,10 @@ Resume = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
-def pausable(kernel: Kernel) -> Iterator[LibcudaProbes]:
-    """Load the programs once. Unlike the shared ones, these can be paused."""
-    probes = LibcudaProbes(kernel, boot_ns, SMS)
-    yield probes
-    probes.close()
+def pausable(loaded: LibcudaProbes) -> Iterator[LibcudaProbes]:
+    """Unlike the probes of other files, these can be paused."""
+    yield loaded
+    loaded.close()
 
 
 @pytest.fixture
@@ -47,8 +45,7 @@ def probes(pausable: LibcudaProbes, resume: Resume) -> LibcudaProbes:
 
 def waits(probes: LibcudaProbes, program: Program, syncs: int = 1) -> None:
     """Let a program wait for what it launched."""
-    program.go()
-    program.reach("in flight")
+    program.go("in flight")
     program.go()
     eventually(lambda: assert_waits(probes, program.pid, syncs))
 
@@ -82,8 +79,7 @@ def test_what_is_called_first_in_a_pause_is_not_known_after_it(
     """Launches may have been missed."""
     probes.pause(Group.FREQUENT)
     with cuda.started(Work(mode="flight")) as program:
-        program.go()
-        program.reach("in flight")
+        program.go("in flight")
         resume(Group.FREQUENT)
         program.end()
     assert work_of(probes, program.pid).initialized_ns == 0
@@ -112,8 +108,7 @@ def test_a_span_survives_a_pause(function: str, probes: LibcudaProbes, cuda: Sta
 def test_a_launch_after_a_pause_begins_a_span(probes: LibcudaProbes, cuda: StandInCuda, resume: Resume) -> None:
     """The old one may have ended at any time, so nothing of it is sure. What was read of it stays counted."""
     with cuda.started(Work(mode="turns", count=2, launches=3, each=4, nanoseconds=50 * MILLISECOND)) as program:
-        program.go()
-        program.reach("turn")
+        program.go("turn")
         probes.pause(Group.FREQUENT)
         resume(Group.FREQUENT)
         before, resumed_at = work_of(probes, program.pid), boot_ns()
@@ -132,8 +127,7 @@ def test_a_wait_that_returns_in_a_pause_ends_a_span(
     """If it was called before the pause, the GPU was behind all the time. Else there may have been other launches."""
     with cuda.started(LONG) as program:
         if paused_before_the_wait:
-            program.go()
-            program.reach("in flight")
+            program.go("in flight")
             probes.pause(Group.FREQUENT)
         else:
             waits(probes, program)
@@ -150,8 +144,7 @@ def test_a_wait_after_a_pause_ends_the_span_from_before(
     function: str, probes: LibcudaProbes, cuda: StandInCuda, resume: Resume
 ) -> None:
     with cuda.started(replace(LONG, synchronise=function, nanoseconds=1_000 * MILLISECOND)) as program:
-        program.go()
-        program.reach("in flight")
+        program.go("in flight")
         probes.pause(Group.FREQUENT)
         resume(Group.FREQUENT)
         program.go()
@@ -172,12 +165,10 @@ def test_a_graph_that_was_captured_in_a_pause_can_have_any_width(
     group: Group, probes: LibcudaProbes, cuda: StandInCuda, resume: Resume
 ) -> None:
     with cuda.started(Work(mode="turns", count=3, launch="cuGraphLaunch", blocks=9)) as program:
-        program.go()
-        program.reach("turn")
+        program.go("turn")
         before = work_of(probes, program.pid)
         probes.pause(group)
-        program.go()
-        program.reach("turn")
+        program.go("turn")
         resume(group)
         paused = work_of(probes, program.pid)
         program.end()

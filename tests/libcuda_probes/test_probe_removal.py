@@ -13,7 +13,6 @@ from exporter.libcuda_probes.probes import LibcudaProbes
 from tests.eventually import eventually
 
 from .kernel_objects import bpf_objects_of, exists
-from .process_work import SMS, boot_ns
 from .standin import Program, StandInCuda, Work, code_at
 
 ROOT = Path(__file__).parents[2]
@@ -97,30 +96,22 @@ def test_closed_exporter_leaves_no_probe(
 
 
 def test_detached_library_has_no_probe(
-    kernel: Kernel, target: Program, cuda: StandInCuda, offsets: dict[str, int]
+    detached: LibcudaProbes, target: Program, cuda: StandInCuda, offsets: dict[str, int]
 ) -> None:
-    probes = LibcudaProbes(kernel, boot_ns, SMS)
-    try:
-        probes.attach(str(cuda.library), offsets)
-        probes.detach(str(cuda.library))
+    detached.attach(str(cuda.library), offsets)
+    detached.detach(str(cuda.library))
 
-        assert instructions(target, cuda, offsets) == written(cuda, offsets)
-    finally:
-        probes.close()
+    assert instructions(target, cuda, offsets) == written(cuda, offsets)
 
 
 def test_attaches_all_functions_or_none(
-    kernel: Kernel, target: Program, cuda: StandInCuda, offsets: dict[str, int]
+    detached: LibcudaProbes, target: Program, cuda: StandInCuda, offsets: dict[str, int]
 ) -> None:
     """With launches but no synchronisations, work would appear in flight forever."""
-    probes = LibcudaProbes(kernel, boot_ns, SMS)
-    try:
-        with pytest.raises(BpfError, match=str(cuda.library)):
-            probes.attach(str(cuda.library), offsets | {"cuMemcpy": 1 << 40})
+    with pytest.raises(BpfError, match=str(cuda.library)):
+        detached.attach(str(cuda.library), offsets | {"cuMemcpy": 1 << 40})
 
-        assert instructions(target, cuda, offsets) == written(cuda, offsets)
-    finally:
-        probes.close()
+    assert instructions(target, cuda, offsets) == written(cuda, offsets)
 
 
 def gone(held: set[tuple[str, int]]) -> None:

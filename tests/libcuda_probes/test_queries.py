@@ -7,6 +7,7 @@ import pytest
 
 from exporter.libcuda_probes.loader import Kernel
 from exporter.libcuda_probes.probes import PROBE_POINTS, QUERIES, Group, LibcudaProbes
+from tests.eventually import eventually
 
 from .process_work import SMS, boot_ns, work_of
 from .standin import StandInCuda, Work
@@ -31,15 +32,18 @@ def test_a_repeated_query_ends_a_span(function: str, probes: LibcudaProbes, cuda
 
 
 def test_a_query_ends_a_burst_like_a_wait(probes: LibcudaProbes, cuda: StandInCuda) -> None:
-    """It waited since its first question. No event woke it up."""
-    _, (truth,) = cuda.run(ASKING)
+    """It waited since its first question. No event woke it up. On a busy machine, the gaps may be too long to count."""
 
-    work = work_of(probes, truth.pid)
-    assert work.sure_widths == 7 * 3
-    assert work.sure_area == work.area
-    assert (work.sure_heights, work.sure_event_heights) == (7 * 3, 0)
-    assert work.busy_ns == work.flight_ns
-    assert work.gap_ns > 0
+    def counted() -> None:
+        _, (truth,) = cuda.run(ASKING)
+        work = work_of(probes, truth.pid)
+        assert work.sure_widths == 7 * 3
+        assert work.sure_area == work.area
+        assert (work.sure_heights, work.sure_event_heights) == (7 * 3, 0)
+        assert work.busy_ns == work.flight_ns
+        assert work.gap_ns > 0
+
+    eventually(counted)
 
 
 def test_work_ends_in_the_middle_between_the_last_two_queries(probes: LibcudaProbes, cuda: StandInCuda) -> None:
@@ -65,11 +69,9 @@ def test_a_single_query_proves_nothing(function: str, probes: LibcudaProbes, cud
 
 def test_a_query_for_an_event_proves_nothing_of_later_launches(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     with cuda.started(Work(mode="apart", synchronise="cuEventQuery", nanoseconds=50 * MILLISECOND)) as program:
-        program.go()
-        program.reach("waited")
+        program.go("waited")
         first = work_of(probes, program.pid)
-        program.go()
-        program.reach("waited again")
+        program.go("waited again")
         second = work_of(probes, program.pid)
         program.end()
     assert (first.spans, first.kernels) == (0, 2)  # the thread has not gone on
@@ -93,13 +95,11 @@ def test_what_began_before_the_queries_were_probed_is_not_sure(own: LibcudaProbe
     """A client that only asks never ends a span while its queries are not probed."""
     turns = replace(ASKING, mode="turns", count=3)
     with cuda.started(turns) as program:
-        program.go()
-        program.reach("turn")
+        program.go("turn")
         unprobed = work_of(own, program.pid)
         own.attach(str(cuda.library), cuda.offsets())
         own.begin([Group.QUERIES])
-        program.go()
-        program.reach("turn")
+        program.go("turn")
         probed = work_of(own, program.pid)
         own.pause(Group.QUERIES)
         program.end()

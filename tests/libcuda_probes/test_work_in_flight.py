@@ -47,8 +47,7 @@ def test_span_lasts_from_first_launch_to_end_of_synchronisation(
 def test_idle_time_is_not_in_flight(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     """The program is idle between its turns, for longer than it works."""
     with cuda.started(Work(mode="exec", launches=1, each=1, nanoseconds=MILLISECOND)) as program:
-        program.go()
-        program.reach("ready")
+        program.go("ready")
         idle = boot_ns()
         while boot_ns() < idle + 20 * MILLISECOND:
             pass
@@ -93,8 +92,7 @@ def test_short_gaps_are_between_times_with_work_in_flight(probes: LibcudaProbes,
     """The program pauses for 20 ms in the middle, which is no gap."""
     began = boot_ns()
     with cuda.started(Work(mode="turns", count=2, launches=8, each=1, nanoseconds=MILLISECOND)) as program:
-        program.go()
-        program.reach("turn")
+        program.go("turn")
         time.sleep(0.02)
         program.end()
     work = work_of(probes, program.pid)
@@ -118,11 +116,9 @@ def test_synchronisation_ends_only_its_own_spans(
 ) -> None:
     """Another stream stays in flight. With an event, later launches on the same stream do, too."""
     with cuda.started(Work(mode="apart", synchronise=function)) as program:
-        program.go()
-        program.reach("waited")
+        program.go("waited")
         first = work_of(probes, program.pid)
-        program.go()
-        program.reach("waited again")
+        program.go("waited again")
         second = work_of(probes, program.pid)
         _, (truth,) = program.end()
     done = work_of(probes, program.pid)
@@ -152,8 +148,7 @@ def test_burst_with_a_long_synchronisation_is_sure(
 def test_work_in_flight_is_open(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     with cuda.started(Work(mode="flight", launches=3, nanoseconds=MILLISECOND)) as program:
         before = boot_ns()
-        program.go()
-        program.reach("in flight")
+        program.go("in flight")
         after = boot_ns()
         first = work_of(probes, program.pid)
         second = work_of(probes, program.pid)
@@ -171,8 +166,7 @@ def test_work_in_flight_is_open(probes: LibcudaProbes, cuda: StandInCuda) -> Non
 def test_process_killed_in_flight_stays_in_flight(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     """If a fault follows, this is evidence. The reader of the counts knows that the process has ended."""
     with cuda.started(Work(mode="flight", launches=3, nanoseconds=60_000 * MILLISECOND)) as program:
-        program.go()
-        program.reach("in flight")
+        program.go("in flight")
         program.process.send_signal(signal.SIGKILL)
         program.process.wait()
 
@@ -183,8 +177,7 @@ def test_process_killed_in_flight_stays_in_flight(probes: LibcudaProbes, cuda: S
 
 def test_process_killed_while_synchronising_stays_in_flight(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     with cuda.started(Work(mode="flight", launches=3, nanoseconds=60_000 * MILLISECOND)) as program:
-        program.go()
-        program.reach("in flight")
+        program.go("in flight")
         program.go()
         eventually(lambda: assert_waiting(probes, program.pid))
         program.process.send_signal(signal.SIGKILL)
@@ -217,8 +210,7 @@ def test_a_copy_that_waits_counts_as_waiting(probes: LibcudaProbes, cuda: StandI
 def test_a_copy_alone_ends_no_span(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     """It may have waited for room in a queue, and not for its end."""
     with cuda.started(Work(mode="flight", synchronise="cuMemcpyDtoHAsync_v2", launches=3)) as program:
-        program.go()
-        program.reach("in flight")
+        program.go("in flight")
         assert work_of(probes, program.pid).open_ns > 0
         _, (truth,) = program.end()
     assert work_of(probes, truth.pid).syncs == 2
@@ -235,8 +227,7 @@ def test_the_first_cuda_call_is_known_if_the_probes_were_attached_before(
 ) -> None:
     with cuda.started(Work(mode="flight")) as program:
         before = boot_ns()
-        program.go()
-        program.reach("in flight")
+        program.go("in flight")
         assert before <= work_of(probes, program.pid).initialized_ns <= boot_ns()
         probes.begin()
         assert work_of(probes, program.pid).initialized_ns == 0
@@ -245,11 +236,9 @@ def test_the_first_cuda_call_is_known_if_the_probes_were_attached_before(
 def test_a_repeated_first_call_proves_nothing(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     """The program launched before it called cuInit again."""
     with cuda.started(Work(mode="turns", count=3)) as program:
-        program.go()
-        program.reach("turn")
+        program.go("turn")
         probes.begin()
-        program.go()
-        program.reach("turn")
+        program.go("turn")
         assert work_of(probes, program.pid).initialized_ns == 0
 
 

@@ -12,12 +12,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
+from exporter.history import HistoryStatus
 from exporter.metrics.catalogue import CATALOGUE, Made, NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogGap, LogUnrecognized, SourceReading
 from exporter.model.settings import Mode
 from exporter.parse.printable import LONGEST_TEXT
-from exporter.view import HistoryStatus, View
+from exporter.view import View
 from exporter.watchdog.context import Policy
 from tests.builders import (
     AT,

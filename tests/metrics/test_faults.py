@@ -4,16 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.incidents.incidents import REMEMBERED_SECONDS
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import RECOVERY_SECONDS, FailedStarts, RecoveryTimes
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import FaultKind, IncidentEnd, RecoveryDelay
 from exporter.model.node import Node
-from exporter.parse.printable import LONGEST_TEXT
 from exporter.state import processes
-from exporter.state.processes import MAX_SUSPECTS
-from exporter.state.servers import LOOP_END_SECONDS
 from exporter.view import View
 from tests.builders import (
     AT,
@@ -34,6 +30,12 @@ from tests.builders import (
     with_incidents,
 )
 from tests.metrics.test_families import HOSTILE, by, families, openmetrics_of, promtool_check, samples, text_of, value
+
+# The tests state these values, so that they notice a change of the program's constants.
+REMEMBERED_SECONDS = 3600.0
+LONGEST_TEXT = 128
+MAX_SUSPECTS = 16
+LOOP_END_SECONDS = 300.0
 
 INFO, BLOCKING = "cuda_mps_fault_info", "cuda_mps_fault_blocking_clients"
 RECOVERY = "cuda_mps_fault_recovery_seconds"

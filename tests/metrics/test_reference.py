@@ -15,11 +15,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "METRICS.md").read_text()
 BY_NAME = {family.name: family for family in CATALOGUE}
 
 FREE = {
-    "claim_name", "claim_namespace", "claim_uid", "client", "client_container", "client_container_name",
-    "client_namespace", "client_pod", "client_pod_uid", "command", "compute_instance", "confidence", "cuda", "daemon",
-    "daemon_namespace", "daemon_pod", "driver", "file", "gpu", "gpu_instance", "incident", "index", "job_id",
-    "job_slot", "name", "parent", "pci_bus_id", "pid", "pipe_directory", "profile", "protocol", "python", "resource",
-    "server", "source", "suspect_workload", "task", "uid", "unit", "user", "version", "workload", "xid",
+    "client", "client_container", "client_namespace", "client_pod", "client_pod_uid", "command", "compute_instance",
+    "confidence", "cuda", "daemon", "daemon_namespace", "daemon_pod", "driver", "file", "gpu", "gpu_instance",
+    "incident", "index", "job_id", "job_slot", "name", "parent", "pci_bus_id", "pid", "pipe_directory", "profile",
+    "protocol", "python", "server", "source", "suspect_workload", "task", "uid", "unit", "user", "version",
+    "workload", "xid",
 }  # fmt: skip
 """Labels that can have any value."""
 

@@ -27,7 +27,6 @@ from tests.standin.nvml import MEBIBYTE, Device, Instance, NvmlStandIn, Process
 
 pytestmark = pytest.mark.systems
 
-GIB = 1 << 30
 CLIENT_MEBIBYTES, SERVER_MEBIBYTES = 1540, 66
 SECOND_GPU = "GPU-6edbf013-6106-5444-db3f-e433a41888b9"
 PARTITION = "Kp8AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"

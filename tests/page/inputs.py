@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from exporter.history import SAMPLE_SECONDS, Sample
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.event import Event, EventName
 from exporter.model.identity import Workload, WorkloadKind
@@ -10,9 +11,8 @@ from exporter.model.incident import ClientDetails, FaultKind, IncidentEnd, Incid
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.usage import SAMPLE_SECONDS, Sample
 from exporter.model.watchdog import ActionCount, LastAction
-from exporter.report.node_status import StatusInput
+from exporter.view import StatusInput
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,

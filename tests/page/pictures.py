@@ -11,9 +11,10 @@ from pathlib import Path
 
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import FAILURES, PlannedFailure, Simulation, advance
+from exporter.history import History
 from exporter.page.page import sentence
-from exporter.report.node_status import StatusInput, status_document
-from exporter.view import History
+from exporter.report.node_status import status_document
+from exporter.view import StatusInput
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.clocks import HandClock
 from tests.page.browser import DESKTOP, Browser

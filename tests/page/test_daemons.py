@@ -6,8 +6,9 @@ from exporter.model.daemon import DaemonState
 from exporter.model.values import replace
 from exporter.model.watchdog import WatchdogPhase
 from exporter.page.page import Page
-from exporter.report.node_status import StatusInput, status_document
-from exporter.report.problem import Severity
+from exporter.report.document_parts import Severity
+from exporter.report.node_status import status_document
+from exporter.view import StatusInput
 from exporter.watchdog.context import Policy
 from tests.builders import (
     AT,

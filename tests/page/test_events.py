@@ -1,7 +1,8 @@
 """The events before now: which are shown, in which words, and how they are bounded."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,12 +10,15 @@ from exporter.model.action import ActionResult
 from exporter.model.daemon import StopReason
 from exporter.model.event import Event, EventName
 from exporter.model.reason import Reason, ReasonCode
-from exporter.page.events import MOST_ROWS, Row, event_rows
-from exporter.report.node_status import StatusInput
-from exporter.report.problem import Severity
+from exporter.page.events import Row, event_rows
+from exporter.report.document_parts import Severity
 from exporter.report.text import short_time
+from exporter.view import StatusInput
 from tests.builders import AT, DAEMON, GPU
 from tests.page.inputs import busy, fault
+
+# The tests state these values, so that they notice a change of the program's constants.
+MOST_ROWS = 40
 
 REFUSED = Event(at=AT, event=EventName.CLIENT_REFUSED, daemon=DAEMON, pid=601, reason="limit")
 
@@ -83,8 +87,39 @@ def test_equal_events_that_follow_each_other_are_one_row() -> None:
     assert row.words == f"PID 600 refused; all client slots are taken; 20 times since {since}"
 
 
-def test_equal_events_with_a_long_time_between_them_are_two_rows() -> None:
-    assert len(shown([REFUSED, replace(REFUSED, at=AT - 400)])) == 2
+@pytest.mark.parametrize(
+    ("other", "rows"),
+    [
+        ({}, 1),
+        ({"at": AT - 300}, 1),
+        ({"at": AT - 301}, 2),
+        ({"pid": 602}, 1),
+        ({"event": EventName.CLIENT_WAITING}, 2),
+        ({"daemon": "/other"}, 2),
+        ({"reason": "fault"}, 2),
+        ({"action": "restart"}, 2),
+        ({"result": ActionResult.FAILED}, 2),
+        ({"xid": 31}, 2),
+    ],
+)
+def test_equal_events_are_one_row_for_five_minutes(other: Mapping[str, Any], rows: int) -> None:
+    assert len(shown([REFUSED, replace(REFUSED, **other)])) == rows
+
+
+def test_each_fault_is_a_row() -> None:
+    """Also if the daemon had the same fault a second before."""
+    assert len(shown(replace(REFUSED, event=EventName.FAULT, at=AT - number) for number in range(3))) == 3
+
+
+def test_a_row_names_the_daemon_or_the_gpu_and_has_its_age() -> None:
+    gpu_lost = replace(REFUSED, event=EventName.GPU_LOST, gpu=GPU, pid=None, reason=None)
+    (row,) = shown([gpu_lost])
+    assert (row.about, row.severity, row.ago) == (DAEMON, Severity.CRITICAL, "3.0 s ago")
+    assert shown([replace(gpu_lost, daemon=None)])[0].about == "GPU 0"
+    assert shown([replace(gpu_lost, daemon=None, gpu="GPU-12345678-unknown")])[0].about == "GPU GPU-12345678"
+    assert shown([replace(gpu_lost, daemon=None, gpu=None)])[0].about == ""
+    assert shown([replace(REFUSED, pid=None)])[0].words == "a client refused; all client slots are taken"
+    assert shown([replace(REFUSED, at=busy().at + 60)])[0].ago == "0 ms ago", "the clock was set back"
 
 
 def test_rows_are_bounded() -> None:

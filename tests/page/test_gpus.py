@@ -6,7 +6,8 @@ from dataclasses import replace
 from exporter.model.observation import GpuReading
 from exporter.page.page import Page
 from exporter.page.tables import gpus
-from exporter.report.node_status import StatusInput, status_document
+from exporter.report.node_status import status_document
+from exporter.view import StatusInput
 from tests.builders import AT, GPU, failure, gpu_reading, idle, limited, mig, reduced, slowed
 from tests.page.html_reader import section
 from tests.page.inputs import attributed, busy, no_daemon, status_input

@@ -3,13 +3,18 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from exporter.history import Sample
 from exporter.model.event import Event, EventName
-from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample
-from exporter.page.hour import MOST_MARKS, Hour, last_hour
-from exporter.report.node_status import StatusInput
+from exporter.page.hour import Hour, last_hour
 from exporter.report.text import local_time
+from exporter.view import StatusInput
 from tests.builders import DAEMON
 from tests.page.inputs import busy, hour, idle, nothing_collected
+
+# The tests state these values, so that they notice a change of the program's constants.
+MAX_SAMPLES = 120
+SAMPLE_SECONDS = 30.0
+MOST_MARKS = 40
 
 END = idle().at - idle().at % SAMPLE_SECONDS
 BEGIN = END - SAMPLE_SECONDS * (MAX_SAMPLES - 1)
@@ -40,7 +45,8 @@ def whole_hour() -> list[Sample]:
 def test_shows_only_the_time_from_the_first_sample_on() -> None:
     shown = known(clients(*(3,) * 10))
     assert (shown.slots, shown.minutes, shown.gaps) == (10, 5, [])
-    assert shown.times[0] == local_time(END - 270)[-8:-3]
+    assert shown.times == [local_time(END - 270 + seconds)[-8:-3] for seconds in (0, 150, 300)]
+    assert [known(clients(*(3,) * count)).minutes for count in (1, 3, 4, MAX_SAMPLES)] == [1, 2, 2, 60]
 
 
 def test_shows_nothing_before_the_first_collection() -> None:
@@ -76,6 +82,8 @@ def test_the_present_values_are_those_of_the_node() -> None:
 def test_use_is_a_fraction_of_all_gpus() -> None:
     _, sm, memory = known([Sample(at=END, sm_ratio=0.75, memory_ratio=0.75)]).lines
     assert (sm.summary, memory.summary) == ("75 % now; between 75 % and 75 %",) * 2
+    paths = [known([Sample(at=END, sm_ratio=ratio)]).lines[1].path for ratio in (0.2, 1.0, 1.5)]
+    assert paths == [f"M0 100V{height}h1V100" for height in (81, 5, 5)]
 
 
 def test_failures_of_the_hour_are_marked_at_their_time() -> None:

@@ -10,8 +10,9 @@ from exporter.model.incident import IncidentXid
 from exporter.model.settings import Mode
 from exporter.page.page import Page, sentence
 from exporter.page.tables import domains
-from exporter.report.node_status import MOST_PAST, StatusInput, status_document
+from exporter.report.node_status import MOST_PAST, status_document
 from exporter.report.status_text import counts_text
+from exporter.view import StatusInput
 from exporter.watchdog.context import Policy
 from tests.builders import AT, failure, idle, incident, look, mig, reduced, with_incidents
 from tests.page.html_reader import section

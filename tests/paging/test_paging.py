@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from exporter.demo.simulation import FAILURES
-from tests.eventually import eventually
+from tests.eventually import eventually, until
 from tests.paging import fast_rules
 from tests.paging.receiver import Alert, Message
 from tests.paging.simulation import JOB, Environment, SimulatedNode
@@ -192,11 +192,8 @@ def _inhibits_a_fault(night: Environment, node: SimulatedNode) -> bool:
     fault = {"alertname": "CudaMpsFault", "job": JOB, "instance": node.instance, "severity": "warning"}
     night.alertmanager.send(fault)
 
-    def held_back() -> None:
-        assert night.alertmanager.inhibited(fault)
-
     try:
-        eventually(held_back)
+        until(lambda: night.alertmanager.inhibited(fault))
     except AssertionError:
         return False
     finally:

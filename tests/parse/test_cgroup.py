@@ -31,32 +31,40 @@ def v1(path: str, systemd: str | None = None) -> str:
 
 
 NOTHING = CgroupMembership()
+OF_USER = CgroupMembership(unit="user@1000.service")
+IN_DOCKER = CgroupMembership(unit=f"docker-{ID}.scope", container=ID)
+POD_OF_CGROUPFS = CgroupMembership(container=ID, pod_uid=UID)
+STEP_DAEMON = CgroupMembership(unit="slurmstepd.scope")
+CONTAINER = CgroupMembership(container=ID)
+ALLOCATION = CgroupMembership(unit=f"{UID}.train.scope", task=f"{UID}.train")
+IN_PODMAN = CgroupMembership(unit=f"libpod-{ID}.scope", container=ID)
+IN_UNIT = CgroupMembership(unit="a.service")
 
 SYSTEMD = {
     "a service": (v2("/system.slice/ssh.service"), CgroupMembership(unit="ssh.service")),
     "a service, v1": (v1("/", "/system.slice/ssh.service"), CgroupMembership(unit="ssh.service")),
     "a service, hybrid": (
         "3:devices:/system.slice\n1:name=systemd:/system.slice/a.service\n0::/system.slice/a.service\n",
-        CgroupMembership(unit="a.service"),
+        IN_UNIT,
     ),
     "a service, with a v1 hierarchy that systemd does not use": (
         "9:name=systemd:/\n8:pids:/\n0::/system.slice/a.service\n",
-        CgroupMembership(unit="a.service"),
+        IN_UNIT,
     ),
-    "a cgroup that the service made": (v2("/system.slice/a.service/worker"), CgroupMembership(unit="a.service")),
+    "a cgroup that the service made": (v2("/system.slice/a.service/worker"), IN_UNIT),
     "an instance in a slice": (
         v2("/system.slice/system-vllm.slice/vllm@llama\\x2d70b.service"),
         CgroupMembership(unit="vllm@llama\\x2d70b.service"),
     ),
     "a name like a controller's": (v2("/system.slice/_memory.service"), CgroupMembership(unit="memory.service")),
     "a session": (v2("/user.slice/user-1000.slice/session-3.scope"), CgroupMembership(unit="session-3.scope")),
-    "a user's unit": (v2(f"{USERS}/app.slice/app-train.service"), CgroupMembership(unit="user@1000.service")),
+    "a user's unit": (v2(f"{USERS}/app.slice/app-train.service"), OF_USER),
     "a machine": (
         v2("/machine.slice/systemd-nspawn@dev.service/payload"),
         CgroupMembership(unit="systemd-nspawn@dev.service"),
     ),
     "PID 1": (v2("/init.scope"), CgroupMembership(unit="init.scope")),
-    "a stopped one": (v2("/system.slice/a.service (deleted)"), CgroupMembership(unit="a.service")),
+    "a stopped one": (v2("/system.slice/a.service (deleted)"), IN_UNIT),
     "a slice alone": (v2("/system.slice"), NOTHING),
     "the root": (v2("/"), NOTHING),
     "its own cgroup namespace's root": (v2("/"), NOTHING),
@@ -77,59 +85,32 @@ CONTAINERS = {
             "crio": "system.slice",
         }.items()
     },
-    "Docker, cgroupfs": (v2(f"/docker/{ID}"), CgroupMembership(container=ID)),
-    "Docker, cgroupfs, v1": (v1(f"/docker/{ID}"), CgroupMembership(container=ID)),
-    "Docker, systemd, v1": (
-        v1(f"/system.slice/docker-{ID}.scope"),
-        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
-    ),
-    "Docker with init inside": (
-        v2(f"/system.slice/docker-{ID}.scope/init.scope"),
-        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
-    ),
+    "Docker, cgroupfs": (v2(f"/docker/{ID}"), CONTAINER),
+    "Docker, cgroupfs, v1": (v1(f"/docker/{ID}"), CONTAINER),
+    "Docker, systemd, v1": (v1(f"/system.slice/docker-{ID}.scope"), IN_DOCKER),
+    "Docker with init inside": (v2(f"/system.slice/docker-{ID}.scope/init.scope"), IN_DOCKER),
     "Docker below its service": (
         v2(f"/system.slice/docker.service/docker/{ID}"),
         CgroupMembership(unit="docker.service", container=ID),
     ),
-    "Docker below a slice of the administrator's": (
-        v2(f"/gpu.slice/gpu-train.slice/docker-{ID}.scope"),
-        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
-    ),
-    "Podman's container cgroup": (
-        v2(f"/machine.slice/libpod-{ID}.scope/container"),
-        CgroupMembership(unit=f"libpod-{ID}.scope", container=ID),
-    ),
-    "a Podman pod": (
-        v2(f"/machine.slice/machine-libpod_pod_{OTHER_ID}.slice/libpod-{ID}.scope"),
-        CgroupMembership(unit=f"libpod-{ID}.scope", container=ID),
-    ),
-    "nerdctl, cgroupfs": (v2(f"/default/{ID}"), CgroupMembership(container=ID)),
-    "Podman, cgroupfs": (v2(f"/libpod_parent/libpod-{ID}"), CgroupMembership(container=ID)),
-    "a Podman pod, cgroupfs": (v2(f"/libpod_parent/{OTHER_ID}/libpod-{ID}"), CgroupMembership(container=ID)),
+    "Docker below a slice of the administrator's": (v2(f"/gpu.slice/gpu-train.slice/docker-{ID}.scope"), IN_DOCKER),
+    "Podman's container cgroup": (v2(f"/machine.slice/libpod-{ID}.scope/container"), IN_PODMAN),
+    "a Podman pod": (v2(f"/machine.slice/machine-libpod_pod_{OTHER_ID}.slice/libpod-{ID}.scope"), IN_PODMAN),
+    "nerdctl, cgroupfs": (v2(f"/default/{ID}"), CONTAINER),
+    "Podman, cgroupfs": (v2(f"/libpod_parent/libpod-{ID}"), CONTAINER),
+    "a Podman pod, cgroupfs": (v2(f"/libpod_parent/{OTHER_ID}/libpod-{ID}"), CONTAINER),
     "Amazon ECS, v1": (v1(f"/ecs/{TASK}/{ID}"), CgroupMembership(container=ID, task=TASK)),
     "Amazon ECS, v1, with the cluster": (v1(f"/ecs/prod/{TASK}/{ID}"), CgroupMembership(container=ID, task=TASK)),
     "Amazon ECS, v2": (
         v2(f"/ecstasks.slice/ecstasks-{TASK}.slice/docker-{ID}.scope"),
         CgroupMembership(unit=f"docker-{ID}.scope", container=ID, task=TASK),
     ),
-    "a slice that a user named like a task": (
-        v2(f"/user.slice/ecstasks-{TASK}.slice/docker-{ID}.scope"),
-        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
-    ),
-    "Nomad": (
-        v2(f"/nomad.slice/share.slice/{UID}.train.scope"),
-        CgroupMembership(unit=f"{UID}.train.scope", task=f"{UID}.train"),
-    ),
-    "Nomad, 1.6": (
-        v2(f"/nomad.slice/{UID}.train.scope"),
-        CgroupMembership(unit=f"{UID}.train.scope", task=f"{UID}.train"),
-    ),
-    "Nomad with Docker": (
-        v2(f"/nomad.slice/share.slice/docker-{ID}.scope"),
-        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
-    ),
+    "a slice that a user named like a task": (v2(f"/user.slice/ecstasks-{TASK}.slice/docker-{ID}.scope"), IN_DOCKER),
+    "Nomad": (v2(f"/nomad.slice/share.slice/{UID}.train.scope"), ALLOCATION),
+    "Nomad, 1.6": (v2(f"/nomad.slice/{UID}.train.scope"), ALLOCATION),
+    "Nomad with Docker": (v2(f"/nomad.slice/share.slice/docker-{ID}.scope"), IN_DOCKER),
     "Nomad, v1": (v1(f"/nomad/{UID}.train"), CgroupMembership(task=f"{UID}.train")),
-    "a user's scope named like Nomad's": (v2(f"{USERS}/{UID}.train.scope"), CgroupMembership(unit="user@1000.service")),
+    "a user's scope named like Nomad's": (v2(f"{USERS}/{UID}.train.scope"), OF_USER),
     "MicroK8s": (
         v1(f"/kubepods/besteffort/pod{UID}/{ID}", "/system.slice/snap.microk8s.daemon-containerd.service"),
         CgroupMembership(unit="snap.microk8s.daemon-containerd.service", container=ID, pod_uid=UID),
@@ -143,21 +124,18 @@ CONTAINERS = {
     ),
     "LXC": (v2("/lxc.payload.web-1/system.slice/nginx.service"), CgroupMembership(container="web-1")),
     "LXC, v1": (v1("/lxc/web-1"), CgroupMembership(container="web-1")),
-    "a container that was removed": (v2(f"/docker/{ID} (deleted)"), CgroupMembership(container=ID)),
-    "a neighbour": (
-        v2(f"/../docker-{ID}.scope"),
-        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
-    ),
-    "a neighbour, cgroupfs": (v2(f"/../{ID}"), CgroupMembership(container=ID)),
-    "Docker in Docker": (v2(f"/docker/{ID}/docker/{OTHER_ID}"), CgroupMembership(container=ID)),
+    "a container that was removed": (v2(f"/docker/{ID} (deleted)"), CONTAINER),
+    "a neighbour": (v2(f"/../docker-{ID}.scope"), IN_DOCKER),
+    "a neighbour, cgroupfs": (v2(f"/../{ID}"), CONTAINER),
+    "Docker in Docker": (v2(f"/docker/{ID}/docker/{OTHER_ID}"), CONTAINER),
     "kind, from its host": (
         v2(
             f"/system.slice/docker-{ID}.scope/kubelet.slice/kubelet-kubepods.slice/"
             f"kubelet-kubepods-pod{UID_}.slice/cri-containerd-{OTHER_ID}.scope"
         ),
-        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
+        IN_DOCKER,
     ),
-    "k3d, from its host": (v2(f"/docker/{ID}/kubepods/besteffort/pod{UID}/{OTHER_ID}"), CgroupMembership(container=ID)),
+    "k3d, from its host": (v2(f"/docker/{ID}/kubepods/besteffort/pod{UID}/{OTHER_ID}"), CONTAINER),
 }
 
 
@@ -180,7 +158,7 @@ PODS = {
     **{
         f"cgroupfs, {level}": (
             v2(f"/kubepods/{f'{level}/' if level else ''}pod{UID}/{ID}"),
-            CgroupMembership(container=ID, pod_uid=UID),
+            POD_OF_CGROUPFS,
         )
         for level in ("", "burstable", "besteffort")
     },
@@ -188,16 +166,16 @@ PODS = {
         v1(f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice/docker-{ID}.scope"),
         in_pod("docker"),
     ),
-    "cgroupfs, v1": (v1(f"/kubepods/burstable/pod{UID}/{ID}"), CgroupMembership(container=ID, pod_uid=UID)),
+    "cgroupfs, v1": (v1(f"/kubepods/burstable/pod{UID}/{ID}"), POD_OF_CGROUPFS),
     "cgroupfs, hybrid": (
         v1(f"/kubepods/burstable/pod{UID}/{ID}") + "0::/system.slice/containerd.service\n",
-        CgroupMembership(container=ID, pod_uid=UID),
+        POD_OF_CGROUPFS,
     ),
     "a static pod": (
         v2(f"/kubepods/burstable/pod{STATIC_UID}/{ID}"),
         CgroupMembership(container=ID, pod_uid=STATIC_UID),
     ),
-    "CRI-O, cgroupfs": (v2(f"/kubepods/burstable/pod{UID}/crio-{ID}"), CgroupMembership(container=ID, pod_uid=UID)),
+    "CRI-O, cgroupfs": (v2(f"/kubepods/burstable/pod{UID}/crio-{ID}"), POD_OF_CGROUPFS),
     "the pod itself": (v2(f"/kubepods/burstable/pod{UID}"), CgroupMembership(pod_uid=UID)),
     "kind, from its node": (
         v2(
@@ -206,18 +184,15 @@ PODS = {
         ),
         in_pod("cri-containerd"),
     ),
-    "kind, cgroupfs": (v1(f"/kubelet/kubepods/burstable/pod{UID}/{ID}"), CgroupMembership(container=ID, pod_uid=UID)),
+    "kind, cgroupfs": (v1(f"/kubelet/kubepods/burstable/pod{UID}/{ID}"), POD_OF_CGROUPFS),
     "containerd's cgroupfs driver with systemd's paths": (
         v1(f"/system.slice/containerd.service/kubepods-burstable-pod{UID_}.slice:cri-containerd:{ID}"),
         CgroupMembership(unit="containerd.service", container=ID, pod_uid=UID),
     ),
-    "Docker in a pod": (
-        v2(f"/kubepods/burstable/pod{UID}/{ID}/docker/{OTHER_ID}"),
-        CgroupMembership(container=ID, pod_uid=UID),
-    ),
+    "Docker in a pod": (v2(f"/kubepods/burstable/pod{UID}/{ID}/docker/{OTHER_ID}"), POD_OF_CGROUPFS),
     "a pod that another one pretends to be": (
         v2(f"/kubepods/pod{UID}/{ID}/kubepods/pod{STATIC_UID}/{OTHER_ID}"),
-        CgroupMembership(container=ID, pod_uid=UID),
+        POD_OF_CGROUPFS,
     ),
     "Slurm in a pod": (
         v2(f"/kubepods.slice/kubepods-pod{UID_}.slice/crio-{ID}.scope/system.slice/n1_slurmstepd.scope/job_1/step_0"),
@@ -227,11 +202,8 @@ PODS = {
         v2(f"/../../kubepods-besteffort-pod{UID_}.slice/docker-{ID}.scope"),
         in_pod("docker"),
     ),
-    "a neighbour, cgroupfs": (v2(f"/../../pod{UID}/{ID}"), CgroupMembership(container=ID, pod_uid=UID)),
-    "a neighbour of another class": (
-        v2(f"/../../../besteffort/pod{UID}/{ID}"),
-        CgroupMembership(container=ID, pod_uid=UID),
-    ),
+    "a neighbour, cgroupfs": (v2(f"/../../pod{UID}/{ID}"), POD_OF_CGROUPFS),
+    "a neighbour of another class": (v2(f"/../../../besteffort/pod{UID}/{ID}"), POD_OF_CGROUPFS),
 }
 
 
@@ -257,7 +229,7 @@ SLURM = {
         v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0"),
         slurm_job(SLUID),
     ),
-    "v2, Slurm's own": (v2("/system.slice/slurmstepd.scope/system"), CgroupMembership(unit="slurmstepd.scope")),
+    "v2, Slurm's own": (v2("/system.slice/slurmstepd.scope/system"), STEP_DAEMON),
     "v1": (
         (
             "9:memory:/slurm/uid_1000/job_42/step_0/task_0\n8:pids:/system.slice/slurmd.service\n"
@@ -362,17 +334,13 @@ BATCH = {
             "ocs8012-jobs-1234.5.slice/ocs8012.1234.5.1.n1.scope": "1234.5",
         }.items()
     },
-    "Nomad's reserve": (
-        v2(f"/nomad.slice/reserve.slice/{UID}.train.scope"),
-        CgroupMembership(unit=f"{UID}.train.scope", task=f"{UID}.train"),
-    ),
+    "Nomad's reserve": (v2(f"/nomad.slice/reserve.slice/{UID}.train.scope"), ALLOCATION),
     "a glidein in a Slurm job": (v2(f"/system.slice/slurmstepd.scope/job_42/step_0/user/task_0{CONDOR}"), JOB),
     "a job in a slot": (v2(f"{CONDOR}/system.slice/slurmstepd.scope/job_1"), slot("slot1_1")),
     "a container in a job": (v2(f"/pbs_jobs.service/jobs/9/docker-{ID}.scope"), job("pbs", "9", "pbs_jobs.service")),
 }
 
 FLUX_USER = "/user.slice/user-500.slice/user@500.service"
-IN_FLUX = v2(f"{FLUX_USER}/app.slice/imp-shell-0-fTE9HHdZvi3.service")
 
 
 @pytest.mark.parametrize("unit", ["app.slice/imp-shell-0-fTE9HHdZvi3.service", "shell-12-fTE9HHdZvi3.service"])
@@ -487,29 +455,14 @@ def test_a_reader_in_a_container_finds_the_same_jobs(subtests: pytest.Subtests, 
 
 
 FORGED = {
-    "a user's own container": (v2(f"{USERS}/app.slice/docker-{ID}.scope"), CgroupMembership(unit="user@1000.service")),
-    "a user's rootless Podman": (
-        v2(f"{USERS}/user.slice/libpod-{ID}.scope"),
-        CgroupMembership(unit="user@1000.service"),
-    ),
-    "a user's rootless Docker": (
-        v1("/", f"{USERS}/docker.service/docker/{ID}"),
-        CgroupMembership(unit="user@1000.service"),
-    ),
-    "a user's job": (v2(f"{USERS}/job_1/step_0"), CgroupMembership(unit="user@1000.service")),
-    "a user's slurmstepd": (
-        v2(f"{USERS}/system.slice/slurmstepd.scope/job_1/step_0"),
-        CgroupMembership(unit="user@1000.service"),
-    ),
-    "a user's Slurm, v1": (v1("/", f"{USERS}/slurm/uid_0/job_1"), CgroupMembership(unit="user@1000.service")),
-    "a user's pod": (
-        v2(f"{USERS}/kubepods.slice/kubepods-pod{UID_}.slice/cri-containerd-{ID}.scope"),
-        CgroupMembership(unit="user@1000.service"),
-    ),
-    "a user's line break": (
-        v2(f"{USERS}/x\u2028" + v1(f"/docker/{ID}").strip("\n").replace("\n", "\u2028")),
-        CgroupMembership(unit="user@1000.service"),
-    ),
+    "a user's own container": (v2(f"{USERS}/app.slice/docker-{ID}.scope"), OF_USER),
+    "a user's rootless Podman": (v2(f"{USERS}/user.slice/libpod-{ID}.scope"), OF_USER),
+    "a user's rootless Docker": (v1("/", f"{USERS}/docker.service/docker/{ID}"), OF_USER),
+    "a user's job": (v2(f"{USERS}/job_1/step_0"), OF_USER),
+    "a user's slurmstepd": (v2(f"{USERS}/system.slice/slurmstepd.scope/job_1/step_0"), OF_USER),
+    "a user's Slurm, v1": (v1("/", f"{USERS}/slurm/uid_0/job_1"), OF_USER),
+    "a user's pod": (v2(f"{USERS}/kubepods.slice/kubepods-pod{UID_}.slice/cri-containerd-{ID}.scope"), OF_USER),
+    "a user's line break": (v2(f"{USERS}/x\u2028" + v1(f"/docker/{ID}").strip("\n").replace("\n", "\u2028")), OF_USER),
     "a delegated service's container": (
         v2(f"/system.slice/web.service/libpod-payload-{ID}"),
         CgroupMembership(unit="web.service"),
@@ -518,10 +471,10 @@ FORGED = {
         v2(f"/system.slice/web.service/kubepods-pod{UID_}.slice:cri-containerd:{ID}"),
         CgroupMembership(unit="web.service"),
     ),
-    "a job in a container": (v2(f"/docker/{ID}/slurm/uid_0/job_1"), CgroupMembership(container=ID)),
+    "a job in a container": (v2(f"/docker/{ID}/slurm/uid_0/job_1"), CONTAINER),
     "a runtime's service in a container": (
         v2(f"/docker/{ID}/system.slice/containerd.service/docker/{OTHER_ID}"),
-        CgroupMembership(container=ID),
+        CONTAINER,
     ),
     "a directory below a user's slice": (v2(f"/user.slice/user-1000.slice/docker/{ID}"), NOTHING),
     "the tail of a pod's path at the root": (v2(f"/pod{UID}/{ID}"), NOTHING),
@@ -533,18 +486,15 @@ MALFORMED = {
     "nothing": ("", NOTHING),
     "no path": ("0::\n", NOTHING),
     "no controllers": ("0\n", NOTHING),
-    "no newline": ("0::/system.slice/a.service", CgroupMembership(unit="a.service")),
+    "no newline": ("0::/system.slice/a.service", IN_UNIT),
     "a short ID": (v2("/docker/99f3a16ea25b"), NOTHING),
     "a long ID": (v2(f"/docker/{ID}0"), NOTHING),
     "capitals": (v2(f"/docker/{ID.upper()}"), NOTHING),
-    "no job's number": (v2("/system.slice/slurmstepd.scope/job_x"), CgroupMembership(unit="slurmstepd.scope")),
-    "other digits": (v2("/system.slice/slurmstepd.scope/job_٤٢"), CgroupMembership(unit="slurmstepd.scope")),
-    "no job's number 0": (v2("/system.slice/slurmstepd.scope/job_0"), CgroupMembership(unit="slurmstepd.scope")),
-    "a short SLUID": (v2(f"/system.slice/slurmstepd.scope/{SLUID[:-1]}"), CgroupMembership(unit="slurmstepd.scope")),
-    "a letter that no SLUID has": (
-        v2(f"/system.slice/slurmstepd.scope/{SLUID[:-1]}U"),
-        CgroupMembership(unit="slurmstepd.scope"),
-    ),
+    "no job's number": (v2("/system.slice/slurmstepd.scope/job_x"), STEP_DAEMON),
+    "other digits": (v2("/system.slice/slurmstepd.scope/job_٤٢"), STEP_DAEMON),
+    "no job's number 0": (v2("/system.slice/slurmstepd.scope/job_0"), STEP_DAEMON),
+    "a short SLUID": (v2(f"/system.slice/slurmstepd.scope/{SLUID[:-1]}"), STEP_DAEMON),
+    "a letter that no SLUID has": (v2(f"/system.slice/slurmstepd.scope/{SLUID[:-1]}U"), STEP_DAEMON),
     "no pod's UID": (v2("/kubepods/burstable/podabc"), NOTHING),
     "a container's monitor": (
         v2(f"/system.slice/crio-conmon-{ID}.scope"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exporter.cli import main
 from exporter.errors import RecordingError
-from exporter.model.launches import GpuUse, ProcessWork, WorkReading
+from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.observation import (
     ControlReply,
     DaemonProcess,
@@ -21,6 +21,8 @@ from exporter.model.observation import (
     Observation,
     SourceReading,
 )
+from exporter.model.reason import Reason, ReasonCode
+from exporter.model.sharing import GpuUse
 from exporter.recording import (
     _KINDS,
     Header,
@@ -136,6 +138,13 @@ class TestOtherVersions:
             '{"at": 3}\n'
         )
         assert read(written() + lines) == [KernelRecord(at=2.0, record="x")]
+
+    def test_ignores_the_shares_of_earlier_versions(self) -> None:
+        shares = '{"at": 2, "source": "pod_resources", "devices": [{"pod": "a"}], "allocatable": {"x/gpu": ["0"]}}\n'
+        failed = '{"at": 3, "source": "source", "name": "pod_resources", "seconds": 1, "problem": {"code": "%s"}}'
+        (found,) = read(f"{HEADER_LINE}{shares}{failed % 'package_missing'}\n")
+        assert isinstance(found, SourceReading)
+        assert (found.at, found.problem) == (3, Reason(ReasonCode.UNSPECIFIED))
 
 
 GOOD_LINE = '{"at": 1, "source": "kernel", "record": "x"}\n'

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
-from exporter.commands.local import SAMPLES
+from exporter.commands.replay import SAMPLES
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 FILES = Path(__file__).parents[2] / "exporter" / "samples"

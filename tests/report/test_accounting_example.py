@@ -76,12 +76,12 @@ def test_the_second_client_used_the_rest_of_the_first_second_if_there_are_no_oth
     deltas, use = {A: WAITING, B: ahead(2000)}, GpuBusy(seconds=1.0, capacity=CAPACITY, busy=0.16 * CAPACITY)
     for complete, expected in ((False, [(200, 12, 10.0), (190, 230, 9.5)]), (True, [(200, 12, 10.0), (122, 37, 6.1)])):
         estimates = updated(ClientEstimates(), deltas, use, complete=complete)
-        used = used_sm_time(estimates, deltas, use)
+        used = used_sm_time(estimates, deltas, use, complete=complete)
         assert [
             (
                 round((estimates.mean(pid) or 0.0) / 1000),
                 round(estimates.standard_deviation(pid) / 1000),
-                round(100 * used[pid] / CAPACITY, 1),
+                round(100 * used[pid].mean / CAPACITY, 1),
             )
             for pid in deltas
         ] == expected

@@ -9,7 +9,8 @@ from jsonschema import Draft202012Validator
 from docs.status_schema import status_schema
 from exporter.model.values import build
 from exporter.report.document import StatusDocument
-from exporter.report.node_status import StatusInput, status_document
+from exporter.report.node_status import status_document
+from exporter.view import StatusInput
 from tests.page.inputs import INPUTS
 from tests.status import as_json
 

@@ -14,17 +14,16 @@ from exporter.model.incident import RecoveryAction, Xids
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, LogFile, Observation, ProcessExit
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.settings import Limits
 from exporter.model.usage import Share
-from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
+from exporter.model.watchdog import Condition, Diagnosis
 from exporter.report.client_findings import LARGE_RATIO
 from exporter.report.daemon_findings import FULL_RATIO
 from exporter.report.document import FindingStatus
+from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding
-from exporter.report.findings import findings
+from exporter.report.node_findings import findings
 from exporter.report.node_status import document_of
-from exporter.report.problem import NodeProblem, Severity
-from exporter.report.problems import DaemonProblem
+from exporter.report.problems import DaemonProblem, NodeProblem
 from exporter.report.status_text import affected_shown, headline
 from exporter.report.text import text_of
 from exporter.watchdog.context import DaemonPolicy, Policy
@@ -216,34 +215,11 @@ def test_lists_a_fault_with_a_command_first() -> None:
     assert [commands_of(each) for each in found_in(blocked_recovery())[:2]] == [("kill -KILL 601",), ()]
 
 
-def test_ends_a_server_in_fault_without_clients() -> None:
-    present = blocked_recovery()
-    stuck = replace(present.incidents["f2"], blocking={}, stuck=True)
-
-    assert commands_of(found_in(replace(present, incidents={stuck.id: stuck}))[0]) == (
-        'echo "shutdown_server 513 -f" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control',
-    )
-
-
-def test_a_drifted_limit_has_the_command_that_sets_it() -> None:
-    (found,) = (each for each in found_in(drifted()) if each.fails)
-    assert commands_of(found) == (
-        f'echo "set_default_active_thread_percentage 50" | CUDA_MPS_PIPE_DIRECTORY={DAEMON} nvidia-cuda-mps-control',
-    )
-    within = replace(drifted(), watches={DAEMON: WatchdogState(wanted_limits=Limits())})
-    assert not any(each.fails for each in found_in(within))
-
-
 def test_a_gpu_that_needs_a_reset_is_critical() -> None:
     demanding = replace(idle(), xids=Xids(recovery_actions={GPU: RecoveryAction(at=AT, action="RESET_GPU")}))
 
     (found,) = found_in(demanding)
     assert (found.severity, found.text) == (CRITICAL, "GPU 0 (GPU-1efa3f60) needs a reset")
-
-
-def test_an_unreadable_gpu_is_a_finding() -> None:
-    (found,) = found_in(reduced(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node)
-    assert "GPU is lost" in found.text
 
 
 def test_a_lost_gpu_is_critical_and_fails() -> None:
@@ -397,15 +373,6 @@ def test_a_session_held_open_has_no_command() -> None:
     assert held.daemons[DAEMON].state is DaemonState.HELD
 
     assert found_in(held)[0].remedy == DaemonProblem.DAEMON_HELD.definition.remedy
-
-
-def test_reports_suspended_restarts_of_a_daemon_that_answers() -> None:
-    present = replace(idle(), watches={DAEMON: WatchdogState(phase=WatchdogPhase.CIRCUIT_OPEN, circuit_opened_at=AT)})
-
-    assert commands_of(found_in(present)[0]) == (
-        f"tail -n 30 {DAEMON}/log/control.log {DAEMON}/log/server.log",
-        f"cuda-mps-exporter resume {DAEMON}",
-    )
 
 
 WHERE = f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} CUDA_MPS_LOG_DIRECTORY={DAEMON}/log"

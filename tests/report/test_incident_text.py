@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from exporter.model.incident import Clues, FaultKind, Incident, IncidentEnd, IncidentXid, InFlightWork, RecoveryDelay
+from exporter.report.incident_text import MOST_LISTED
 from exporter.report.remedy import Address
 from exporter.report.text import Style, local_time, short_time, text_of
 from tests.builders import AT, DAEMON, GPU, MIB, OTHER_GPU, SERVER
@@ -13,7 +14,7 @@ from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, in
 from tests.status import NOW, brief_of, details_of, incident_json, table_of
 
 ENDING = {client.client: (client.pid,) for client in blocked().client_details.values()}
-ADDRESS = Address(pipe_directory=DAEMON, servers=frozenset({SERVER}), ending=ENDING)
+ADDRESS = Address(pipe_directory=DAEMON, server_ends={SERVER: f"shutdown_server {SERVER} -f"}, ending=ENDING)
 
 WHEN = local_time(AT)
 
@@ -111,6 +112,30 @@ class TestDetails:
         assert f"{'':13}and 384 more" in shown
         assert "  Refused    9000 new clients, because the server was in FAULT (error 807)" in shown
         assert len(shown) < 200
+
+    def test_many_suspects_with_the_same_indications_share_a_line(self) -> None:
+        few = (suspect(600, 0.5), suspect(601, 0.2), suspect(602, 0.2))
+        lines = [line.text.strip() for line in details_of(incident(suspects=few), NOW, None)]
+        assert [line[:13] for line in lines if line.startswith("0.2")] == ["0.20 PID 601 ", "0.20 PID 602 "]
+        many = (*few, suspect(603, 0.2), suspect(604, 0.1))
+        lines = [line.text.strip() for line in details_of(incident(suspects=many), NOW, None)]
+        assert [line.partition(":")[0] for line in lines if line.startswith("0.2")] == ["0.20 each of 3 others"]
+        assert sum(line.startswith("0.1") for line in lines) == 1
+
+    def test_lists_some_of_the_clients_that_block_recovery_and_those_that_did(self) -> None:
+        now = {pid: RecoveryDelay(since=AT) for pid in range(700, 700 + MOST_LISTED + 2)}
+        before = {600: RecoveryDelay(since=AT, until=AT + 2)}
+        lines = [line.text.strip() for line in details_of(incident(blocking={**before, **now}), NOW, ADDRESS)]
+        assert sum(line.endswith(" so far") for line in lines) == MOST_LISTED
+        assert lines[-2:] == ["and 2 more", "PID 600 (train.py of alice), for 2.0 s"]
+        whole = dict(list(now.items())[:MOST_LISTED])
+        assert not any("more" in line.text for line in details_of(incident(blocking=whole), NOW, ADDRESS))
+
+    def test_a_server_that_is_stuck_has_its_command(self) -> None:
+        lines = [line.text.strip() for line in details_of(incident(stuck=True), NOW, ADDRESS)]
+        assert "no client: all affected clients have exited" in lines[-3]
+        assert lines[-1].startswith('echo "shutdown_server 513 -f"')
+        assert "shutdown_server" not in text_of(details_of(incident(), NOW, ADDRESS))
 
 
 class TestBrief:

@@ -5,9 +5,9 @@ import pytest
 from exporter.model.node import Node
 from exporter.model.values import replace
 from exporter.report.daemon_findings import ALERT_SECONDS, recovered
-from exporter.report.problem import Severity
+from exporter.report.document_parts import Severity
 from exporter.report.problems import DaemonProblem
-from tests.builders import AT, CLIENT, DAEMON, faulted, three_clients, watched
+from tests.builders import AT, CLIENT, DAEMON, faulted, three_clients
 
 
 def died(clients: frozenset[int] | None = frozenset({CLIENT}), *, back_at: float = AT + 3) -> Node:
@@ -30,19 +30,6 @@ def test_a_daemon_that_died_and_is_up_again(clients: frozenset[int] | None, seve
     (first,) = (replace(each, at=AT + 30) for each in recovered(died(clients), AT + 30))
     assert (first.severity, first.fails) == (severity, True)
     assert first.text == f"MPS daemon {DAEMON} died 30 s ago, and is up again; {ended}"
-
-
-def test_a_death_is_over_some_time_after_the_return() -> None:
-    """A daemon may be down for long."""
-    (found,) = recovered(died(back_at=AT + 500), AT + 500 + ALERT_SECONDS - 1)
-    assert (found.problem, found.severity) == (DaemonProblem.DAEMON_WAS_DOWN, Severity.WARNING)
-    assert not list(recovered(died(back_at=AT + 500), AT + 500 + ALERT_SECONDS + 1))
-
-
-def test_a_restart_by_the_watchdog_without_a_death() -> None:
-    restarted = watched(three_clients(), last_restart_at=AT + 50)
-    assert [each.problem for each in recovered(restarted, AT + 60)] == [DaemonProblem.DAEMON_RESTARTED]
-    assert not list(recovered(restarted, AT + 50 + ALERT_SECONDS + 1))
 
 
 def test_a_fault_that_has_ended() -> None:

@@ -13,10 +13,10 @@ from exporter.model.daemon import Daemon, NamedBy
 from exporter.model.identity import ProcessIdentity
 from exporter.model.incident import ClientDetails
 from exporter.model.node import Node
-from exporter.model.observation import DaemonProcess, UnitState
+from exporter.model.observation import DaemonProcess, DirectoryReading, UnitState
 from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
-from exporter.report.findings import findings
+from exporter.report.node_findings import findings
 from exporter.report.problems import DaemonProblem
 from exporter.report.remedy import (
     Address,
@@ -61,7 +61,7 @@ PIPE, LOG = "/run/nvidia/mps/training/pipe", "/run/nvidia/mps/training/log"
 
 
 def at(directory: str) -> Address:
-    return Address(pipe_directory=directory, servers=frozenset({513}))
+    return Address(pipe_directory=directory, server_ends={513: "shutdown_server 513 -f"})
 
 
 def moved(present: Node, pipe: str = PIPE, log: str = LOG, **changed: object) -> Node:
@@ -108,6 +108,9 @@ def test_signals_only_a_process_that_was_read_since_the_start() -> None:
     assert commands_to_signal(reduced(daemon_process(CONTROL + 1)).node, stored) == ()
     assert commands_to_signal(reduced(daemon_process(CONTROL), exited(CONTROL)).node, stored) == ()
     assert commands_to_signal(Node(processes={CONTROL: process(CONTROL, ticks=7)}), stored) == ()
+    assert commands_to_signal(Node(processes={CONTROL: process(CONTROL)}), stored) == (f"kill -CONT {CONTROL}",)
+    exited_client = replace(process(CONTROL), ended=True)
+    assert commands_to_signal(Node(processes={CONTROL: exited_client}), stored) == ()
 
 
 @pytest.mark.parametrize("directory", NOT_ONE_LINE)
@@ -229,6 +232,14 @@ def test_sends_no_pids_to_a_daemon_in_another_pid_namespace() -> None:
 
     assert command_to_end_server(513, address) is None
     assert "nsenter" in (control_command("get_server_list", address) or "")
+
+
+def test_creates_a_directory_that_was_removed_before_the_daemon_starts() -> None:
+    daemon, removed = only(daemon_down()), DirectoryReading(exists=False)
+    for directory, creates in ((None, False), (removed, True)):
+        present = with_fields(daemon, runtime__directory=directory)
+        (line,) = started(replace(daemon_down(), daemons={DAEMON: present}))
+        assert line.startswith(f"mkdir -p {DAEMON} ") is creates
 
 
 @pytest.mark.parametrize("by", [NamedBy.DEVICE_PLUGIN, NamedBy.DRA, NamedBy.GKE])

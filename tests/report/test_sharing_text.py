@@ -11,8 +11,8 @@ from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.model.reason import ReasonCode
 from exporter.model.usage import Method, Share
-from exporter.report.gpu_status import MOST_NEIGHBOURS
 from exporter.report.node_status import document_of
+from exporter.report.slowdowns import MOST_NEIGHBOURS
 from exporter.report.status_text import MOST_ROWS, sharing_lines
 from exporter.report.text import Line, Style, with_error
 from exporter.terminal import wrap_line
@@ -21,7 +21,6 @@ from tests.builders import (
     AT,
     GPU,
     OTHER_GPU,
-    allocated,
     contended,
     failure,
     flight,
@@ -30,9 +29,7 @@ from tests.builders import (
     idle,
     limited,
     owned,
-    pod_resources,
     reduced,
-    shares,
     split,
     three_clients,
 )
@@ -408,7 +405,7 @@ def test_object_with_all_keys() -> None:
 def test_the_object_has_slowdown_bandwidth_and_sharing_gain() -> None:
     present = contended(three_clients(), TRAIN, VLLM)
     sharing = gpu_sharing(present)[GPU]
-    error = sharing.clients[0].slowdown.error if sharing.clients[0].slowdown else None
+    error = sharing.clients[0].slowdown.error_ratio if sharing.clients[0].slowdown else None
     found = sharing_of(present)
     slow, heavy = clients_of(present)
     assert slow["slowdown"] == {
@@ -450,41 +447,3 @@ def test_sharing_is_after_the_problems_and_the_table() -> None:
         for begins in ("warning:", "DAEMON", "domain A", "sharing")
     ]
     assert places == sorted(places)
-
-
-SHARES = "allocated: 3 of 4 shares of nvidia.com/gpu.shared"
-
-
-def test_renders_allocated_shares_beside_the_clients() -> None:
-    (line,) = [text for text in texts(allocated()) if "allocated" in text]
-    assert line == f"  {SHARES}; 2 of them to pods without a CUDA context (team-b/trainer-0)"
-
-
-def test_renders_allocated_shares_of_a_gpu_without_clients() -> None:
-    unused = shares("team-b", "trainer-0", f"{GPU}::1")
-    node = reduced(pod_resources(unused), start=idle()).node
-    (line,) = texts(node)
-    assert line.startswith("sharing of GPU 0: allocated: 1 of 4 shares of nvidia.com/gpu.shared; 1 of them to pods")
-
-
-def test_renders_shares_of_which_the_use_is_unknown_or_complete() -> None:
-    unnamed = replace(allocated(), pods={})
-    assert f"  {SHARES}; it is unknown how many of them are used" in texts(unnamed)
-    used = reduced(pod_resources(shares("team-a", "train-0", f"{GPU}::1")), start=owned()).node
-    assert "  allocated: 1 of 4 shares of nvidia.com/gpu.shared" in texts(used)
-
-
-def test_shares_have_an_object() -> None:
-    gpus = status_json(allocated())["gpus"]
-    assert [each["shares"] for each in gpus] == [
-        [
-            {
-                "resource": "nvidia.com/gpu.shared",
-                "allocatable": 4,
-                "allocated": 3,
-                "unused": 2,
-                "unused_by": ["team-b/trainer-0"],
-            }
-        ],
-        [],
-    ]

@@ -2,18 +2,30 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from exporter.model.incident import FaultKind
+from exporter.model.incident import FaultKind, IncidentEnd
 from exporter.model.node import Node
+from exporter.report.document import ManualStep
+from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding
-from exporter.report.findings import daemon_findings
 from exporter.report.incident_status import leading, likelihood, verdict
-from exporter.report.node_status import MOST_IN_LINE, document_of, summary_line
-from exporter.report.problem import Severity
-from exporter.report.status_text import MOST_FINDINGS, body, finding_lines, headline, only_daemon
+from exporter.report.node_findings import daemon_findings
+from exporter.report.node_status import MOST_IN_LINE, document_of, status_document, summary_line
+from exporter.report.status_text import (
+    MOST_FACTS,
+    MOST_FINDINGS,
+    body,
+    counts_of,
+    finding_lines,
+    headline,
+    modes,
+    only_daemon,
+)
 from exporter.report.text import Line, Style, text_of
+from exporter.view import StatusInput
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
 from tests.builders import (
@@ -32,6 +44,7 @@ from tests.builders import (
     SLUID,
     at_work,
     blocked_recovery,
+    circuit_open,
     control_log,
     daemon_down,
     daemon_process,
@@ -52,6 +65,7 @@ from tests.builders import (
     servers,
     silence,
     three_clients,
+    with_fields,
 )
 from tests.incidents.values import incident, suspect
 from tests.status import as_json, commands_of, status_json, status_table
@@ -493,3 +507,117 @@ def test_repairs_a_blocked_log_by_quit_and_start() -> None:
 def test_ends_with_the_next_command_in_the_log() -> None:
     logged = control_log("Cmd:get_server_list", at=AT + 40)
     assert found(reduced(*logged, start=blocked()).node, UNIT) == []
+
+
+# The parts of a finding, and which parts of the document are shown.
+
+
+def test_a_finding_says_what_it_follows_from_whom_it_affects_and_what_each_command_ends() -> None:
+    (first, *_) = document_of(daemon_down()).findings
+    steps = (
+        ManualStep(text="Look.", commands=("a",)),
+        ManualStep(text="Wait.", ends=3),
+        ManualStep(text="Do it.", commands=("b",), ends=0),
+        ManualStep(text="End it.", commands=("c", "d"), ends=2),
+    )
+    names = tuple(f"PID {pid} (x of alice)" for pid in (7, 8))
+    known = replace(first, follows="driver unusable", affected="2 clients", affected_names=names, outlook="It ends.")
+    lines = [line.text for line in finding_lines(replace(known, facts=("one", "two"), steps=steps, runbook="url"))]
+    assert lines[0] == f"CRITICAL: {first.text}"
+    assert lines[1] == "  This may follow from another problem: driver unusable."
+    assert lines[3:6] == ["  Affected: 2 clients", "  - PIDs 7 and 8 (x of alice)", "  Details:"]
+    assert lines[6:10] == ["  - one", "  - two", "  It ends.", "  What to do:"]
+    assert lines[10:] == [
+        "  1. Look.",
+        "     a",
+        "  2. Wait.",
+        "  3. Do it. This ends no client.",
+        "     b",
+        "  4. End it. This ends 2 clients.",
+        "     c",
+        "     d",
+        "  See url",
+    ]
+    alone = replace(first, affected="", affected_names=(), outlook="", facts=("one",), steps=steps[:1], runbook=None)
+    lines = [line.text for line in finding_lines(alone)]
+    assert lines[2:] == ["  - one", "  What to do: Look.", "     a"]
+    many = replace(alone, facts=tuple(map(str, range(MOST_FACTS + 1))))
+    assert [line.text for line in finding_lines(many)][1 + MOST_FACTS : 4 + MOST_FACTS][1] == "  - and 1 more"
+    whole = replace(alone, facts=tuple(map(str, range(MOST_FACTS))))
+    assert not any("more" in line.text for line in finding_lines(whole))
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected", "text"),
+    [
+        ("act", [], "watchdog acts"),
+        ("observe", [], "watchdog observes"),
+        ("act", ["act", "act"], "watchdog acts"),
+        ("observe", ["act"], "watchdog acts"),
+        ("act", ["observe", None], "watchdog observes"),
+        ("act", ["act", "observe", "act"], "watchdog acts for 2 of 3"),
+    ],
+)
+def test_says_for_how_many_expected_daemons_the_watchdog_acts(mode: str, expected: list[str | None], text: str) -> None:
+    assert modes(mode, expected) == text
+
+
+def test_numbers_are_at_least_so_many_if_not_all_clients_are_known() -> None:
+    assert counts_of([(True, 1, True), (False, 2, True)]) == "1 of 2 daemons up, 3 clients"
+    assert counts_of([(True, 1, True), (True, 0, False)]) == "2 of 2 daemons up, at least 1 client"
+
+
+def test_faults_are_shown_for_an_hour_and_the_last_ten_are_in_the_document() -> None:
+    ended: dict[str, Any] = {"ended_at": AT, "ending": IncidentEnd.RECOVERED}
+    over = [incident(id=f"f{number}", detected_at=AT - number, **ended) for number in range(12)]
+    document = status_document(StatusInput(node=idle(), at=AT + 3600, incidents=over))
+    assert [each.id for each in document.incidents] == [f"f{number}" for number in range(10)]
+    assert document.older_incidents == 2
+    assert "10 faults in the last hour" in document.summary
+    assert "Faults of the last hour:" in text_of(body(document))
+    later = status_document(StatusInput(node=idle(), at=AT + 3601, incidents=over))
+    assert "fault" not in later.summary
+    assert "Faults of the last hour:" not in text_of(body(later))
+
+
+def test_an_idle_watchdog_is_a_good_sign_only_for_a_daemon_that_is_well() -> None:
+    def severity(present: Node) -> Severity:
+        watchdog = document_of(present, Policy()).daemons[0].watchdog
+        assert watchdog is not None
+        return watchdog.severity
+
+    assert (severity(idle()), severity(daemon_down())) == (Severity.WELL, Severity.UNKNOWN)
+    assert severity(circuit_open()) is Severity.CRITICAL
+    unwatched = replace(idle().daemons[DAEMON], declared=replace(idle().daemons[DAEMON].declared, expected=False))
+    assert document_of(replace(idle(), daemons={DAEMON: unwatched}), Policy()).daemons[0].watchdog is None
+    assert document_of(idle()).daemons[0].watchdog is None
+
+
+def test_one_daemon_has_its_own_severity_findings_and_gpus() -> None:
+    present = replace(two_daemons(), incidents=blocked_recovery().incidents)
+    whole = document_of(present)
+    other, own = only_daemon(whole, "/run/other"), only_daemon(whole, DAEMON)
+    assert (other.severity, own.severity) == (Severity.WARNING, Severity.CRITICAL)
+    assert {each.code for each in whole.findings} - {each.code for each in own.findings} == {"process_bypassing"}
+    assert ([gpu.uuid for gpu in other.gpus], [gpu.uuid for gpu in own.gpus]) == ([], [GPU, OTHER_GPU])
+    assert {each.daemon for each in own.failure_domains} == {DAEMON}
+    assert other.failure_domains == tuple(each for each in whole.failure_domains if each.daemon == "/run/other")
+
+
+def test_a_stalled_exporter_is_the_first_problem() -> None:
+    document = status_document(StatusInput(node=three_clients(), at=AT + 60, stalled_seconds=20.0))
+    first, *others = document.findings
+    assert (first.code, first.since, document.severity) == ("exporter_stalled", AT + 40, first.severity)
+    assert first.steps[0].commands == ("systemctl restart cuda-mps-exporter",)
+    assert others
+
+
+@pytest.mark.parametrize(
+    ("runs_in", "declared", "shown"),
+    [("a.service", "b.service", "a.service"), (None, "b.service", "b.service"), ("a.service", None, "a.service")],
+)
+def test_a_daemon_has_the_unit_in_which_it_runs_or_else_its_declared_one(
+    runs_in: str | None, declared: str | None, shown: str
+) -> None:
+    daemon = with_fields(idle().daemons[DAEMON], runtime__unit=runs_in, declared__unit=declared)
+    assert document_of(replace(idle(), daemons={DAEMON: daemon})).daemons[0].unit == shown

@@ -38,8 +38,6 @@ ADDRESS = Address(pipe_directory=DAEMON)
 
 KILL = "kill -KILL 600"
 
-HOSTILE = ("a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff", "tab\tbed")
-
 
 def domain_column(present: Node) -> dict[str, str] | None:
     """The letter of each PID in the table; None where there is no such column."""
@@ -191,7 +189,11 @@ class TestOpenFaults:
         """The user who starts a daemon chooses the directory, and root may paste the command."""
         stuck = replace(incident(), stuck=True)
         text = text_of(
-            details_of(stuck, AT, Address(pipe_directory="/tmp/$(reboot); x 'y", servers=frozenset({SERVER})))
+            details_of(
+                stuck,
+                AT,
+                Address(pipe_directory="/tmp/$(reboot); x 'y", server_ends={SERVER: f"shutdown_server {SERVER} -f"}),
+            )
         )
         assert "CUDA_MPS_PIPE_DIRECTORY='/tmp/$(reboot); x '\"'\"'y' nvidia" in text
 

@@ -13,7 +13,6 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.report import remedy
 from exporter.report.document import FindingStatus
-from exporter.report.incident_document import ProcessStatus
 from exporter.report.incident_status import verdict
 from exporter.report.node_status import document_of
 from exporter.report.process_status import names_of
@@ -26,18 +25,25 @@ from exporter.report.text import (
     Style,
     align_table,
     cell,
+    counted,
     dim,
     duration_text,
     error,
+    held_text,
     line_of,
+    listed,
     local_time,
+    percent,
+    pid_text,
     shell_command,
     short_time,
+    size_text,
     text_of,
     text_width,
     truncate,
     utc_time,
     warning,
+    with_error,
 )
 from tests.builders import (
     CLIENT,
@@ -218,25 +224,21 @@ def test_formats_durations(subtests: pytest.Subtests) -> None:
 # Who a process is, in a few words.
 
 
-def process_of(present: Node, pid: int) -> ProcessStatus:
-    return ProcessStatus(**names_of(present, pid))
-
-
 def test_has_a_workload_other_than_the_user() -> None:
-    processes = [process_of(owned(), pid) for pid in (600, 602, 606)]
+    processes = [names_of(owned(), pid) for pid in (600, 602, 606)]
     assert [workload_of(each) for each in processes] == ["pod train-0", "job 42", ""]
     assert processes[2].command == "train.py"
 
 
 def test_an_unknown_process_has_only_a_pid() -> None:
-    unknown = process_of(Node(), 7)
+    unknown = names_of(Node(), 7)
     assert (unknown.user, unknown.command, workload_of(unknown)) == (None, None, "")
 
 
 def test_hostile_names_are_printable() -> None:
     shown = hostile().node
     for pid in shown.processes:
-        each = process_of(shown, pid)
+        each = names_of(shown, pid)
         assert all(name.isprintable() for name in (each.user or "", each.command or "", workload_of(each)))
 
 
@@ -315,3 +317,42 @@ def test_names_stay_in_their_line(subtests: pytest.Subtests) -> None:
                 assert len(lines) == len(render("train"))
                 assert all(line.isprintable() for line in lines)
                 assert max(map(len, lines)) < longest
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (size_text(0), "0 bytes"),
+        (size_text(1023), "1020 bytes"),
+        (size_text(1024), "1 KiB"),
+        (size_text((1 << 20) - 1), "1020 KiB"),
+        (size_text(1000 << 20), "1000 MiB"),
+        (size_text(3 << 29), "1.5 GiB"),
+        (size_text(1 << 51), "2050 TiB"),
+        (percent(0.0), "0 %"),
+        (percent(0.0099), "under 1 %"),
+        (percent(0.01), "1 %"),
+        (percent(0.4, 0.1), "40 %"),
+        (percent(0.4, 0.11), "18 to 62 %"),
+        (percent(0.01, 0.01), "under 3 %"),
+        (percent(0.03, 0.01), "1 to 5 %"),
+        (percent(0.9, 0.3), "30 to 100 %"),
+        (percent(0.5, 0.5), "0 to 100 %"),
+        (with_error(0.4, 0.0), "40.0 %"),
+        (with_error(0.4, 0.0101), "40.0 ± 1.1 %"),
+        (with_error(0.4, 0.1), "40.0 ± 10.0 %"),
+        (with_error(0.4, 0.11), "18 to 62 %"),
+        (listed(["0"]), "0"),
+        (listed(["0", "1"], 2), "0 and 1"),
+        (listed(["0", "1", "2"]), "0, 1 and 2"),
+        (listed(["0", "1", "2"], 2), "0, 1 and 1 more"),
+        (held_text(None), ""),
+        (held_text(()), "exited, holder unknown"),
+        (held_text((1, 2, 3, 4)), "exited, held by PID 1, PID 2, PID 3 and 1 more"),
+        (pid_text(0), "an unknown PID"),
+        (counted(1, "process", "processes"), "1 process"),
+        (counted(0, "process", "processes"), "0 processes"),
+    ],
+)
+def test_numbers_and_lists_have_words(shown: str, text: str) -> None:
+    assert shown == text

@@ -23,7 +23,7 @@ from exporter.model.watchdog import (
 from exporter.report import remedy
 from exporter.report.document import FindingStatus
 from exporter.report.finding import Finding
-from exporter.report.findings import findings
+from exporter.report.node_findings import findings
 from exporter.report.node_status import document_of, summary_line
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import SUSPENDED

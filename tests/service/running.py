@@ -8,10 +8,10 @@ from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.thread import Inbox
 from exporter.config.load import build_config
+from exporter.history import History
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.service import Service
-from exporter.view import History
 from tests.builders import node
 from tests.clocks import HandClock
 

@@ -92,7 +92,7 @@ def test_web_server_waits_after_a_failed_accept_and_answers(subtests: pytest.Sub
     for code in TRANSIENT:
         with subtests.test(code=code):
             replaceable, failures = ReplaceableSite(), AcceptFailures("web")
-            server = WebServer(replaceable, [(LOCALHOST, 0)], failures=failures)
+            server = WebServer(replaceable, [(LOCALHOST, 0)], failures=failures, max_requests=40)
             server._listeners = [FailingSocket(each, 3, code) for each in server._listeners]  # type: ignore[misc]
             replaceable.answer = lambda _request: plain(http.HTTPStatus.OK, "ok")  # type: ignore[method-assign]
             server.open()

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from exporter import log as service_log
-from exporter.loop import MAX_RECORDS, PERIOD_SECONDS, EventLog
+from exporter.log import EventLog
 from exporter.model.action import ActionResult
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
@@ -21,12 +21,16 @@ from exporter.model.observation import SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
 from exporter.model.watchdog import Condition
-from exporter.parse.printable import LONGEST_TEXT
 from exporter.reducer import reduce
 from exporter.report.text import utc_time
 from tests.builders import AT, DAEMON, GPU, HANGS, SERVER, UNREADABLE
 from tests.clocks import HandClock
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, faulted_client, hostile, suspect
+
+# The tests state these values, so that they notice a change of the program's constants.
+MAX_RECORDS = 60
+PERIOD_SECONDS = 60.0
+LONGEST_TEXT = 128
 
 Records = list[MutableMapping[str, Any]]
 

@@ -13,7 +13,7 @@ from exporter.collectors.discovery import Discovery
 from exporter.collectors.thread import MOST_HANGING
 from tests import program
 from tests.conftest import Starter
-from tests.eventually import eventually
+from tests.eventually import eventually, until
 from tests.exporter_process import FAST, SERVE, Exporter
 from tests.hanging import hangs
 from tests.standin.mps import MpsStandIn, this_process
@@ -127,15 +127,12 @@ def test_restarts_a_daemon_while_other_pipe_directories_hang(
     )
     a = str(discovered.pipe_directory)
 
-    def is_known() -> None:
-        assert exporter.value("cuda_mps_daemon_start_time_seconds", daemon=a) is not None
-
     with contextlib.ExitStack() as mounts:
         try:
             exporter.shows(1, "cuda_mps_daemon_up", daemon="b")
             exporter.shows(1, "cuda_mps_daemon_up", daemon=a)
             # After this, the exit of its process is known without its directory.
-            eventually(is_known)
+            until(lambda: exporter.value("cuda_mps_daemon_start_time_seconds", daemon=a) is not None)
             try:
                 for directory in (Path(a), *others):
                     mounts.enter_context(hangs(directory))

@@ -1,5 +1,6 @@
 """What a command imports before it answers: `status` is typed in an emergency, and must not wait for modules."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,9 @@ import pytest
 from exporter.cli import main
 from exporter.model.node import Node
 from exporter.web.server import ServiceSocket
+from tests import program
 from tests.builders import DAEMON, blocked_recovery
+from tests.exporter_process import SERVE, Exporter, run
 from tests.incidents.values import blocked
 from tests.status import incident_json, status_json
 
@@ -120,8 +123,6 @@ def test_the_service_imports_only_modules_that_a_scraped_node_needs() -> None:
     modules = set(done.stdout.split())
     unneeded = {
         "jinja2",
-        "grpc",
-        "google.protobuf",
         "exporter.demo",
         "exporter.doctor",
         "exporter.page.page",
@@ -129,6 +130,23 @@ def test_the_service_imports_only_modules_that_a_scraped_node_needs() -> None:
     }
     assert "exporter.service" in modules
     assert modules & unneeded == set()
+
+
+def test_a_running_service_shows_its_state_after_an_upgrade_has_removed_its_files(tmp_path: Path) -> None:
+    installed, runtime = tmp_path / "installed", {"RUNTIME_DIRECTORY": str(tmp_path)}
+    shutil.copytree(Path(__file__).parents[2] / "exporter", installed / "exporter")
+    path = f"import runpy, sys; sys.path.insert(0, {str(installed)!r})"
+    start = f"{path}; runpy.run_module('tests.program', None, '__main__')"
+    service = Exporter(["-c", start, *program.command(*SERVE)[2:]], runtime, tmp_path / "log")
+    service.address()
+    shutil.rmtree(installed)
+
+    page, answer = service.text("/status"), run(runtime, "status")
+
+    service.stop()
+    assert "0 clients" in page
+    assert "0 clients" in answer.stdout
+    assert service.events("request_failed", "command_raised") == []
 
 
 @pytest.mark.parametrize(

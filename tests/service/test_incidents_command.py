@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter import service
 from exporter.cli import main
 from exporter.model.settings import Retention
 from exporter.service import HEALTHY_SECONDS
@@ -124,13 +125,16 @@ def test_prints_no_escape_sequence_of_a_name(
                 assert "open for 3 min" in output
 
 
-def test_limits_the_size_of_the_answer(running: Running, run_command: RunCommand) -> None:
-    running.remember(*(replace(crowded(400), id=str(number)) for number in range(40)))
+def test_limits_the_size_of_the_answer(
+    running: Running, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MOST_BYTES", 1 << 18)
+    running.remember(*(replace(crowded(40), id=str(number)) for number in range(10)))
 
-    assert len(ids(run_command("--limit", "100")[1])) == 40
+    assert len(ids(run_command("--limit", "100")[1])) == 10
     listed = json.loads(run_command("--json", "--limit", "100")[1])
-    assert 1 < len(listed) < 40, "as many as fit"
-    assert len(listed[0]["affected"]) == 400
+    assert 1 < len(listed) < 10, "as many as fit"
+    assert len(listed[0]["affected"]) == 40
 
 
 def test_reports_a_stalled_service(running: Running, run_command: RunCommand) -> None:

@@ -24,10 +24,13 @@ from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.watchdog import OngoingAction, WatchdogState
 from exporter.report.document import StatusDocument
-from exporter.service import HEALTHY_SECONDS, Notifier, Service, Signals, configured_daemons, handle_signals
+from exporter.service import Notifier, Service, Signals, configured_daemons, handle_signals
 from exporter.status_client import query_service
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS
+
+# The tests state these values, so that they notice a change of the program's constants.
+HEALTHY_SECONDS = 30.0
 
 
 def config(*daemons: tuple[str, str]) -> Config:

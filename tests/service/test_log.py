@@ -12,7 +12,7 @@ from exporter import log
 from exporter.clock import SystemClock
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import Simulation, advance
-from exporter.loop import EventLog
+from exporter.log import EventLog
 from exporter.model.server import ServerState
 from exporter.model.settings import Mode
 from exporter.watchdog.context import Policy
@@ -162,7 +162,7 @@ def test_console_shows_no_python_values_of_events() -> None:
     """The events of a simulated node, as the service logs them."""
     stream, clock = io.StringIO(), SystemClock()
     log.configure("info", "console", stream)
-    simulation = Simulation(1, clock, past=900)
+    simulation = Simulation(1, clock, past=300)
     for _, events in advance(initial_node(), simulation, Policy(mode=Mode.ACT)):
         for event in events:
             EventLog(clock).event(event)

@@ -14,7 +14,7 @@ from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.pool import CollectorPool, ControlPoller
 from exporter.collectors.thread import CollectorThread, Inbox, Reading, close
 from exporter.config.settings import Config
-from exporter.loop import CYCLE_SECONDS, IDLE_AFTER_SECONDS, IDLE_CYCLE_SECONDS, MAX_OBSERVATIONS, Loop, Watchdog
+from exporter.loop import Loop, Watchdog
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.daemon import Daemon, Declaration
@@ -27,6 +27,12 @@ from tests.builders import FAULT_BLOCK, SERVER, active, server_log, status
 from tests.clocks import FrozenClock, HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn
+
+# The tests state these values, so that they notice a change of the program's constants.
+CYCLE_SECONDS = 0.5
+IDLE_AFTER_SECONDS = 5.0
+IDLE_CYCLE_SECONDS = 1.0
+MAX_OBSERVATIONS = 1000
 
 NAME = "node"
 

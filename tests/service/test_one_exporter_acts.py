@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests import program
-from tests.exporter_process import Exporter, run
+from tests.exporter_process import FAST, Exporter, run
 from tests.standin.mps import BIN, MpsStandIn, is_alive
 from tests.standin.mps import _processes_of as processes_of
 
@@ -43,7 +43,7 @@ def serve(mps: MpsStandIn, tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
             "RUNTIME_DIRECTORY": str(tmp_path / f"run{number}"),
             "STATE_DIRECTORY": str(tmp_path / (state or f"state{number}")),
         }
-        command = program.command(*SERVE, lock_directory=tmp_path / "locks", rules={"backoff": 0.1})
+        command = program.command(*SERVE, **FAST, lock_directory=tmp_path / "locks", rules={"backoff": 0.1})
         del environment["CUDA_MPS_PIPE_DIRECTORY"], environment["CUDA_MPS_LOG_DIRECTORY"]
         started.append(Exporter(command, environment, tmp_path / f"exporter{number}.log"))
         return started[-1]

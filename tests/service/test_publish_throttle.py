@@ -6,22 +6,22 @@ import pytest
 
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.thread import Inbox
-from exporter.loop import (
-    BURST_SECONDS,
-    IDLE_INTERVAL_SECONDS,
-    LAUNCHES_INTERVAL_SECONDS,
-    MAX_SHARE,
-    MAX_URGENT_SHARE,
-    MIN_INTERVAL_SECONDS,
-    Loop,
-    PublishThrottle,
-)
-from exporter.model.launches import GpuUse, WorkReading
+from exporter.loop import Loop, PublishThrottle
+from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import LogLine, Observation
 from exporter.model.settings import PollIntervals
+from exporter.model.sharing import GpuUse
 from tests.builders import DAEMON, SERVER, node, server_log, servers, status
 from tests.clocks import HandClock
+
+# The tests state these values, so that they notice a change of the program's constants.
+BURST_SECONDS = 0.25
+IDLE_INTERVAL_SECONDS = 10.0
+LAUNCHES_INTERVAL_SECONDS = 5.0
+MAX_SHARE = 0.01
+MAX_URGENT_SHARE = 0.1
+MIN_INTERVAL_SECONDS = 0.1
 
 LONG = 10_000.0
 

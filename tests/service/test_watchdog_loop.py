@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from exporter.config.settings import Config, DaemonConfig
-from exporter.loop import EVALUATION_SECONDS, READ_SECONDS, SETTLE_SECONDS, STOPPED_SECONDS, Watchdog
+from exporter.loop import Watchdog
 from exporter.model.action import Action
 from exporter.model.event import EventName
 from exporter.model.node import Node
@@ -31,6 +31,12 @@ from tests.watchdog.watched_daemon import (
     suspended,
     unit,
 )
+
+# The tests state these values, so that they notice a change of the program's constants.
+EVALUATION_SECONDS = 0.25
+READ_SECONDS = 2.0
+SETTLE_SECONDS = 30.0
+STOPPED_SECONDS = 5.0
 
 
 class WatchdogHarness:

@@ -12,7 +12,7 @@ import termios
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.eventually import PATIENCE_SECONDS, eventually, until
 from tests.tools import needed, not_here
 
 JOURNALD = "/lib/systemd/systemd-journald"
@@ -82,10 +82,7 @@ class Journald:
         (self._run / "journal" / "stdout").unlink(missing_ok=True)
         self._journald = self._start([*self._enter, JOURNALD])
 
-        def listens() -> None:
-            assert (self._run / "journal" / "stdout").is_socket()
-
-        eventually(listens)
+        until(lambda: (self._run / "journal" / "stdout").is_socket())
 
     def kill(self) -> None:
         """End journald like a crash."""
@@ -105,11 +102,8 @@ class Journald:
             stdout.connect(str(self._run / "journal" / "stdout"))
             stdout.sendall(b"mps\n")
 
-            def read() -> None:
-                assert int.from_bytes(fcntl.ioctl(stdout, termios.TIOCOUTQ, bytes(4)), sys.byteorder) == 0
-
             # Until journald has accepted and set SO_PASSCRED, lines may come without their sender, and so without unit.
-            eventually(read)
+            until(lambda: int.from_bytes(fcntl.ioctl(stdout, termios.TIOCOUTQ, bytes(4)), sys.byteorder) == 0)
             stdout.sendall(f"{self.unit}\n6\n0\n0\n0\n0\n".encode())
             writer = Writer(path, stdout)
         self._children.callback(writer.close)

@@ -6,7 +6,6 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,11 +22,10 @@ PIPE_BUF = 4096
 
 
 @pytest.fixture
-def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
+def mps(mps: MpsStandIn) -> MpsStandIn:
     """A running daemon without clients."""
-    with MpsStandIn(tmp_path) as standin:
-        standin.start()
-        yield standin
+    mps.start()
+    return mps
 
 
 def fifo(mps: MpsStandIn) -> Path:

@@ -29,11 +29,10 @@ FIRST, SECOND, THIRD, FOURTH = (5_000_000 + n for n in range(4))
 
 
 @pytest.fixture
-def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
+def mps(mps: MpsStandIn) -> MpsStandIn:
     """A running daemon without clients."""
-    with MpsStandIn(tmp_path) as standin:
-        standin.start()
-        yield standin
+    mps.start()
+    return mps
 
 
 @contextlib.contextmanager

@@ -18,7 +18,6 @@ from tests.builders import (
     SERVER,
     UNIT,
     active,
-    claimed,
     clients,
     connecting,
     control_log,
@@ -29,13 +28,11 @@ from tests.builders import (
     holder,
     look,
     no_daemon,
-    pod_resources,
     process,
     refusal,
     reply,
     server_log,
     servers,
-    shares,
     silence,
     socket,
     standing,
@@ -191,15 +188,6 @@ witnesses = st.one_of(
     ),
 )
 
-allocations = st.builds(
-    lambda pods, claimed_too: pod_resources(
-        *(shares("team-a", pod, f"{GPU}::{number}") for number, pod in enumerate(pods)),
-        claims=[claimed()] if claimed_too else [],
-    ),
-    st.lists(st.sampled_from(("train-0", "train-1", "other")), max_size=3),
-    st.booleans(),
-) | st.builds(look, st.just("pod_resources"), problem=st.sampled_from((None, HANGS)))
-
 gaps = st.sampled_from((0.0, 0.01, 0.3, 0.7, 1.1, 2.5, 6.0, 40.0, 400.0))
 
 
@@ -212,7 +200,7 @@ def timed(steps: Iterable[tuple[float, Observation]]) -> list[Observation]:
     return seen
 
 
-observations = st.one_of(replies, log_lines, readings, lives, witnesses, allocations)
+observations = st.one_of(replies, log_lines, readings, lives, witnesses)
 timelines = st.lists(st.tuples(gaps, observations), max_size=60).map(timed)
 """Random observations. They need not be consistent, but time does not go back."""
 

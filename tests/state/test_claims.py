@@ -12,7 +12,6 @@ from exporter.model.incident import IncidentEnd
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuEvent, KernelRecord, LogLine, Observation
 from exporter.model.server import ServerState
-from exporter.state.claims import MAX_OF_A_KIND, OPEN_SECONDS, REFUTED_SECONDS, UNCONFIRMED_SECONDS
 from tests.builders import (
     AT,
     CLIENT,
@@ -43,6 +42,12 @@ from tests.builders import (
     stamped,
     status,
 )
+
+# The tests state these values, so that they notice a change of the program's constants.
+MAX_OF_A_KIND = 256
+OPEN_SECONDS = 30.0
+REFUTED_SECONDS = 2.0
+UNCONFIRMED_SECONDS = 10.0
 
 A, B, C = 600, 601, 602
 UNLISTED = 801

@@ -1,5 +1,6 @@
 """A daemon that ends with its job or pod, or after a quit, is stopped. In all other cases, its end is a loss."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -7,14 +8,15 @@ from typing import Any
 import pytest
 
 from exporter.model.daemon import DaemonState, LossReason, StopReason
-from exporter.model.event import EventName
+from exporter.model.event import Event, EventName
 from exporter.model.identity import WorkloadProcess, WorkloadRole
 from exporter.model.node import Node
-from exporter.model.observation import DaemonFound, KernelRecord, Observation, ProcessExit, UnitState
-from exporter.report.findings import findings
+from exporter.model.observation import DaemonFound, KernelRecord, Observation, ProcessExit, ProcessState, UnitState
+from exporter.model.reason import Reason, ReasonCode
+from exporter.report.node_findings import findings
 from exporter.report.problems import DaemonProblem
-from exporter.state import lifecycle, poll_schedule
-from exporter.state.lifecycle import BESIDE_SECONDS, GRACE_SECONDS, SANDBOX_SECONDS
+from exporter.report.reasons import reason_text
+from exporter.state import poll_schedule
 from exporter.state.poll_schedule import processes_wanted
 from tests.builders import (
     AT,
@@ -25,20 +27,31 @@ from tests.builders import (
     SERVER,
     UNIT,
     Reduced,
+    active,
     at_work,
     clients,
     control_log,
     daemon_process,
     exited,
     failure,
+    holder,
     look,
+    no_daemon,
     node,
+    partitioned,
     process,
     reduced,
+    refusal,
     reply,
+    server_log,
     servers,
     unit_state,
 )
+
+# The tests state these values, so that they notice a change of the program's constants.
+BESIDE_SECONDS = 0.25
+GRACE_SECONDS = 30.0
+SANDBOX_SECONDS = 5.0
 
 SCRIPT, SIDECAR, PAUSE, OUTSIDER = 4000, 4001, 4002, 4003
 END = AT + 100
@@ -452,8 +465,8 @@ def test_does_not_wait_for_a_failed_unit() -> None:
 
 
 def test_waits_for_systemd_only_briefly() -> None:
-    assert ended(for_=lifecycle.SYSTEMD_SECONDS - 0.1) == []
-    assert ended(for_=lifecycle.SYSTEMD_SECONDS + 0.1) == LOST_UNIT
+    assert ended(for_=1.9) == []
+    assert ended(for_=2.1) == LOST_UNIT
 
 
 @pytest.mark.parametrize("restart", ["on-failure", "always"])
@@ -556,3 +569,318 @@ def test_a_unit_is_urgent_until_the_end_of_its_daemon_is_explained() -> None:
 def test_removes_a_unit_without_a_daemon() -> None:
     unnamed = replace(NAMED, unit=None, at=AT + 1)
     assert reduced(unnamed, look(at=AT + 2), start=running_in_unit()).node.units == {}
+
+
+# Consecutive servers that exit before they are ready: one event and one count for each crash loop.
+
+
+# The tests state these values, so that they notice a change of the program's constants.
+LOOP_END_SECONDS = 300.0
+LOOP_SECONDS = 60.0
+LOOP_STARTS = 3
+
+FIRST = 92
+NO_DRIVER = "Driver initialization failed with: out of memory"
+UP = reduced(*at_work()).node
+
+
+def starts(server: int, *, at: float, uid: int = 1001) -> tuple[Observation, ...]:
+    return control_log(f"Starting new server {server} for user {uid}", at=at)
+
+
+def ready(server: int, *, at: float) -> tuple[Observation, ...]:
+    return control_log(f"NEW SERVER {server}: Ready", at=at)
+
+
+def exits(server: int, *, at: float, status: int = 1) -> tuple[Observation, ...]:
+    """The daemon logs that the server exited."""
+    return control_log(f"Server {server} exited with status {status}", at=at)
+
+
+def fails(server: int, *, at: float) -> tuple[Observation, ...]:
+    """The server fails to start (measured, R580). Its log is read before the daemon's."""
+    words = ("Startup", "Initializing server process", NO_DRIVER, "Failed to start : out of memory")
+    fatal = control_log("Server encountered a fatal exception. Shutting down", at=at + 0.1)
+    own = server_log(*words, server=server, at=at)
+    return (*own, *starts(server, at=at), *fatal, *exits(server, at=at + 0.1))
+
+
+def failures(count: int, *, at: float = AT + 5, every: float = 0.13) -> tuple[Observation, ...]:
+    """Failed starts as fast as daemons have tried (2024). Each PID is three higher."""
+    return tuple(each for number in range(count) for each in fails(FIRST + 3 * number, at=at + number * every))
+
+
+def loops(*seen: Observation, start: Node = UP) -> list[Event]:
+    """Return the events, after a check that the counter agrees."""
+    result = reduced(*seen, start=start)
+    found = result.of(EventName.SERVER_CRASH_LOOP)
+    assert result.daemon.totals.crash_loops - start.daemons[DAEMON].totals.crash_loops == len(found)
+    return found
+
+
+def test_reports_a_crash_loop_at_the_third_failed_start() -> None:
+    assert loops(*failures(LOOP_STARTS - 1)) == []
+    (loop,) = loops(*failures(LOOP_STARTS))
+    assert (loop.daemon, loop.server, loop.pid) == (DAEMON, None, None)
+    assert loop.reason == Reason(ReasonCode.SERVERS_EXITED_EARLY, seconds=1.0, count=3)
+    assert loop.at == pytest.approx(AT + 5.36)
+
+
+def test_reports_a_crash_loop_that_one_collection_reads() -> None:
+    (loop,) = loops(*(replace(each, at=AT + 6) for each in failures(6, every=0.02)))
+    assert (loop.at, loop.reason) == (AT + 6, Reason(ReasonCode.SERVERS_EXITED_EARLY, seconds=1.0, count=3))
+
+
+def test_reports_a_long_crash_loop_once() -> None:
+    assert len(loops(*failures(200))) == 1
+
+
+def test_stores_a_bounded_number_of_starts() -> None:
+    began = reduced(*failures(200), start=UP).daemon.connections.failed_starts.started_at
+    assert len(began) == LOOP_STARTS
+
+
+def test_few_failed_starts_in_a_minute_are_no_crash_loop() -> None:
+    assert loops(*failures(10, every=LOOP_SECONDS / 2 + 1)) == []
+    assert len(loops(*failures(10, every=LOOP_SECONDS / 2 - 1))) == 1
+
+
+def test_reports_another_crash_loop_after_a_server_was_ready() -> None:
+    again = (*starts(700, at=AT + 10), *ready(700, at=AT + 10.1), *failures(LOOP_STARTS, at=AT + 20))
+    assert len(loops(*failures(LOOP_STARTS), *again)) == 2
+
+
+def test_reports_another_crash_loop_after_a_pause() -> None:
+    last = AT + 5.36
+    assert len(loops(*failures(LOOP_STARTS), *failures(LOOP_STARTS, at=last + LOOP_END_SECONDS + 1))) == 2
+    assert len(loops(*failures(LOOP_STARTS), *failures(LOOP_STARTS, at=last + LOOP_END_SECONDS - 1))) == 1
+
+
+def server_that_exits(between: str, number: int) -> tuple[Observation, ...]:
+    """Lines of a server that exits for another reason than a failed start."""
+    server, at = FIRST + 3 * number, AT + 5 + number
+    what: dict[str, tuple[Observation, ...]] = {
+        "ready": ready(server, at=at + 0.1),
+        "ready by its own log": server_log("Server has started", server=server, at=at + 0.1),
+        "with a client": server_log(active(), server=server, at=at + 0.1),
+        "shut down": control_log(f"Try shutting down server {server}, backoff is disabled", at=at + 0.1),
+        "forced": control_log(f"Force shutting down server {server}", at=at + 0.1),
+        "quit": control_log("NEW UI", "Cmd:quit", at=at + 0.1),
+    }
+    return (*starts(server, at=at), *what[between], *exits(server, at=at + 0.2, status=0))
+
+
+def test_a_server_that_was_ready_or_shut_down_is_no_failed_start(subtests: pytest.Subtests) -> None:
+    for why in ["ready", "ready by its own log", "with a client", "shut down", "forced", "quit"]:
+        with subtests.test(why=why):
+            assert loops(*(each for number in range(4) for each in server_that_exits(why, number))) == []
+
+
+def test_servers_without_a_logged_start_are_no_failed_starts() -> None:
+    lists = (servers(*pids, at=AT + 5 + second) for second, pids in enumerate(((92,), (95,), (98,), (101,))))
+    assert loops(*lists) == []
+
+
+def test_any_source_may_report_the_exits() -> None:
+    lives = (
+        each
+        for number in range(LOOP_STARTS)
+        for each in (*starts(92 + number, at=AT + 5), exited(92 + number, at=AT + 6))
+    )
+    assert len(loops(*lives)) == 1
+
+
+def test_servers_that_end_with_their_daemon_are_no_failed_starts() -> None:
+    seen = (*starts(92, at=AT + 5), *starts(95, at=AT + 5), *starts(98, at=AT + 5), no_daemon(at=AT + 6))
+    assert loops(*seen) == []
+
+
+def test_recovery_from_a_fault_does_not_end_a_crash_loop() -> None:
+    """A server of another user may recover while one cannot start."""
+    block = server_log("Server is handling a fatal GPU error.", "The following devices will be reset:", "0", at=AT + 6)
+    over = server_log("Destroy server context on device 0", at=AT + 6.1)
+    assert len(loops(*failures(LOOP_STARTS), *block, *over, *failures(LOOP_STARTS, at=AT + 7))) == 1
+
+
+def test_does_not_report_a_crash_loop_that_only_the_log_shows() -> None:
+    """No child of the daemon has ended since."""
+    present = reduced(daemon_process(), reaped(3), start=UP).node
+    result = reduced(*failures(LOOP_STARTS), reaped(3, at=AT + 10), look("log", at=AT + 18), start=present)
+    assert result.of(EventName.SERVER_CRASH_LOOP) == []
+    assert result.daemon.totals.log_contradictions["crash_loop"] == 1
+
+
+def test_a_crash_loop_before_the_first_process_reading_is_no_contradiction() -> None:
+    """An exporter that has just started reads the process a moment later than the log (measured, R580)."""
+    present = reduced(daemon_process(), look("log", at=AT + 4), start=UP).node
+    result = reduced(*failures(LOOP_STARTS), reaped(3, at=AT + 6.5), look("log", at=AT + 18), start=present)
+    assert result.of(EventName.SERVER_CRASH_LOOP) == []
+    assert result.daemon.totals.log_contradictions["crash_loop"] == 0
+
+
+def test_page_faults_of_the_daemons_children_confirm_a_crash_loop() -> None:
+    present = reduced(daemon_process(), reaped(3), start=UP).node
+    result = reduced(*failures(LOOP_STARTS), reaped(5, at=AT + 6), start=present)
+    assert len(result.of(EventName.SERVER_CRASH_LOOP)) == 1
+
+
+def reaped(page_faults: int, at: float = AT) -> ProcessState:
+    """The page faults of the daemon's ended children."""
+    return ProcessState(at=at, pid=CONTROL, start_ticks=CONTROL * 100, state="S", children_page_faults=page_faults)
+
+
+# Why a client ended, and who requested that: the label of the counter, and the event.
+
+
+OTHER = CLIENT + 1
+LOSSES = {"server_gone", "daemon_gone"}
+REQUEST = (
+    f"MPS server requesting client {{PID: {CLIENT}, Context ID: 1}} to exit",
+    "Client termination succeeded.",
+    f"Client {{PID: {CLIENT}, Context ID: 1}} exiting. Number of active client contexts is 1.",
+)
+BY_COMMAND = Reason(ReasonCode.ENDED_BY_COMMAND)
+
+
+def requested(*, at: float = AT + 4) -> Iterable[Observation]:
+    """The server ends a client, which then gets error 810."""
+    return server_log(*REQUEST, at=at)
+
+
+def commanded(command: str = f"terminate_client {SERVER} {CLIENT}", *, at: float = AT + 4) -> Iterable[Observation]:
+    return control_log("NEW UI", f"Cmd:{command}", "UI closed", at=at)
+
+
+def at_server(*seen: Observation) -> Reduced:
+    return reduced(*at_work(CLIENT, OTHER), *(process(pid) for pid in (CLIENT, OTHER)), *seen)
+
+
+def left(after: Reduced) -> tuple[Event, dict[str, int]]:
+    """Return the event of the only client that disconnected, and the counter of that daemon without zeros."""
+    (event,) = after.of(EventName.CLIENT_DISCONNECTED)
+    counts = {str(reason): count for reason, count in after.daemon.totals.disconnected.items() if count}
+    assert counts == {event.reason: 1}
+    return event, counts
+
+
+class TestTerminated:
+    """An operator ran `terminate_client`."""
+
+    @pytest.mark.parametrize("ends", [clients(OTHER, at=AT + 5), exited(at=AT + 5)])
+    def test_it_is_an_ordinary_end_by_a_command(self, ends: Observation) -> None:
+        """The list of the daemon lacks the client, or its process exits after the error."""
+        for seen in ((*commanded(), *requested()), (*requested(), *commanded())):
+            after = at_server(*seen, ends)
+            event, counts = left(after)
+            assert (event.pid, event.reason, event.indications) == (CLIENT, "terminated", (BY_COMMAND,))
+            assert not LOSSES & counts.keys()
+            assert not after.of(EventName.CLIENT_FAULT_CONTAINED)
+            assert not after.of(EventName.FAULT)
+            assert findings(after.node, after.node.at) == findings(at_server().node, AT)
+
+    def test_without_its_command_in_the_log_the_sender_is_unknown(self) -> None:
+        event, _ = left(at_server(*requested(), clients(OTHER, at=AT + 5)))
+        assert (event.reason, event.indications) == ("terminated", None)
+
+    def test_a_session_that_was_open_at_the_command_is_its_sender(self) -> None:
+        """It is still open, and the daemon refuses others. A process that started later did not send it."""
+        command = control_log("NEW UI", f"Cmd:terminate_client {SERVER} {CLIENT}", at=AT + 4)
+        held = (refusal(at=AT + 4.5), refusal(at=AT + 6))
+        event, _ = left(at_server(*command, *held, holder(at=AT + 6.1), *requested(at=AT + 7), exited(at=AT + 8)))
+        assert event.indications == (Reason(ReasonCode.ENDED_BY_COMMAND, pid=4000, user="root"),)
+        assert reason_text(event.indications[0]) == "a control command ended it, sent by process 4000 of user root"
+        assert reason_text(BY_COMMAND) == "a control command ended it"
+
+    @pytest.mark.parametrize("seen_at", [AT + 3, AT + 6.1])
+    def test_a_process_of_another_session_is_not_the_sender(self, seen_at: float) -> None:
+        """It was seen before the command, or after the end of the session that sent it."""
+        held = (refusal(at=AT + 2.5), holder(at=AT + 3)) if seen_at < AT + 4 else ()
+        later = () if held else (refusal(at=AT + 4.5), refusal(at=AT + 6), holder(at=seen_at))
+        seen = (*held, *commanded(), *later, *requested(at=AT + 7), exited(at=AT + 8))
+        assert left(at_server(*seen))[0].indications == (BY_COMMAND,)
+
+    def test_a_client_that_ends_long_after_the_request_ended_itself(self) -> None:
+        event, _ = left(at_server(*commanded(), *requested(), clients(OTHER, at=AT + 15)))
+        assert (event.reason, event.indications) == ("exit", None)
+
+    def test_another_client_ends_itself(self) -> None:
+        event, _ = left(at_server(*commanded(), *requested(), clients(CLIENT, at=AT + 5)))
+        assert (event.pid, event.reason) == (OTHER, "exit")
+
+
+class TestEvicted:
+    """With protocol 3, the server ends clients of itself when memory is short."""
+
+    def end(self, *seen: Observation) -> Event:
+        start = partitioned()
+        (server,) = start.daemons.values()
+        assert CLIENT in server.clients
+        (event,) = reduced(*seen, exited(at=AT + 6), start=start).of(EventName.CLIENT_DISCONNECTED)
+        return event
+
+    def test_later_commands_in_the_log_show_that_none_requested_it(self) -> None:
+        event = self.end(*requested(), *commanded("server list", at=AT + 5))
+        assert (event.reason, event.indications) == ("evicted", None)
+
+    def test_a_command_that_ends_clients_is_no_eviction(self) -> None:
+        event = self.end(*requested(), *commanded(f"client terminate {CLIENT}"), *commanded("server list", at=AT + 5))
+        assert (event.reason, event.indications) == ("terminated", (BY_COMMAND,))
+
+    def test_a_refused_command_ended_no_client(self) -> None:
+        refused = control_log(
+            f"Cmd:client terminate {CLIENT}", "Not enough privilege to execute terminate command", at=AT + 4
+        )
+        assert self.end(*refused, *requested(), *commanded("server list", at=AT + 5)).reason == "evicted"
+
+    def test_a_refused_command_of_another_user_hides_no_other_command(self) -> None:
+        refused = control_log("Cmd:quit", "Not enough privilege to execute quit command", "UI closed", at=AT + 4.5)
+        event = self.end(*commanded(f"client terminate {CLIENT}"), *refused, *requested())
+        assert (event.reason, event.indications) == ("terminated", (BY_COMMAND,))
+        assert self.end(*commanded(f"client terminate {CLIENT}"), *requested(), *refused).reason == "terminated"
+
+    def test_without_later_commands_in_the_log_it_is_unknown(self) -> None:
+        event = self.end(*commanded("server list", at=AT + 3), *requested())
+        assert (event.reason, event.indications) == ("terminated", None)
+
+    def test_protocol_2_evicts_no_client(self) -> None:
+        event, _ = left(at_server(*requested(), *commanded("get_server_list", at=AT + 5), exited(at=AT + 6)))
+        assert event.reason == "terminated"
+
+
+def test_an_out_of_memory_kill_is_the_cause_of_an_end() -> None:
+    killed = f"6,1,1,-;Memory cgroup out of memory: Killed process {CLIENT} (train) total-vm:1kB"
+    forged = killed.replace("6,", "12,", 1)
+    for record, reason in ((killed, "out_of_memory"), (forged, "exit")):
+        event, _ = left(at_server(KernelRecord(at=AT + 4, record=record), exited(at=AT + 4.1)))
+        assert event.reason == reason
+
+
+class TestServer:
+    """The end of a server ends its clients."""
+
+    def reasons(self, *lines: str) -> set[object]:
+        gone = (*control_log(*lines, at=AT + 4), exited(SERVER, at=AT + 5), servers(at=AT + 5))
+        after = reduced(*at_work(CLIENT, OTHER), process(SERVER, uid=0, user="root"), *gone)
+        assert len(after.of(EventName.CLIENT_DISCONNECTED)) == 2
+        return {event.reason for event in after.of(EventName.CLIENT_DISCONNECTED)}
+
+    def test_a_forced_shutdown_is_no_loss(self) -> None:
+        """As of `shutdown_server -f` or `quit -t`."""
+        waits = (f"Try shutting down server {SERVER}, backoff is enabled",)
+        assert self.reasons(*waits, f"Force shutting down server {SERVER}") == {"shut_down"}
+
+    def test_a_server_that_dies_while_a_shutdown_waits_for_its_clients_is_a_loss(self) -> None:
+        """The daemon reports each time that it leaves the server alone."""
+        waits = (
+            f"Try shutting down server {SERVER}, backoff is enabled",
+            f"Server {SERVER} has 2 active worker threads. Server will not shutdown.",
+        )
+        assert self.reasons(*waits) == {"server_gone"}
+        assert self.reasons() == {"server_gone"}
+
+
+def test_a_daemon_that_dies_is_a_loss_although_a_client_was_terminated() -> None:
+    ends = (*commanded(), *requested(), clients(OTHER, at=AT + 5), exited(CONTROL, at=AT + 6))
+    after = at_server(daemon_process(), *ends)
+    counts = after.daemon.totals.disconnected
+    assert {reason: count for reason, count in counts.items() if count} == {"terminated": 1, "daemon_gone": 1}

@@ -51,6 +51,23 @@ def names(*seen: Observation) -> list[str]:
     return list(after(*seen).node.daemons)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        (CONFIGURED, CONFIGURED, "second"),
+        (UNIT, CONFIGURED, "second"),
+        (DISCOVERED, UNIT, "second"),
+        (UNIT, UNIT, "first"),
+        (DISCOVERED, DISCOVERED, "first"),
+        (CONFIGURED, UNIT, "first"),
+    ],
+)
+def test_a_changed_configuration_renames_a_daemon_and_an_equal_source_does_not(
+    first: NamedBy, second: NamedBy, wanted: str
+) -> None:
+    assert names(found("first", first), found("second", second)) == [wanted]
+
+
 def test_a_unit_completes_a_configured_daemon() -> None:
     result = after(found("night", CONFIGURED, expected=False), found(by=UNIT, unit="x.service"))
 

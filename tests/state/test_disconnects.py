@@ -7,8 +7,6 @@ import pytest
 from exporter.model.event import EventName
 from exporter.model.observation import LogLine, Observation
 from exporter.model.server import Disconnect
-from exporter.state.log_lines import MAX_REMEMBERED, REMEMBERED_SECONDS
-from exporter.state.servers import MAX_CONTEXTS, TERMINATION_SECONDS
 from tests.builders import (
     AT,
     CLIENT,
@@ -26,6 +24,12 @@ from tests.builders import (
     server_log,
     status,
 )
+
+# The tests state these values, so that they notice a change of the program's constants.
+MAX_REMEMBERED = 256
+REMEMBERED_SECONDS = 10.0
+MAX_CONTEXTS = 64
+TERMINATION_SECONDS = 10.0
 
 OTHER = CLIENT + 1
 UNKNOWN = 4711

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from exporter.model.event import Event, EventName
-from exporter.model.launches import GpuUse
 from exporter.model.node import Gpu, Node, SharingMode
 from exporter.model.observation import DaemonFound, GpuProcess, GpuReading, Observation
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.sharing import GpuUse
 from exporter.reducer import reduce
 from exporter.state.gpus import ENERGY, LIMITS, is_lost, sharing_mode
 from exporter.store.database import StoredState
@@ -55,12 +55,6 @@ def total(result: Reduced) -> int:
     energy = gpu(result).energy
     assert energy is not None
     return energy.total
-
-
-def energies(*millijoules: int | None) -> list[int]:
-    """Return the energy counter after each reading."""
-    seen = [gpu_reading(energy_millijoules=each) for each in millijoules]
-    return [total(reduced(*seen[: count + 1])) for count in range(len(seen))]
 
 
 class TestCounters:

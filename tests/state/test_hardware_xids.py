@@ -12,8 +12,8 @@ from exporter.model.incident import RecoveryAction, Xids
 from exporter.model.node import Node
 from exporter.model.observation import KernelRecord, Observation, Paused, Resumed
 from exporter.model.watchdog import Quarantine
-from exporter.report.findings import findings
-from exporter.report.problem import NodeProblem
+from exporter.report.node_findings import findings
+from exporter.report.problems import NodeProblem
 from exporter.view import View
 from exporter.watchdog.evaluation import evaluate
 from tests.builders import (

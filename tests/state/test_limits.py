@@ -10,7 +10,7 @@ from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import MAX_CONNECTIONS
 from exporter.state.devices import gpus_by_ordinal, serves_gpu
-from exporter.state.limits import clients_limit
+from exporter.state.limits import clients_limit, queries
 from tests.builders import (
     AT,
     CLIENT,
@@ -27,6 +27,7 @@ from tests.builders import (
     failure,
     gpu_reading,
     look,
+    looks,
     node,
     process,
     reduced,
@@ -395,3 +396,11 @@ def test_limit_is_unknown_if_a_client_requests_more_work_queues(subtests: pytest
             assert limit(*line, gpu_reading(), clients(1000), process(1000, environment=environment)) == places
     overwritten = process(1001, environment=None)
     assert limit(*line, gpu_reading(), clients(1000, 1001), process(1000), overwritten) is None
+
+
+@pytest.mark.parametrize(("after", "asks"), [(0.0, False), (1.9, False), (2.0, True)])
+def test_asks_a_server_for_its_limits_if_it_has_not_logged_them_in_two_seconds(after: float, asks: bool) -> None:
+    present = reduced(*control_log("Starting new server 513 for user 1001"), *looks()).node
+    present = replace(present, at=present.at + after)
+    due = [command for command, _ in queries(present, present.daemons[DAEMON])]
+    assert ("get_active_thread_percentage 513" in due) is asks

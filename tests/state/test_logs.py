@@ -14,13 +14,12 @@ from exporter.model.server import ServerState
 from exporter.model.settings import PollIntervals
 from exporter.model.values import replace
 from exporter.reducer import reduce
-from exporter.report.findings import findings
-from exporter.report.problem import NodeProblem, Severity
-from exporter.report.problems import DaemonProblem
+from exporter.report.document_parts import Severity
+from exporter.report.node_findings import findings
+from exporter.report.problems import DaemonProblem, NodeProblem
 from exporter.state import poll_schedule
-from exporter.state.lifecycle import LOG_SECONDS
 from exporter.state.log_files import with_log_tail, without_reused_pids
-from exporter.state.servers import LOOP_END_SECONDS, LOOP_STARTS, in_crash_loop
+from exporter.state.servers import in_crash_loop
 from tests.builders import (
     AT,
     CLIENT,
@@ -50,6 +49,11 @@ from tests.builders import (
 )
 from tests.state.test_poll_schedule import healthy
 from tests.status import commands_of
+
+# The tests state these values, so that they notice a change of the program's constants.
+LOG_SECONDS = 1.0
+LOOP_END_SECONDS = 300.0
+LOOP_STARTS = 3
 
 LIST = "get_server_list"
 FOLLOWED = tuple(LogFile(at=AT, daemon=DAEMON, file=file) for file in ("control.log", "server.log"))
@@ -495,6 +499,28 @@ def test_reports_clients_that_wait_for_another_users_clients() -> None:
     assert len(waiting.waiting) == 2
     node = with_log_tail(BUSY, DAEMON, (*queued(0, 1000), *STAYS))
     assert [each.problem for each in findings(node, node.at)] == [NodeProblem.CLIENTS_WAITING]
+
+
+@pytest.mark.parametrize(
+    ("changed", "waits"),
+    [
+        ({}, True),
+        ({"runtime__protocol": 2}, True),
+        ({"runtime__protocol": 3}, False),
+        ({"runtime__process": replace(daemon_process(), options=("-M",))}, False),
+    ],
+)
+def test_users_wait_for_each_other_only_if_the_daemon_has_one_server_for_one_user(
+    changed: dict[str, object], waits: bool
+) -> None:
+    daemon = with_fields(UP_TAIL.daemons[DAEMON], **changed)
+    found = tail((*queued(600, 1002), *STAYS), replace(UP_TAIL, daemons={DAEMON: daemon}))
+    assert (found.queued, found.waiting) == ({600: 1002}, {600} if waits else frozenset())
+
+
+def test_the_queue_has_a_bound() -> None:
+    many = [line for pid in range(600, 600 + 1030) for line in queued(pid, 1002)]
+    assert tail(many).queued.keys() == set(range(600, 600 + 1024))
 
 
 def test_a_pid_of_another_process_is_no_waiting_client() -> None:

@@ -16,8 +16,6 @@ from exporter.model.settings import Limits, PollIntervals
 from exporter.model.watchdog import WatchdogState
 from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.poll_schedule import XID_SECONDS
-from exporter.state.xids import XID_EVENT_TYPE
 from tests.builders import (
     AT,
     CLIENT,
@@ -28,6 +26,7 @@ from tests.builders import (
     OTHER_GPU,
     SERVER,
     active,
+    at_work,
     clients,
     control_log,
     daemon_process,
@@ -46,6 +45,10 @@ from tests.builders import (
 )
 from tests.state.strategies import lives, log_lines, readings, timed
 from tests.works import boot_ns, reading, work
+
+# The tests state these values, so that they notice a change of the program's constants.
+XID_SECONDS = 0.5
+XID_EVENT_TYPE = 8
 
 RHYTHM = PollIntervals()
 TICK = 0.5
@@ -102,6 +105,10 @@ def poll(
 
 def gap(times: list[float]) -> float:
     return min((later - earlier for earlier, later in pairwise(times)), default=float("inf"))
+
+
+def faulted(command: str, at: float) -> ControlReply:
+    return status("FAULT", at=at) if command == STATUS else healthy(command, at)
 
 
 class TestUnchangedDaemon:
@@ -310,6 +317,15 @@ class TestStaleValues:
         _, asked = poll(60, start=self.up_to_date(), seen=shown)
         assert len(asked[CLIENTS]) <= 1
 
+    def test_queries_the_clients_once_after_nvml_has_stopped_to_show_one(self) -> None:
+        """The daemon can list it longer, as while another process has its connection."""
+        known = (servers(SERVER, at=AT + 2), clients(CLIENT, at=AT + 2))
+        left = (*at_work(CLIENT), gpu_reading([CLIENT], at=AT + 1), *known, gpu_reading([], at=AT + 5))
+        for seen, due in ((left, True), ((*left, clients(CLIENT, at=AT + 7)), False)):
+            present = reduced(*seen).node
+            commands = poll_schedule.commands(replace(present, at=AT + 10), DAEMON, RHYTHM)
+            assert (CLIENTS in commands) is due
+
     def test_queries_clients_if_nvml_no_longer_shows_one(self) -> None:
         shown = [gpu_reading([CLIENT], at=AT + 122), gpu_reading(at=AT + 132), gpu_reading(at=AT + 142)]
         present, asked = poll(
@@ -331,30 +347,18 @@ class TestStaleValues:
 
     def test_queries_a_server_in_fault_more_often(self) -> None:
         """Log lines of its recovery may be lost."""
-
-        def faulted(command: str, at: float) -> ControlReply:
-            return status("FAULT", at=at) if command == STATUS else healthy(command, at)
-
         _, asked = poll(60, start=self.up_to_date(), seen=server_log(*FAULT_BLOCK, at=AT + 121), answer=faulted)
         assert asked[STATUS][0] <= RHYTHM.starting
         assert gap(asked[STATUS][1:]) == RHYTHM.fault
 
     def test_confirms_a_suspected_fault_by_the_list_of_clients(self) -> None:
         """The daemon reports FAULT once for a server that is exiting."""
-
-        def once(command: str, at: float) -> ControlReply:
-            return status("FAULT", at=at) if command == STATUS else healthy(command, at)
-
-        present, asked = poll(10, start=self.up_to_date(), seen=[status("FAULT", at=AT + 121)], answer=once)
+        present, asked = poll(10, start=self.up_to_date(), seen=[status("FAULT", at=AT + 121)], answer=faulted)
         assert asked[CLIENTS][0] <= RHYTHM.starting
         assert present.daemons[DAEMON].servers[SERVER].state == "fault"
 
     def test_queries_the_state_after_an_xid_without_a_fault_in_the_log(self) -> None:
         """A workload may have blocked the log, or removed lines."""
-
-        def faulted(command: str, at: float) -> ControlReply:
-            return status("FAULT", at=at) if command == STATUS else healthy(command, at)
-
         start = self.up_to_date()
         at = start.at + 1
         with_incidents = GpuEvent(at=at, gpu=GPU, type=XID_EVENT_TYPE, xid=31)

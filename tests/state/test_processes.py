@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from exporter.model.incident import Death
 from exporter.model.node import Node
 from exporter.model.observation import KernelRecord, Observation
-from exporter.reducer import MOST_STORED_PROCESSES, UNWANTED_SECONDS
+from exporter.reducer import MOST_STORED_PROCESSES
 from exporter.state import poll_schedule, processes
-from exporter.state.processes import DYING_SECONDS, FORGOTTEN_SECONDS, MOST_DEATHS, REMEMBERED_SECONDS
 from tests.builders import (
     AT,
     CLIENT,
@@ -31,6 +30,13 @@ from tests.builders import (
     suspect,
 )
 from tests.state.strategies import timelines
+
+# The tests state these values, so that they notice a change of the program's constants.
+UNWANTED_SECONDS = 30.0
+DYING_SECONDS = 10.0
+FORGOTTEN_SECONDS = 1200.0
+MOST_DEATHS = 4096
+REMEMBERED_SECONDS = 60.0
 
 KILLED, SEGMENTATION_FAULT, EXIT_7 = 9, 11, 7 << 8
 READING = process()

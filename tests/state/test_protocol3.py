@@ -25,7 +25,7 @@ from exporter.model.watchdog import WatchdogState
 from exporter.parse import protocol3
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_NAMESPACES, LIST_SERVERS
 from exporter.reducer import reduce
-from exporter.report.findings import findings
+from exporter.report.node_findings import findings
 from exporter.report.remedy import address_of, command_to_end_server, commands_to_stop
 from exporter.state.poll_schedule import commands
 from exporter.usage.capacity import thread_ratio

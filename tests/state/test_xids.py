@@ -14,24 +14,21 @@ from exporter.model.incident import Incident, IncidentXid
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, KernelRecord, Observation
 from exporter.reducer import reduce_all
-from exporter.state.xids import (
-    BURST_SECONDS,
-    CLAIM_SECONDS,
-    MAX_GPUS,
-    MAX_NUMBERS,
-    MAX_RECENT,
-    MAX_REPORTED,
-    MAX_UNMATCHED,
-    OTHER,
-    PAIR_SECONDS,
-    RECENT_SECONDS,
-    WELL_KNOWN,
-    is_claimed,
-    is_same,
-)
+from exporter.state.xids import OTHER, WELL_KNOWN, is_claimed, is_same
 from exporter.view import View
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, SERVER, Reduced, failure, gpu_reading, look, node, reduced
 from tests.state.xid_reports import ADDRESS, OTHER_ADDRESS, TWO_GPUS, at_address, event, kernel
+
+# The tests state these values, so that they notice a change of the program's constants.
+BURST_SECONDS = 10.0
+CLAIM_SECONDS = 2.0
+MAX_GPUS = 64
+MAX_NUMBERS = 64
+MAX_RECENT = 256
+MAX_REPORTED = 20
+MAX_UNMATCHED = 256
+PAIR_SECONDS = 2.0
+RECENT_SECONDS = 4.0
 
 LATER = look(at=AT + 60)
 """By then, all sources have reported."""

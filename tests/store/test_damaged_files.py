@@ -16,10 +16,14 @@ from exporter.errors import HistoryError
 from exporter.model.values import plain
 from exporter.model.watchdog import WatchdogState
 from exporter.store import database
-from exporter.store.database import FILE, MAX_SET_ASIDE, MAX_VALUE_BYTES, StateFile, WatchdogRow, read_history
+from exporter.store.database import FILE, StateFile, WatchdogRow, read_history
 from tests.clocks import HandClock
 from tests.store.values import RETENTION, event, fault, query, reopened
 from tests.tools import not_here
+
+# The tests state these values, so that they notice a change of the program's constants.
+MAX_SET_ASIDE = 16
+MAX_VALUE_BYTES = 8 << 20
 
 
 def write_garbage(file: Path) -> None:
@@ -70,6 +74,22 @@ def test_limits_the_number_of_files_set_aside(tmp_path: Path, clock: HandClock) 
     with pytest.raises(OSError, match="remove them"):
         state_file.open()
     assert len(list(tmp_path.glob("*.aside-*"))) == MAX_SET_ASIDE
+
+
+def test_a_file_that_another_process_uses_is_not_damaged(
+    state_file: StateFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not be set aside: it has the watchdog's states."""
+    state_file.write([fault()])
+    state_file.close()
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.0)
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            state_file.open()
+    assert not list(tmp_path.glob("*.aside-*"))
+    assert state_file.open().incidents == (fault(),)
 
 
 def test_notices_a_removed_file(state_file: StateFile, tmp_path: Path) -> None:

@@ -7,18 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from exporter.history import History
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node, select_fairly
 from exporter.model.settings import Retention
-from exporter.store.database import LOADED_EVENTS, StateFile, StoredState, read_history
-from exporter.store.writer import MAX_WAITING, Writer
-from exporter.view import MAX_EVENTS, MAX_TIMELINE, SPARE, History
+from exporter.store.database import StateFile, StoredState, read_history
+from exporter.store.writer import Writer
 from tests.builders import AT
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS
 from tests.incidents.values import ended
 from tests.store.values import query
+
+# The tests state these values, so that they notice a change of the program's constants.
+MAX_EVENTS = 1000
+MAX_TIMELINE = 200
+SPARE = 10
+LOADED_EVENTS = 1000
+MAX_WAITING = 1000
 
 FLOOD = 6_000
 CYCLE = 500

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
+from exporter.history import History, Sample, sample_of
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
-from exporter.model.usage import Sample
-from exporter.view import History
-from tests.builders import AT, idle
+from tests.builders import AT, DAEMON, idle, with_fields
 from tests.incidents.values import ended, incident
 
 
@@ -61,7 +60,12 @@ def test_drops_the_oldest_but_no_open_incident() -> None:
 
 
 def test_begins_with_earlier_values_in_any_order() -> None:
-    history = History([ended(id="a"), ended(id="b", detected_at=AT + 9)], [event(1), event(3), event(2)], max_events=2)
+    samples = [Sample(at=AT - seconds) for seconds in (30, 90, 60)]
+    incidents, events = [ended(id="a"), ended(id="b", detected_at=AT + 9)], [event(1), event(3), event(2)]
+    history = History(incidents, events, samples, max_events=2)
+    died = [Event(at=at, event=EventName.DAEMON_LOST, daemon="a") for at in (1, 3, 2)]
+    assert [stored.at for stored in History(events=died, max_events=1).timeline] == [3, 2, 1]
+    assert [stored.at for stored in history.samples] == [AT - 90, AT - 60, AT - 30]
     history.add(node(incident(id="c", detected_at=AT + 5)), ())
 
     assert [stored.id for stored in history.incidents] == ["b", "c", "a"]
@@ -76,3 +80,8 @@ def test_returns_a_new_sample_once_and_keeps_those_of_an_earlier_run() -> None:
     assert history.add(replace(present, at=present.at + 1), ()) == ()
     (later,) = history.add(replace(present, at=present.at + 30), ())
     assert history.samples == (before, taken, later)
+
+
+def test_the_clients_of_an_unsupported_daemon_are_in_the_sample() -> None:
+    unsupported = with_fields(idle().daemons[DAEMON], state=None, runtime__protocol=9)
+    assert sample_of(replace(idle(), daemons={DAEMON: unsupported})).clients == 0

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import HistoryError
+from exporter.history import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.model.event import EventName
 from exporter.model.settings import Retention
-from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.store.database import FILE, LOADED_INCIDENTS, StateFile, read_history
-from tests.builders import AT
+from tests.builders import AT, DAEMON
 from tests.clocks import HandClock
 from tests.store.values import RETENTION, event, fault, query, reopened, rich
 
@@ -91,6 +91,23 @@ def test_incidents_of_one_daemon_displace_none_of_another(state_file: StateFile,
     assert [incident.id for incident in read_history(tmp_path)[0]] == ["forged8", "forged7", "true"]
 
 
+def test_incidents_of_fake_daemons_displace_none_of_an_expected_one(state_file: StateFile, tmp_path: Path) -> None:
+    state_file.write([fault("true", at=AT - 9, ended=AT)], expected={DAEMON})
+    fakes = [fault(f"forged{n}", daemon=f"/tmp/{n}", at=AT + n, ended=AT + n) for n in range(9)]
+    state_file.write(fakes, expected={DAEMON})
+    assert "true" in [incident.id for incident in read_history(tmp_path)[0]]
+
+
+def test_deletes_one_tenth_more_than_it_must_so_that_it_does_so_seldom(tmp_path: Path, clock: HandClock) -> None:
+    state_file, counts = StateFile(tmp_path, Retention(max_age=1e9, max_events=20), clock), []
+    state_file.open()
+    for n in range(24):
+        state_file.write([event(AT + n)])
+        counts += query(tmp_path, "SELECT count(*) FROM events")
+    assert [count for (count,) in counts] == [*range(1, 21), 18, 19, 20, 18]
+    state_file.close()
+
+
 def test_a_start_loads_a_limited_number_and_all_open_incidents(tmp_path: Path, clock: HandClock) -> None:
     state_file = StateFile(tmp_path, Retention(), clock)
     state_file.open()
@@ -117,6 +134,7 @@ def test_skips_and_counts_unreadable_rows(state_file: StateFile, tmp_path: Path,
             query(tmp_path, "UPDATE events SET json = ? WHERE number = 1", row)
             stored = state_file.open()
             assert (stored.incidents, stored.events, stored.unreadable) == ((fault("good"),), (event(AT + 1),), 2)
+            assert stored.complete, "it has all watchdog states"
 
 
 # -- owner and lock ------------------------------------------------------------------------------------------------

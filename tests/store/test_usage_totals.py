@@ -15,23 +15,20 @@ from structlog.testing import capture_logs
 from exporter.model.identity import Workload, WorkloadIdentity, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.settings import Retention
-from exporter.model.usage import Account, GpuUsage, Method, SharedAccount, UsageTotals
-from exporter.state.processes import FORGOTTEN_SECONDS
+from exporter.model.usage import Account, GpuUsage, Method, SharedAccount, Usage, UsageTotals
 from exporter.store import database
 from exporter.store.database import Refused, StateFile, Storable
-from exporter.store.writer import TOTALS_SECONDS, Writer
-from exporter.usage.accounting import (
-    PACES_SECONDS,
-    close_idle_accounts,
-    post_contention,
-    post_memory,
-    post_time,
-    remember_pace,
-)
+from exporter.store.writer import Writer
+from exporter.usage.accounting import close_idle_accounts, post_memory, post_time, post_use, remember_pace
 from tests.builders import AT, GPU, OTHER_GPU, USER_ALICE
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.store.values import HOSTILE, Disk, assert_equal, event, loaded, query, reopened, texts
+
+# The tests state these values, so that they notice a change of the program's constants.
+FORGOTTEN_SECONDS = 1200.0
+TOTALS_SECONDS = 2.0
+PACES_SECONDS = 86400.0
 
 accounts: st.SearchStrategy[Account] = st.one_of(
     st.sampled_from(SharedAccount),
@@ -63,8 +60,8 @@ def test_any_totals_are_read_as_written(batches: list[list[tuple[object, ...]]])
             for gpu, account, method, amount, at in batch:
                 totals = post_time(totals, gpu, min(amount, 2**58), {(account, method): 0.7}, at=at)  # type: ignore[arg-type,call-overload]
                 totals = post_memory(totals, gpu, {account: amount}, at=at)  # type: ignore[arg-type,dict-item]
-                lost = {(account, method): min(amount, 2**58)}
-                totals = post_contention(totals, gpu, lost, lost, at=at)  # type: ignore[arg-type]
+                lost = Usage(lost_us=min(amount, 2**58), caused_us=min(amount, 2**58))
+                totals = post_use(totals, gpu, {(account, method): lost}, at=at)  # type: ignore[arg-type]
                 totals = remember_pace(totals, gpu, account, str(method), (1.0, 2.0, 3.5, 1e9, 0.0))  # type: ignore[arg-type]
             assert database.save(connection, database.usage_rows(before, totals), ()) == []
             before = totals
@@ -190,6 +187,7 @@ def test_writes_totals_after_an_interval_and_at_the_end(tmp_path: Path, clock: H
     writer.add(Node(usage_totals=post(UsageTotals(), 2)), [])
     writer.add(Node(usage_totals=post(UsageTotals(), 3)), [])
     writer.close()
+    assert seconds(writer.usage_totals) == 3
     assert len(disk.totals) in (1, 2)
     assert seconds(loaded(tmp_path).usage_totals) == 3
 
@@ -197,12 +195,14 @@ def test_writes_totals_after_an_interval_and_at_the_end(tmp_path: Path, clock: H
 def test_does_not_write_unchanged_totals(tmp_path: Path, clock: HandClock) -> None:
     disk = Disk(tmp_path, clock)
     writer = Writer(disk, clock)
-    present = writer.open().restore(Node())
-    for _ in range(3):
+    present, totals = writer.open().restore(Node()), post(UsageTotals(), 1)
+    for _ in range(4):
         clock.time += TOTALS_SECONDS
-        writer.add(present, [])
+        # Each is another object with the same amounts.
+        writer.add(replace(present, usage_totals=replace(totals)), [])
+        eventually(lambda: assert_equal(writer.usage_totals.gpus, totals.gpus))
     writer.close()
-    assert disk.totals == []
+    assert len(disk.totals) == 1
 
 
 def test_a_full_disk_stalls_the_shown_totals(tmp_path: Path, clock: HandClock) -> None:
@@ -273,6 +273,28 @@ def test_shown_totals_do_not_decrease_by_a_late_write(tmp_path: Path, clock: Han
     writer.add(Node(usage_totals=second), [event()])
     writer.close()
     assert seconds(writer.usage_totals) == seconds(loaded(tmp_path).usage_totals) == 2
+
+
+def test_shown_totals_are_those_on_the_disk(tmp_path: Path, clock: HandClock, patience: None) -> None:
+    """Later ones, which were posted during a write, are shown after the next one."""
+    disk = Disk(tmp_path, clock)
+    writer = Writer(disk, clock, retry=0.01)
+    writer.open()
+    first = post(UsageTotals(), 1)
+    disk.asked.clear()
+    disk.answers.clear()
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=first), [])
+    assert disk.asked.wait(PATIENCE_SECONDS)
+    writer.add(Node(usage_totals=post(first, 1)), [])
+    assert seconds(writer.usage_totals) == 0
+    disk.answers.set()
+    eventually(lambda: assert_equal(seconds(writer.usage_totals), 1))
+    clock.time += TOTALS_SECONDS - 1
+    writer.add(Node(usage_totals=post(first, 1)), [])
+    writer.close()
+    assert [seconds(totals) for totals in disk.totals] == [1, 2]
+    assert seconds(writer.usage_totals) == 2
 
 
 def test_writes_all_totals_to_a_new_file(tmp_path: Path, clock: HandClock, patience: None) -> None:

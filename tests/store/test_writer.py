@@ -9,19 +9,25 @@ import pytest
 from structlog.testing import capture_logs
 
 from exporter.errors import HistoryError
+from exporter.history import HistoryStatus, Sample
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
-from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.model.watchdog import WatchdogState
 from exporter.store import writer
 from exporter.store.database import FILE, StoredState, read_history
-from exporter.store.writer import HANG_SECONDS, MAX_WAITING, TRIMMED, Writer
-from exporter.view import HistoryStatus
+from exporter.store.writer import Writer
 from tests.builders import AT, DAEMON
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
-from tests.store.values import Disk, assert_equal, event, fault, loaded
+from tests.store.values import Disk, assert_equal, event, fault, loaded, query
+
+# The tests state these values, so that they notice a change of the program's constants.
+MAX_SAMPLES = 120
+SAMPLE_SECONDS = 30.0
+HANG_SECONDS = 10.0
+MAX_WAITING = 1000
+TRIMMED = 900
 
 SOON = 0.02
 STATES = {DAEMON: WatchdogState(restarts=(AT,))}
@@ -83,6 +89,20 @@ def test_writes_only_what_has_changed(running: RunningWriter) -> None:
     second.writer.add(second.writer.open().restore(Node()), [event()])
     second.writer.close()
     assert second.disk.values == [event()], "loaded incidents are not written again"
+
+
+def test_reports_rows_that_cannot_be_read(running: RunningWriter) -> None:
+    running.writer.open()
+    running.add(fault("one"), events=[event(), event(AT + 1)])
+    running.wait_for(fault("one"), events=2)
+    running.writer.close()
+    for damage, reported in ("at = 0", []), ("at > 0", [2]):
+        query(running.directory, f"UPDATE events SET json = '{{' WHERE {damage}")
+        again = RunningWriter(running.directory)
+        with capture_logs() as logs:
+            again.writer.open()
+            again.writer.close()
+        assert [log["rows"] for log in logs if log["event"] == "history_rows_unreadable"] == reported
 
 
 def test_close_writes_what_waits(running: RunningWriter) -> None:
@@ -184,6 +204,16 @@ def test_retries_a_failed_write(problem: Exception, running: RunningWriter) -> N
     running.writer.close()
     assert [stored.at for stored in loaded(running.directory).events] == [AT + 2, AT + 1, AT], "in their order"
     assert loaded(running.directory).watchdog_states == STATES
+
+
+def test_a_failed_write_does_not_replace_what_came_during_it(running: RunningWriter) -> None:
+    hang(running)
+    running.add(fault("first", ended=AT + 2), events=[event(AT + 2)])
+    running.disk.problem = OSError(5, "Input/output error")
+    running.disk.answers.set()
+    running.wait_until_writable(writable=False)
+    running.disk.problem = None
+    running.wait_for(fault("first", ended=AT + 2), events=1)
 
 
 def test_runs_without_a_state_directory_until_it_exists(tmp_path: Path, patience: None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.eventually import PATIENCE_SECONDS, eventually, until
 
 from .node import CLIENT, DAEMON, EXPORTER, NAME, Node
 
@@ -61,10 +61,8 @@ def test_kills_a_server_that_outlives_the_daemon(node: Node) -> None:
     node.machine.signal(DAEMON, "SIGKILL")
     eventually(lambda: node.answers(before))
 
-    def gone() -> None:
-        assert node.machine.run("kill", "-0", str(server)).returncode != 0
-
-    eventually(gone)  # a moment after its end, its parent has waited for it
+    # A moment after its end, its parent has waited for it.
+    until(lambda: node.machine.run("kill", "-0", str(server)).returncode != 0)
     eventually(lambda: node.has_lost(1, since=at))
 
 

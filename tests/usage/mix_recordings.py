@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from exporter.model.launches import GpuUse, WorkReading
+from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, LogLine, Observation
+from exporter.model.sharing import GpuUse
 from exporter.model.usage import Share, Split
 from exporter.recording import Recording
 from exporter.reducer import reduce

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from exporter.model.identity import Workload
-from exporter.model.launches import GpuUse, ProcessWork, WorkReading
+from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.sharing import GpuUse
 from exporter.model.usage import Split
 from exporter.reducer import reduce
 from tests.builders import AT, CLIENT, GPU, at_work, gpu_reading, process, reduced

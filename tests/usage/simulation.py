@@ -8,9 +8,10 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from exporter.model.launches import GpuUse, ProcessWork, WorkReading
+from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.sharing import GpuUse
 from exporter.model.usage import Split
 from exporter.reducer import reduce
 from tests.builders import AT, GPU, at_work, gpu_reading, process, reduced

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from exporter.model.estimates import ClientEstimates
 from exporter.model.identity import Workload, WorkloadKind
-from exporter.model.launches import GpuUse, ProcessWork, WorkReading
+from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.sharing import GpuUse
 from exporter.model.usage import (
     MAX_DELTA,
     Account,

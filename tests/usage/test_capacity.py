@@ -1,15 +1,23 @@
 """Sharing of a GPU: limits, use, committed limits, idle clients and contention."""
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import product
+from dataclasses import fields, replace
+from itertools import permutations, product
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.doctor.facts import Check, ProcessFacts
+from exporter.doctor.gpus import memory_limit_without_effect, visible_devices_wrong
+from exporter.model.contention import Slowdown
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
+from exporter.model.server import Client
 from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
     PER_CONTEXT_PARTITIONING,
@@ -17,10 +25,16 @@ from exporter.model.settings import (
     VISIBLE_DEVICES,
     Limits,
 )
+from exporter.model.sharing import SharingStatus
 from exporter.model.usage import Account, Method, Share, SharedAccount
+from exporter.parse.mps_variables import sms_of
 from exporter.reducer import reduce_all
+from exporter.report.document import GpuProcess, SlowdownStatus
+from exporter.report.document_parts import ProcessStatus, Severity
+from exporter.report.node_status import document_of
+from exporter.state.limits import memory_limits_by_gpu
 from exporter.usage.accounting import LONGEST_GAP_SECONDS
-from exporter.usage.capacity import Bound, ClientUsage, GpuSharing, Headroom, gpu_sharing
+from exporter.usage.capacity import Bound, ClientUsage, GpuSharing, gpu_sharing, headroom
 from tests.builders import (
     AT,
     CLIENT,
@@ -37,6 +51,7 @@ from tests.builders import (
     at_work,
     clients,
     contended,
+    daemon_process,
     exited,
     failure,
     flight,
@@ -50,6 +65,8 @@ from tests.builders import (
     split,
     three_clients,
 )
+from tests.doctor.healthy import healthy
+from tests.status import status_json, status_table
 
 TRAIN, VLLM, EVAL, BYPASSING = 600, 601, 602, 801
 POD = "6f9a2c1e-1b5d-4c57-9b0e-3d0f5a7c2b11"
@@ -59,22 +76,18 @@ def of(present: Node, gpu: str = GPU) -> GpuSharing:
     return gpu_sharing(present)[gpu]
 
 
-def pids(some: object) -> list[int]:
-    return [each.client.pid for each in some]  # type: ignore[attr-defined]
-
-
 def test_shows_limits_of_the_server_and_use_of_the_client() -> None:
     """The second GPU is device 1 of a client, and 0 of the daemon. The first has no limit."""
     train, vllm = of(split(limited(), {TRAIN: flight(0.2)})).clients
-    assert (train.threads, train.memory_limit, train.memory) == (0.5, None, 1540 << 20)
+    assert (train.active_thread_ratio, train.memory_limit_bytes, train.memory_used_bytes) == (0.5, None, 1540 << 20)
     assert (train.share, vllm.share) == (flight(0.2), None)
-    assert of(limited(), OTHER_GPU).clients[0].memory_limit == 2 << 30
+    assert of(limited(), OTHER_GPU).clients[0].memory_limit_bytes == 2 << 30
 
 
 def test_the_clients_together_have_all_methods() -> None:
     shares = {TRAIN: flight(0.2, 0.03), VLLM: Share(method=Method.MEASURED, sm=0.1, error=0.04)}
     found = of(split(three_clients(), shares))
-    assert found.methods == [Method.MEASURED, Method.FLIGHT]
+    assert found.methods == (Method.MEASURED, Method.FLIGHT)
 
 
 def test_bypassing_processes_are_listed_separately() -> None:
@@ -119,7 +132,7 @@ def test_slowdowns_end_with_the_readings_and_a_minute_after_the_last_window() ->
     for seconds, read, known in ((59, 59, True), (60, 60, False), (59, 48, False)):
         work = replace(present.work, at=present.at + read)
         later = replace(present, at=present.at + seconds, work=work)
-        assert (of(later).clients[0].slowdown is not None, of(later).gain is not None) == (known, known)
+        assert (of(later).clients[0].slowdown is not None, of(later).sharing_gain_ratio is not None) == (known, known)
 
 
 def test_a_memory_limit_of_a_pod_is_for_the_only_gpu_that_it_has() -> None:
@@ -128,7 +141,7 @@ def test_a_memory_limit_of_a_pod_is_for_the_only_gpu_that_it_has() -> None:
     variables = {ACTIVE_THREAD_PERCENTAGE: "25", PINNED_MEMORY_LIMIT: "0=1024M"}
     reading = process(VLLM, cgroup=pod, environment=variables)
     _, vllm = of(reduced(reading, start=limited()).node).clients
-    assert (vllm.threads, vllm.memory_limit, vllm.memory_limit_known) == (0.25, 1 << 30, True)
+    assert (vllm.active_thread_ratio, vllm.memory_limit_bytes, vllm.memory_limit_known) == (0.25, 1 << 30, True)
 
 
 def test_a_container_with_some_of_several_gpus_has_its_own_ordinals(subtests: pytest.Subtests) -> None:
@@ -140,7 +153,7 @@ def test_a_container_with_some_of_several_gpus_has_its_own_ordinals(subtests: py
             limits = {PINNED_MEMORY_LIMIT: f"{device}=1024M" if known else f"{device}=1024M,2=1024M"}
             reading = process(VLLM, cgroup=f"0::{cgroup}\n", environment=limits)
             _, vllm = of(reduced(reading, start=limited()).node).clients
-            assert (vllm.memory_limit_known, vllm.memory_limit) == (known, 1 << 30 if known else None)
+            assert (vllm.memory_limit_known, vllm.memory_limit_bytes) == (known, 1 << 30 if known else None)
 
 
 def test_finds_clients_with_more_memory_than_their_limit() -> None:
@@ -149,7 +162,7 @@ def test_finds_clients_with_more_memory_than_their_limit() -> None:
         of(reduced(process(VLLM, environment={PINNED_MEMORY_LIMIT: f"{GPU}={limit}M"}), start=limited()).node)
         for limit in (2000, 1900)
     )
-    assert (pids(within.over_limit), pids(over.over_limit)) == ([], [VLLM])
+    assert (within.over_limit, over.over_limit) == ((), (VLLM,))
 
 
 def environment(present: Node, variables: Mapping[str, str] | None) -> ClientUsage:
@@ -170,7 +183,7 @@ def test_a_client_may_use_the_smaller_of_its_servers_and_its_own_threading(subte
         (None, None),
     ]:
         with subtests.test(variables=variables, threads=threads):
-            assert environment(limited(), variables).threads == threads
+            assert environment(limited(), variables).active_thread_ratio == threads
 
 
 def test_the_memory_limit_is_the_smaller_of_server_and_client(subtests: pytest.Subtests) -> None:
@@ -192,7 +205,7 @@ def test_the_memory_limit_is_the_smaller_of_server_and_client(subtests: pytest.S
     ]:
         with subtests.test(variables=variables, known=known, limit=limit):
             found = environment(limited(), variables)
-            assert (found.memory_limit_known, found.memory_limit) == (known, limit)
+            assert (found.memory_limit_known, found.memory_limit_bytes) == (known, limit)
 
 
 def test_a_memory_limit_is_unknown_if_the_ordinals_are() -> None:
@@ -217,10 +230,10 @@ def test_memory_that_the_system_uses_too_limits_no_number_of_clients() -> None:
     read = replace(gpu.reading, unified_memory=True)
     unified = replace(present, gpus={**present.gpus, GPU: replace(gpu, reading=read)})
 
-    before, after = of(present).headroom.by_bound, of(unified).headroom
+    before, after = of(present).headroom.by_resource, of(unified).headroom
 
-    assert {*before} - {*after.by_bound} == {Bound.MEMORY}
-    assert after.fits is None
+    assert {*before} - {*after.by_resource} == {Bound.MEMORY}
+    assert after.clients is None
 
 
 ALL_MIB = (GPU_BYTES - SERVER_BYTES) // MIB
@@ -234,7 +247,7 @@ def shared(held: Mapping[int, int], *more: Observation, beside: Sequence[int] = 
 
 
 def room(present: Node) -> Mapping[Bound, int]:
-    return gpu_sharing(present)[GPU].headroom.by_bound
+    return gpu_sharing(present)[GPU].headroom.by_resource
 
 
 def test_memory_for_clients_like_the_present_ones(subtests: pytest.Subtests) -> None:
@@ -290,7 +303,7 @@ def test_use_of_departed_processes() -> None:
     both = {A: flight(0.1), B: flight(0.1)}
     departed = split(shared({A: 100, B: 100}), {**both, C: flight(0.6)})
     unlisted = split(reduced(*at_work(A, B), gpu_reading({A: 100}, at=AT)).node, both)
-    assert [gpu_sharing(node)[GPU].departed_sm for node in (departed, unlisted)] == [pytest.approx(0.6), 0]
+    assert [gpu_sharing(node)[GPU].departed_sm_ratio for node in (departed, unlisted)] == [pytest.approx(0.6), 0]
 
 
 def with_daemon(present: Node, **changes: object) -> Node:
@@ -320,7 +333,7 @@ def test_slots_that_are_left(subtests: pytest.Subtests) -> None:
 
 def test_the_smallest_bound_counts(subtests: pytest.Subtests) -> None:
     """Without memory and slots it is unknown, unless one of them is exhausted."""
-    for by_bound, fits, binding in [
+    for by_resource, fits, binding in [
         ({Bound.MEMORY: 277, Bound.SLOTS: 44, Bound.SM: 3}, 3, Bound.SM),
         ({}, None, None),
         ({Bound.MEMORY: 277}, None, None),
@@ -329,17 +342,17 @@ def test_the_smallest_bound_counts(subtests: pytest.Subtests) -> None:
         ({Bound.MEMORY: 0}, 0, Bound.MEMORY),
         ({Bound.SLOTS: 0, Bound.SM: 2}, 0, Bound.SLOTS),
     ]:
-        with subtests.test(by_bound=by_bound):
-            headroom = Headroom(by_bound=by_bound)
-            assert (headroom.fits, headroom.binding) == (fits, binding)
+        with subtests.test(by_resource=by_resource):
+            found = headroom(by_resource)
+            assert (found.clients, found.resource) == (fits, binding)
 
 
 def test_the_smallest_bound_of_a_node_counts() -> None:
     """A full server has no room."""
     two = split(shared({A: 1000, B: 1000}), {A: flight(0.3), B: flight(0.1)})
     for present, expected in ((full(), (0, Bound.SLOTS)), (two, (3, Bound.SM))):
-        headroom = gpu_sharing(present)[GPU].headroom
-        assert (headroom.fits, headroom.binding) == expected
+        found = gpu_sharing(present)[GPU].headroom
+        assert (found.clients, found.resource) == expected
 
 
 def test_a_gpu_without_clients_or_with_mig_has_no_headroom() -> None:
@@ -463,3 +476,377 @@ def test_a_reused_pid_has_another_account() -> None:
         USER_ALICE: 4 * BYTES,
         USER_BOB: 5 * BYTES,
     }
+
+
+# What a client may use of each GPU: SMs of its percentage, and memory limits by its own device numbers.
+
+
+GIB = 1 << 30
+UUIDS = tuple(f"GPU-{number}f8b2f04-0000-0000-0000-000000000000" for number in range(4))
+CONTAINER = f"0::/system.slice/docker-{'1f' * 32}.scope\n"
+JOB = "0::/system.slice/slurmstepd.scope/job_7\n"
+Environment = Mapping[str, str] | None
+
+
+def node_of(
+    environments: Sequence[Environment],
+    *,
+    gpus: int = 2,
+    on: Sequence[int] | None = None,
+    defaults: Sequence[int] = (),
+    percentage: float = 100.0,
+    sms: int | None = 132,
+    cgroup: str | None = None,
+    driver: str = "580.159.04",
+    names: Sequence[str] = ("NVIDIA H200",) * 4,
+) -> Node:
+    """Return a node whose clients have contexts `on` these GPUs, and limits in GiB by device. 0: no limit.
+
+    The daemon's own CUDA_VISIBLE_DEVICES names its GPUs in the opposite order.
+    """
+    pids = range(CLIENT, CLIENT + len(environments))
+    log = [f"Active Threads Percentage set to {percentage}"]
+    log += [
+        f"Device pinned memory limit for device {device} set to {size * GIB:#x} bytes"
+        for device, size in enumerate(defaults)
+        if size
+    ]
+    reversed_list = "".join(
+        f"{ordinal},00:0{ordinal}.0,{uuid},NVIDIA H200\n" for ordinal, uuid in enumerate(reversed(UUIDS[:gpus]))
+    )
+    known = [process(pid, environment=each, cgroup=cgroup) for pid, each in zip(pids, environments, strict=True)]
+    readings = [
+        gpu_reading(
+            pids if on is None or index in on else (),
+            gpu=uuid,
+            index=index,
+            at=at,
+            sms=sms,
+            driver_version=driver,
+            name=names[index],
+        )
+        for at in (AT, AT + 2)
+        for index, uuid in enumerate(UUIDS[:gpus])
+    ]
+    devices = reply("device_query --csv", reversed_list)
+    return reduced(*at_work(*pids), daemon_process(), *server_log(*log), *known, devices, *readings).node
+
+
+def client_on(gpu: int, environment: Environment, **changes: Any) -> ClientUsage:
+    """Return a client on one GPU."""
+    present = node_of([environment], **({"on": (gpu,)} | changes))
+    (client,) = gpu_sharing(present)[UUIDS[gpu]].clients
+    return client
+
+
+def clients_on(order: Sequence[int], environment: Environment, **changes: Any) -> list[ClientUsage]:
+    """Return a client on several GPUs, in this order."""
+    sharing = gpu_sharing(node_of([environment], on=order, **changes))
+    return [sharing[UUIDS[gpu]].clients[0] for gpu in order]
+
+
+# SMs of an active thread percentage.
+
+
+def test_a_percentage_is_an_even_number_of_sms_and_at_least_8(subtests: pytest.Subtests) -> None:
+    """Measured on an H200."""
+    for percentage, sms in [(1, 8), (2, 8), (5, 8), (10, 12), (25, 32), (33, 42), (50, 66), (99, 130), (0.1, 8)]:
+        with subtests.test(percentage=percentage):
+            assert sms_of(percentage, 132) == sms
+
+
+@pytest.mark.parametrize("sms", [16, 26, 32, 46, 60, 78, 108, 114, 132, 142, 148])
+def test_each_percentage_of_each_gpu_is_close_to_its_fraction(sms: int) -> None:
+    given = [sms_of(percentage, sms) for percentage in range(1, 100)]
+    assert given == sorted(given, key=lambda number: number or 0)
+    for percentage, number in enumerate(given, start=1):
+        assert number is not None
+        assert number % 2 == 0
+        assert number == 8 or 100 * number <= percentage * sms < 100 * (number + 2)
+    assert sms_of(100, sms) is None
+
+
+def test_no_client_gets_more_sms_than_there_are() -> None:
+    assert sms_of(50, 4) == 4
+
+
+@pytest.mark.parametrize(("own", "of_server"), [({ACTIVE_THREAD_PERCENTAGE: "1"}, 100.0), ({}, 1.0)])
+def test_20_clients_of_1_percent_may_use_160_sms(own: Mapping[str, str], of_server: float) -> None:
+    sharing = gpu_sharing(node_of([own] * 20, percentage=of_server, on=(0,)))[UUIDS[0]]
+    assert sharing.threads_committed_ratio == pytest.approx(160 / 132)
+    assert {each.active_thread_ratio for each in sharing.clients} == {8 / 132}
+
+
+def test_a_percentage_remains_one_if_the_number_of_sms_is_unknown() -> None:
+    client = client_on(0, {ACTIVE_THREAD_PERCENTAGE: "1"}, sms=None)
+    assert (client.active_thread_ratio, client.active_thread_certain) == (0.01, True)
+
+
+def test_a_client_without_a_percentage_may_have_set_one_itself(subtests: pytest.Subtests) -> None:
+    for environment, percentage, threads, certain in [
+        ({}, 100.0, 1.0, False),
+        ({}, 50.0, 0.5, False),
+        ({ACTIVE_THREAD_PERCENTAGE: "20"}, 50.0, 26 / 132, True),
+        ({ACTIVE_THREAD_PERCENTAGE: "100"}, 50.0, 0.5, True),
+        # It can have no fewer SMs.
+        ({}, 5.0, 8 / 132, True),
+        (None, 50.0, None, None),
+    ]:
+        with subtests.test(environment=environment, percentage=percentage):
+            present = node_of([environment], percentage=percentage, on=(0,))
+            sharing = gpu_sharing(present)[UUIDS[0]]
+            (client,) = sharing.clients
+            assert (client.active_thread_ratio, client.active_thread_certain) == (threads, certain)
+            assert sharing.threads_at_most == threads
+            assert sharing.threads_committed_ratio == (threads if certain else None)
+
+
+# Memory limits.
+
+
+def test_default_limits_are_by_the_numbers_of_the_client(subtests: pytest.Subtests) -> None:
+    for gpus in (2, 4):
+        for length in range(1, gpus + 1):
+            for order in permutations(range(gpus), length):
+                visible = ",".join(map(str, order))
+                with subtests.test(gpus=gpus, visible=visible):
+                    found = clients_on(order, {VISIBLE_DEVICES: visible}, gpus=gpus, defaults=(6, 3, 4, 5))
+                    assert [each.memory_limit_bytes for each in found] == [6 * GIB, 3 * GIB, 4 * GIB, 5 * GIB][:length]
+                    assert {(each.memory_limit_known, each.memory_limit_certain) for each in found} == {(True, False)}
+
+
+def test_own_limits_are_by_the_numbers_of_the_client(subtests: pytest.Subtests) -> None:
+    for gpus in (2, 4):
+        for order in permutations(range(gpus)):
+            for visible in (",".join(map(str, order)), ",".join(UUIDS[gpu] for gpu in order)):
+                for number in range(gpus):
+                    own = {VISIBLE_DEVICES: visible, PINNED_MEMORY_LIMIT: f"{number}=2G"}
+                    with subtests.test(gpus=gpus, visible=visible, own=number):
+                        found = clients_on(order, own, gpus=gpus)
+                        assert [each.memory_limit_bytes for each in found] == [
+                            2 * GIB if each == number else None for each in range(gpus)
+                        ]
+                        assert all(each.memory_limit_known and each.memory_limit_certain is not False for each in found)
+
+
+def test_a_client_without_the_variable_counts_all_gpus_in_the_order_of_the_node() -> None:
+    own = {PINNED_MEMORY_LIMIT: "1=2G"}
+    found = [client_on(gpu, own, on=(0, 1), defaults=(6, 3)).memory_limit_bytes for gpu in (0, 1)]
+    assert found == [6 * GIB, 2 * GIB]
+    present = node_of([{}], defaults=(6, 3))
+    assert dict(memory_limits_by_gpu(present, present.daemons[DAEMON], {0: 6, 1: 3})) == {UUIDS[0]: 6, UUIDS[1]: 3}
+
+
+def test_a_client_has_no_limit_if_its_own_names_only_devices_that_it_does_not_see(subtests: pytest.Subtests) -> None:
+    """Then its daemon's limit does not apply either (measured)."""
+    for own, defaults, expected in [
+        ("1=2G", (), (True, None)),
+        ("1=2G", (6, 3), (True, None)),
+        ("1=2G,7=1G", (6, 3), (True, None)),
+        ("0=2G", (6, 3), (True, 2 * GIB)),
+        ("0=2G,1=2G", (), (False, None)),
+        ("0=2G,1=2G", (6, 3), (False, None)),
+        (f"{UUIDS[0]}=2G", (), (True, None)),
+        (f"{UUIDS[0]}=2G", (6, 3), (True, None)),
+        (f"{UUIDS[1]}=2G", (6, 3), (True, 2 * GIB)),
+    ]:
+        for driver in ("580.159.04", "615.71"):
+            with subtests.test(own=own, defaults=defaults, driver=driver):
+                variables = {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: own}
+                client = client_on(1, variables, defaults=defaults, driver=driver)
+                assert (client.memory_limit_known, client.memory_limit_bytes) == expected
+
+
+def test_the_limit_is_unknown_if_the_numbers_of_the_client_are(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, Environment, dict[str, Any]]] = [
+        ("unreadable", None, {}),
+        ("a container", {}, {"cgroup": CONTAINER}),
+        ("a container with its own limit", {PINNED_MEMORY_LIMIT: "0=1G"}, {"cgroup": CONTAINER}),
+        ("a job", {VISIBLE_DEVICES: "0"}, {"cgroup": JOB}),
+        ("the process has changed the variable", {VISIBLE_DEVICES: "0"}, {}),
+        ("different GPUs", {}, {"on": (0, 1), "names": ("NVIDIA H200", "NVIDIA L4")}),
+    ]
+    for case, environment, changes in cases:
+        with subtests.test(case=case):
+            client = client_on(1, environment, defaults=(6, 3), **changes)
+            assert (client.memory_limit_known, client.memory_limit_bytes) == (False, None)
+
+
+def test_equal_limits_of_all_devices_are_known_in_a_container() -> None:
+    client = client_on(1, {}, cgroup=CONTAINER, defaults=(4, 4))
+    assert (client.memory_limit_known, client.memory_limit_bytes) == (True, 4 * GIB)
+
+
+def test_a_container_that_names_its_gpus_by_uuid_has_known_numbers() -> None:
+    client = client_on(1, {VISIBLE_DEVICES: UUIDS[1]}, cgroup=CONTAINER, defaults=(6, 3))
+    assert client.memory_limit_bytes == 6 * GIB
+
+
+def test_a_client_that_may_have_hidden_gpus_or_changed_their_order_has_the_largest_limit_at_most(
+    subtests: pytest.Subtests,
+) -> None:
+    """With CUDA_VISIBLE_DEVICES=1,0 set inside the process, GPU 1 is its device 0 (measured)."""
+    for on, defaults, expected in [
+        ((1,), (6, 3), [(True, 6)]),
+        ((1,), (0, 3), [(False, None)]),
+        ((0,), (6, 3), [(True, 6)]),
+        ((0,), (6, 0), [(True, 6)]),
+        ((0, 1), (6, 3), [(True, 6), (True, 6)]),
+        ((0, 1), (3, 6), [(True, 6), (True, 6)]),
+        ((0, 1), (6, 0), [(False, None), (False, None)]),
+        ((0, 1), (4, 4), [(True, 4), (True, 4)]),
+        ((0, 1), (), [(True, None), (True, None)]),
+    ]:
+        with subtests.test(on=on, defaults=defaults):
+            found = clients_on(on, {}, defaults=defaults)
+            expected_bytes = [(known, limit and limit * GIB) for known, limit in expected]
+            assert [(each.memory_limit_known, each.memory_limit_bytes) for each in found] == expected_bytes
+            assert not any(each.memory_limit_certain for each in found)
+
+
+def test_own_limits_are_uncertain_if_another_order_gives_others(subtests: pytest.Subtests) -> None:
+    """They are those of the order with which the process was started, or unknown."""
+    for on, own, defaults, expected in [
+        ((0, 1), "0=2G", (), [(2, True, False), (None, False, None)]),
+        ((0, 1), "0=2G,1=3G", (), [(2, True, False), (3, True, False)]),
+        ((0, 1), "0=2G,1=2G", (), [(2, True, True), (2, True, True)]),
+        ((0, 1), "0=2G", (6, 4), [(2, True, False), (4, True, False)]),
+        ((0,), "0=2G", (), [(2, True, True)]),
+        ((1,), "0=2G", (), [(None, False, None)]),
+        ((1,), "1=3G", (), [(3, True, False)]),
+        # If it has hidden the other GPU, its own limits name a device that it does not see.
+        ((0,), "0=2G,1=2G", (), [(2, True, False)]),
+    ]:
+        with subtests.test(on=on, own=own, defaults=defaults):
+            found = clients_on(on, {PINNED_MEMORY_LIMIT: own}, defaults=defaults)
+            assert [
+                (limit and limit // GIB, each.memory_limit_known, each.memory_limit_certain)
+                for each in found
+                for limit in (each.memory_limit_bytes,)
+            ] == expected
+
+
+def test_a_client_that_holds_more_than_its_own_limit_has_changed_the_order_of_its_gpus() -> None:
+    variables = {PINNED_MEMORY_LIMIT: "0=2G"}
+    for mebibytes, limit in [(2600, 2 * GIB), (3000, None)]:
+        readings = (gpu_reading({CLIENT: mebibytes}, gpu=uuid, index=index) for index, uuid in enumerate(UUIDS[:2]))
+        sharing = gpu_sharing(reduced(*readings, start=node_of([variables], on=(0, 1))).node)[UUIDS[0]]
+        assert [each.memory_limit_bytes for each in sharing.clients] == [limit]
+        assert not sharing.over_limit
+
+
+def test_the_sum_of_memory_limits_is_unknown_if_a_process_may_have_set_a_smaller_one() -> None:
+    own = {PINNED_MEMORY_LIMIT: "0=1G"}
+    for environments, committed, at_most in [([own, own], 2 * GIB, 2 * GIB), ([own, {}], None, 4 * GIB)]:
+        present = node_of(environments, on=(0,), gpus=1, defaults=(3,))
+        sharing = gpu_sharing(present)[UUIDS[0]]
+        total = sharing.memory_total_bytes or 0
+        assert sharing.memory_committed_ratio == (committed and committed / total)
+        assert sharing.memory_at_most == at_most / total
+
+
+def test_no_limit_on_two_h200_was_other_than_shown(subtests: pytest.Subtests) -> None:
+    """Measured by `lab/limits`, driver 580.159.04: number of a GPU, SMs that CUDA reports, and limit in GiB.
+
+    In the phase `defaults`, the daemon has limits of 6 and 4 GiB and of 66 %, in `reversed` only those of memory.
+    """
+    trials = json.loads(Path(__file__).with_name("limits_of_two_h200.json").read_text(encoding="utf-8"))
+    for trial in trials:
+        with subtests.test(**{key: str(value) for key, value in trial.items()}):
+            phase, measured = trial["phase"], trial["gpus"]
+            found = clients_on(
+                [gpu for gpu, _, _ in measured],
+                trial["own"],
+                defaults=() if phase == "none" else (6, 4),
+                percentage=66.0 if phase == "defaults" else 100.0,
+            )
+            for client, (_, sms, limit) in zip(found, measured, strict=True):
+                at_most_sms, at_most = client.usable_sms or 0, (client.memory_limit_bytes or sys.maxsize) / GIB
+                is_uncertain = trial["inside"] and not client.active_thread_certain
+                assert at_most_sms == sms or (is_uncertain and at_most_sms > sms)
+                exact = at_most == (limit or sys.maxsize / GIB)
+                assert exact or (VISIBLE_DEVICES not in trial["own"] and not client.memory_limit_certain)
+                assert at_most >= (limit or sys.maxsize / GIB)
+
+
+# What the status shows.
+
+
+def test_the_status_shows_sms_and_upper_bounds() -> None:
+    own = {ACTIVE_THREAD_PERCENTAGE: "10", PINNED_MEMORY_LIMIT: "0=1G"}
+    present = node_of([own, {}], on=(0,), gpus=1, percentage=50.0, defaults=(3,))
+    certain, bound = status_json(present)["gpus"][0]["processes"][:2]
+    keys = ("usable_sms", "active_thread_certain", "memory_limit_bytes", "memory_limit_certain")
+    assert [certain[key] for key in keys] == [12, True, GIB, True]
+    assert [bound[key] for key in keys] == [66, False, 3 * GIB, False]
+    sharing = status_json(present)["gpus"][0]["sharing"]
+    assert (sharing["sms"], sharing["threads_committed_ratio"], sharing["memory_committed_ratio"]) == (132, None, None)
+    assert sharing["reserved"] == ["at most 78 of its 132 SMs", "at most 3 % of its memory"]
+    table = status_table(split(present, {CLIENT: flight(0.2), CLIENT + 1: flight(0.1)}, gpu=UUIDS[0]))
+    assert "   12 SMs" in table
+    assert " ≤ 66 SMs" in table
+
+
+def test_the_status_has_each_value_of_a_client_and_a_gpu_of_which_all_is_known() -> None:
+    """It takes them by their names. A name that no value has would be null."""
+    present = node_of([{ACTIVE_THREAD_PERCENTAGE: "10", PINNED_MEMORY_LIMIT: "0=1G"}] * 2, on=(0,), gpus=1)
+    gpu = document_of(contended(present, CLIENT, CLIENT + 1, gpu=UUIDS[0])).gpus[0]
+    client, sharing = gpu.processes[0], gpu.sharing
+    assert client.slowdown is not None
+    assert sharing is not None
+    parts = [client, client.slowdown, sharing, sharing.headroom]
+    unknown = [[each.name for each in fields(part) if getattr(part, each.name) is None] for part in parts]
+    assert unknown == [["pod", "held_by"], [], [], []]
+
+
+def test_a_value_has_one_name_in_the_model_and_in_the_status() -> None:
+    texts, of_process = {"text"}, {each.name for each in fields(ProcessStatus)} | {"role"}
+    measured = {"sm_ratio", "sm_error_ratio", "method", "dram_bandwidth_ratio", "dram_bandwidth_error_ratio"}
+    for part, kinds, others in [
+        (SharingStatus, (GpuSharing,), set()),
+        (SlowdownStatus, (Slowdown,), texts),
+        (GpuProcess, (ClientUsage, Client), of_process | measured),
+    ]:
+        known = {each.name for kind in kinds for each in fields(kind)}
+        assert {each.name for each in fields(part)} <= known | others
+
+
+# What doctor reports.
+
+
+def warnings(check: Check, gpu: int, environment: Mapping[str, str], **changes: Any) -> list[str]:
+    """Return the details of the findings about a client on one of two GPUs."""
+    present = node_of([environment], **({"on": (gpu,)} | changes))
+    process_facts = ProcessFacts(at=0.0, pid=CLIENT, start_ticks=1, started=0.0, environment=environment)
+    return [each.details for each in check.find(healthy(node=present, daemons=(), processes={CLIENT: process_facts}))]
+
+
+def test_doctor_warns_of_limits_that_limit_nothing_and_of_no_others(subtests: pytest.Subtests) -> None:
+    assert memory_limit_without_effect.definition.severity is Severity.WARNING
+    cases: list[tuple[int, dict[str, str], dict[str, Any], bool]] = [
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "0=2G"}, {}, False),
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "1=2G"}, {}, True),
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "1=2G"}, {"defaults": (6, 3)}, True),
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: "0=2G,1=2G"}, {"defaults": (6, 3)}, True),
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: f"{UUIDS[1]}=2G"}, {}, False),
+        (1, {VISIBLE_DEVICES: "1", PINNED_MEMORY_LIMIT: f"{UUIDS[0]}=2G"}, {}, True),
+        (1, {VISIBLE_DEVICES: UUIDS[1], PINNED_MEMORY_LIMIT: "1=2G"}, {}, True),
+        (1, {PINNED_MEMORY_LIMIT: "1=2G"}, {}, False),
+        (1, {PINNED_MEMORY_LIMIT: "2=2G"}, {}, True),
+        (1, {PINNED_MEMORY_LIMIT: "1=2G"}, {"cgroup": CONTAINER}, False),
+        (1, {VISIBLE_DEVICES: "0", PINNED_MEMORY_LIMIT: "1=2G"}, {"cgroup": JOB}, False),
+        # It has changed the variable inside the process.
+        (1, {VISIBLE_DEVICES: "0", PINNED_MEMORY_LIMIT: "1=2G"}, {}, False),
+        (3, {VISIBLE_DEVICES: "3,2", PINNED_MEMORY_LIMIT: "0=2G,1=2G"}, {"gpus": 4, "on": (2, 3)}, False),
+        (3, {VISIBLE_DEVICES: "3,2", PINNED_MEMORY_LIMIT: "2=2G"}, {"gpus": 4, "on": (2, 3)}, True),
+    ]
+    for gpu, environment, changes, warns in cases:
+        with subtests.test(gpu=gpu, environment=environment, changes=changes):
+            found = warnings(memory_limit_without_effect, gpu, environment, **changes)
+            assert bool(found) is warns
+            assert all("was started with" in each for each in found)
+
+
+def test_doctor_does_not_contradict_a_client_that_has_a_context() -> None:
+    """It may have set the variable inside the process."""
+    assert warnings(visible_devices_wrong, 1, {VISIBLE_DEVICES: "7"}) == []

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from exporter.model.contention import GpuContention, Resource, Slowdown
+from exporter.model.estimates import NONE
 from exporter.model.usage import LaunchRate, Method, Share, Split, WorkDelta
 from exporter.usage.bandwidth import bandwidths
 from exporter.usage.contention import sharing_gain, slowdowns, with_window, without
@@ -43,21 +44,24 @@ class Gpu:
         count: int = 1,
         measured: bool = True,
         unknown: frozenset[int] = frozenset(),
+        areas: Mapping[int, float] = NONE,
+        error: float = 0.0,
+        seconds: float = 1.0,
     ) -> "Gpu":
         for _ in range(count):
-            self._at += 1
+            self._at += seconds
             split = Split(
                 at=self._at,
-                seconds=1.0,
+                seconds=seconds,
                 sm=sum(shares.values()),
-                shares={pid: Share(method=Method.FLIGHT, sm=sm) for pid, sm in shares.items()},
+                shares={pid: Share(method=Method.FLIGHT, sm=sm, error=error) for pid, sm in shares.items()},
                 dram=dram,
                 measured=measured,
                 unknown=unknown,
+                areas=areas,
             )
-            self.state = with_window(
-                self.state, LaunchRate(seconds=1.0, deltas=clients, bandwidth=BANDWIDTH), split, CLIENTS
-            )
+            rate = LaunchRate(seconds=seconds, deltas=clients, bandwidth=BANDWIDTH)
+            self.state = with_window(self.state, rate, split, CLIENTS, {})
         return self
 
     def later(self) -> "Gpu":
@@ -84,8 +88,8 @@ def test_a_client_beside_a_heavy_one_takes_longer_for_its_work() -> None:
     found = beside_heavy().slowdowns
     assert found[SMALL].ratio == pytest.approx(20 / 9, rel=0.001)
     assert found[HEAVY].ratio == pytest.approx(1, rel=0.001)
-    assert found[SMALL].error < 0.1 * found[SMALL].ratio
-    assert not found[SMALL].is_bound
+    assert found[SMALL].error_ratio < 0.1 * found[SMALL].ratio
+    assert not found[SMALL].at_least
 
 
 def test_the_cpu_time_of_a_client_is_that_of_the_quiet_gpu() -> None:
@@ -117,10 +121,10 @@ def test_a_client_that_was_never_alone_has_a_lower_bound() -> None:
     assert SMALL not in gpu.slowdowns
     gpu.second({SMALL: work(50, 600), HEAVY: STREAMING}, {SMALL: 0.05, HEAVY: 0.9}, count=3)
     gpu.second({SMALL: work(50, 900), HEAVY: STREAMING}, {SMALL: 0.05, HEAVY: 0.9}, count=12)
-    assert gpu.slowdowns[SMALL].is_bound
+    assert gpu.slowdowns[SMALL].at_least
     assert gpu.slowdowns[SMALL].ratio == pytest.approx((600 + 900) / 2 / 600)
     gpu.second({SMALL: work(100, 600)}, {SMALL: 0.1}, count=2)
-    assert not gpu.slowdowns[SMALL].is_bound
+    assert not gpu.slowdowns[SMALL].at_least
 
 
 def test_the_first_quiet_second_is_not_learned() -> None:
@@ -227,7 +231,7 @@ def test_without_gpm_a_client_beside_one_that_launches_little_is_undisturbed() -
     """Then only launches show whether the GPU was quiet."""
     gpu = Gpu().second({SMALL: ALONE, OTHER: work(1, 5)}, {SMALL: 0.05}, dram=None, count=3, measured=False)
     assert gpu.slowdowns[SMALL].ratio == pytest.approx(1, rel=0.001)
-    assert not gpu.slowdowns[SMALL].is_bound
+    assert not gpu.slowdowns[SMALL].at_least
     assert bandwidths(gpu.state) == {}
 
 
@@ -253,4 +257,4 @@ def test_a_noisy_client_has_a_larger_error() -> None:
     for number in range(20):
         steady.second({SMALL: work(100, 300)}, {SMALL: 0.05})
         noisy.second({SMALL: work(100, 250 + 100 * (number % 2))}, {SMALL: 0.05})
-    assert noisy.slowdowns[SMALL].error > 1.2 * steady.slowdowns[SMALL].error
+    assert noisy.slowdowns[SMALL].error_ratio > 1.2 * steady.slowdowns[SMALL].error_ratio

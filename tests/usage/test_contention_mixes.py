@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from exporter.model.contention import Bandwidth, GpuContention, Slowdown
-from exporter.model.launches import GpuUse
+from exporter.model.sharing import GpuUse
 from exporter.model.values import replace
 from exporter.recording import Recording
 from exporter.reducer import reduce
@@ -106,7 +106,7 @@ def epoch(truth: dict[str, Any], boot_ns: int) -> float:
 
 
 def known() -> list[Result]:
-    return [each for each in results() if each.found is not None and not each.found.is_bound]
+    return [each for each in results() if each.found is not None and not each.found.at_least]
 
 
 def test_slowdowns_are_right_over_two_orders_of_magnitude() -> None:
@@ -130,12 +130,14 @@ def test_the_lost_time_is_the_true_one_without_what_is_unknown() -> None:
 
 
 def test_the_truth_lies_within_two_standard_errors() -> None:
-    covered = [abs(each.found.ratio - each.true) <= 2 * each.found.error for each in known() if each.found is not None]
+    covered = [
+        abs(each.found.ratio - each.true) <= 2 * each.found.error_ratio for each in known() if each.found is not None
+    ]
     assert sum(covered) >= 0.85 * len(covered)
 
 
 def test_no_client_is_found_slowed_that_was_not() -> None:
-    slowed = [each for each in known() if each.found is not None and each.found.ratio - 2 * each.found.error > 2]
+    slowed = [each for each in known() if each.found is not None and each.found.ratio - 2 * each.found.error_ratio > 2]
     assert slowed
     assert min(each.true for each in slowed) > 1.8
 

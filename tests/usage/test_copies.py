@@ -138,7 +138,7 @@ def test_a_client_that_copies_is_named_as_the_cause() -> None:
     found = [client.slowdown for client in slowed() if client.slowdown is not None and client.slowdown.ratio > 1.1]
     assert len(found) == 7
     assert {each.resource for each in found} == {Resource.MEMORY}
-    assert not any(each.is_bound for each in found)
+    assert not any(each.at_least for each in found)
     assert all(client.neighbours[0] in COPIES for client in slowed() if client.slowdown in found)
 
 

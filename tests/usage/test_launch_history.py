@@ -6,17 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.history import MAX_SAMPLES, SAMPLE_SECONDS, Sample, sample_of, slots_until, with_sample
 from exporter.model.daemon import DaemonState
-from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.launches import LaunchCounts, ProcessWork
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
-from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.reducer import reduce
 from exporter.usage.attribution import processes_to_watch
 from exporter.usage.last_minute import MAX_READINGS, STALE_SECONDS, launch_counts
-from exporter.usage.sampling import sample_of, slots_until, with_sample
 from tests.builders import (
     AT,
     CLIENT,
@@ -179,9 +177,6 @@ def test_no_count_decreases_while_its_client_runs(
 
 
 # Samples of the node: what they contain, when they are taken, and that the unknown is not shown as idle.
-
-
-ALICE, BOB = (Workload(kind=WorkloadKind.USER, name=name) for name in ("alice", "bob"))
 
 
 def at(seconds: float, start: Node | None = None) -> Node:

@@ -194,7 +194,7 @@ def test_a_neighbour_pays_only_for_the_rest_after_a_change_of_own_work() -> None
     gpu = learned(NARROW, replace(heavy, gap_ms=20)).second({SMALL: changed, LIGHT: NEIGHBOUR}, count=30)
     assert gpu.charged == (0, 0)
     found = gpu.second({SMALL: changed, LIGHT: heavy}, count=61, slower=3).slowdowns[SMALL]
-    assert found.is_bound
+    assert found.at_least
     assert found.ratio == pytest.approx((3 * 15 + 4) / (15 + 4), rel=0.1)
     assert found.apparent > 2 * found.ratio
     assert gpu.charged[0] == gpu.charged[1] == pytest.approx(61 * (2 * 15) / (3 * 15 + 4), rel=0.15)
@@ -227,7 +227,7 @@ def test_work_in_flight_that_is_wider_than_the_gpu_collides(subtests: pytest.Sub
         with subtests.test(name):
             gpu = learned(WIDE, neighbour).second({SMALL: WIDE, LIGHT: neighbour}, count=60, slower=slower)
             found = gpu.slowdowns[SMALL]
-            assert found.is_bound is not is_certain
+            assert found.at_least is not is_certain
             assert found.apparent == pytest.approx((3 * slower + 0.5) / 3.5, rel=0.05)
             assert (found.ratio == found.apparent) is is_certain
             assert not found.neighbours

@@ -6,8 +6,9 @@ from itertools import chain
 import pytest
 
 from exporter.libcuda_probes import collector
-from exporter.model.launches import GpuUse, WorkReading
+from exporter.model.launches import WorkReading
 from exporter.model.observation import Observation
+from exporter.model.sharing import GpuUse
 from exporter.model.usage import GpuAttribution
 from exporter.model.values import replace
 from exporter.usage.attribution import processes_to_watch

@@ -8,10 +8,11 @@ from statistics import mean
 
 import pytest
 
-from exporter.model.launches import GpuUse, WorkReading, sums
+from exporter.model.launches import WorkReading, sums
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, GpuReading, Observation, SourceReading
 from exporter.model.settings import VISIBLE_DEVICES, PollIntervals
+from exporter.model.sharing import GpuUse
 from exporter.model.usage import Method, Split
 from exporter.model.values import replace
 from exporter.reducer import reduce
@@ -414,4 +415,4 @@ def test_launches_show_the_device_that_a_memory_limit_counts(gpu: int) -> None:
     ]
     node = reduced(*server_log("Active Threads Percentage set to 100.0", *log, at=AT + 9), start=node).node
     [usage] = (each for each in gpu_sharing(node)[UUIDS[gpu]].clients if each.client.pid == CHOOSING)
-    assert (usage.memory_limit, usage.memory_limit_known) == (3 << 30, True)
+    assert (usage.memory_limit_bytes, usage.memory_limit_known) == (3 << 30, True)

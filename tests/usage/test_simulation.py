@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.model.launches import GpuUse
 from exporter.model.observation import Observation
+from exporter.model.sharing import GpuUse
 from exporter.model.usage import Method
 from exporter.recording import Header, RecordedDaemon, write_header, write_observation
 from lab.attribution.mix_truth import GPM_LAG_SECONDS

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from exporter.model.contention import Pace
+from exporter.model.contention import Pace, Resource
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.launches import WorkReading
-from exporter.model.usage import GpuAttribution, LaunchRate, SharedAccount, Split, UsageTotals, WorkDelta
+from exporter.model.usage import GpuAttribution, LaunchRate, Method, SharedAccount, Split, UsageTotals, WorkDelta
 from exporter.model.values import replace
 from exporter.reducer import reduce
-from exporter.report.client_findings import starved_clients
+from exporter.report.slowdowns import starved_clients
+from exporter.usage import contention
 from exporter.usage.accounting import MAX_COMMAND_LENGTH, MAX_COMMANDS, close_idle_accounts, post_time, remember_pace
 from exporter.usage.contention import EXAMINED_SECONDS, STARVED_SECONDS, contended, slowdowns, starved
 from exporter.usage.last_minute import combined, with_reading, with_window
@@ -76,6 +77,27 @@ def test_lost_time_is_what_the_work_took_beyond_that_on_a_quiet_gpu() -> None:
     gpu = Gpu().quiet().crowded(count=10)
     assert gpu.lost() == {"alice": pytest.approx(5.5, rel=0.01)}
     assert gpu.lost(caused=True) == {"bob": pytest.approx(5.5, rel=0.01)}
+    absurd = Gpu().quiet().crowded(work(50, 70_000, gap_ms=300), count=10)
+    assert absurd.lost()["alice"] < 10
+
+
+def test_the_example_of_the_module_has_these_numbers() -> None:
+    gpu = Gpu().second({SMALL: ALONE}, count=4, dram=0.01).second({HEAVY: STREAMING}, count=4)
+    gpu.at += 120
+    state = gpu.crowded(count=5).node.contention[GPU]
+    pace, baseline, found = state.windows[-1].paces[SMALL], state.baselines[SMALL], slowdowns(state)[SMALL]
+    ((neighbour, part),) = found.neighbours
+    assert (neighbour, found.resource) == (HEAVY, Resource.MEMORY)
+    for text in (
+        f"launches {ALONE.kernels:,} kernels a second, with {ALONE.busy_ns / 1e6:.0f} ms in flight",
+        f"uses {part:.0%} of the memory's bandwidth".replace("%", " %"),
+        f"it launches {SLOWED.kernels} a second for five seconds, with {SLOWED.busy_ns / 1e6:.0f} ms in flight",
+        f"= {baseline.wanted(pace) / 1e6:,.0f} ms lost time",
+        f"= {gpu.lost()['alice'] / 5 * 1000:.0f} ms a second, by memory bandwidth, caused by the other client",
+        f"= {found.ratio:.2f}, with a standard error of {found.error_ratio:.2f}",
+    ):
+        assert text in " ".join((contention.__doc__ or "").split())
+    assert gpu.lost(caused=True) == {"bob": pytest.approx(gpu.lost()["alice"])}
 
 
 def test_time_is_lost_while_the_probes_pause_as_before() -> None:
@@ -92,6 +114,32 @@ def test_noise_loses_no_time_in_the_long_run() -> None:
     for _ in range(50):
         gpu.crowded(work(100, 330, gap_ms=600)).crowded(work(100, 270, gap_ms=600))
     assert sum(gpu.lost().values()) < 0.1
+
+
+FASTER = work(100, 200, gap_ms=600)
+"""A second in which the client is faster than alone, by 100 ms."""
+
+
+def test_a_client_that_was_faster_loses_time_only_beyond_that(subtests: pytest.Subtests) -> None:
+    """At most 5 s count. Then it loses 11 s in 20."""
+    for name, seconds, sm, dram, lost in (
+        ("a little", 10, 0.95, 0.8, 10.0),
+        ("very much", 100, 0.95, 0.8, 6.0),
+        ("while nothing was used up", 10, 0.5, 0.1, 10.0),
+    ):
+        with subtests.test(name):
+            gpu = Gpu().quiet().second({SMALL: FASTER, HEAVY: STREAMING}, count=seconds, sm=sm, dram=dram)
+            assert gpu.lost() == {}
+            assert gpu.crowded(count=20).lost() == {"alice": pytest.approx(lost, rel=0.02)}
+
+
+def test_time_is_lost_only_beside_others_that_use_a_resource_up() -> None:
+    """Longer kernels alone, or beside others on a GPU with free SMs and bandwidth, are the client's own work."""
+    longer = work(100, 350, gap_ms=600)
+    gpu = Gpu().second({SMALL: ALONE}, count=12, dram=0.01).second({SMALL: longer}, count=5, dram=0.01)
+    assert gpu.second({SMALL: SLOWED, HEAVY: STREAMING}, count=5, sm=0.5, dram=0.1).lost() == {}
+    gpu = Gpu().second({HEAVY: STREAMING}, count=12, dram=0.1)
+    assert gpu.second({HEAVY: work(850, 990, each=1, width=132)}, count=5, dram=0.1).lost() == {}
 
 
 def test_time_is_not_lost_by_a_client_without_a_baseline_or_with_other_work() -> None:
@@ -137,6 +185,9 @@ def test_what_no_client_is_known_to_have_used_caused_its_part_of_the_loss(subtes
             lost, caused = gpu.lost(), gpu.lost(caused=True)
             assert caused.get("bob", 0.0) == pytest.approx(part * lost["alice"], rel=1e-3)
             assert caused[SharedAccount.UNATTRIBUTED] == pytest.approx((1 - part) * lost["alice"], rel=1e-3)
+            by_account = gpu.node.usage_totals.gpus[GPU].by_account
+            methods = {method for (_, method), used in by_account.items() if used.lost_us}
+            assert methods == {Method.FLIGHT if measured else Method.LAUNCHES}
 
 
 def test_a_client_is_starved_after_ten_minutes_and_reported_with_the_cause() -> None:
@@ -167,6 +218,18 @@ def test_a_starved_client_has_no_cause_without_gpm() -> None:
     assert "it is unknown for which resource it waits, so this can also be a change of its own work" in finding.text
     assert "PID 601" not in finding.text
     assert list(gpu.lost(caused=True)) == [SharedAccount.UNATTRIBUTED]
+
+
+def test_a_client_is_starved_if_it_clearly_takes_twice_as_long() -> None:
+    """The probes count for one second in ten. A slowdown of 2.07 is within two standard errors of 2."""
+    for busy_ms, is_starved in ((630, False), (700, True)):
+        gpu = Gpu().quiet()
+        for number in range(70):
+            gpu.at += 9
+            gpu.crowded(work(50, busy_ms, gap_ms=300))
+            if number < 60:
+                assert not gpu.starved()
+        assert bool(gpu.starved()) is is_starved
 
 
 def test_reports_starved_clients_in_the_order_of_the_gpus() -> None:
@@ -220,11 +283,49 @@ def test_a_baseline_is_remembered_for_later_processes_of_the_workload() -> None:
     later = Gpu(totals).crowded(count=20)
     found = slowdowns(later.node.contention[GPU])[SMALL]
     assert found.ratio == pytest.approx(20 / 9, rel=0.05)
-    assert not found.is_bound
-    assert found.error > 0.15 * found.ratio
+    assert not found.at_least
+    assert found.error_ratio > 0.15 * found.ratio
 
     changed = Gpu(totals).crowded(work(50, 700, width=20), count=5)
     assert not slowdowns(changed.node.contention[GPU])
+    assert slowdowns(changed.crowded(work(50, 700, width=20), count=7).node.contention[GPU])[SMALL].at_least
+
+
+def test_a_baseline_is_remembered_after_ten_windows_and_after_each_hundred_more() -> None:
+    def remembered() -> float | None:
+        paces = gpu.node.usage_totals.gpus[GPU].paces
+        return Pace(*paces[owner("alice")]["alice"]).latency / 1000 if paces else None
+
+    gpu = Gpu().second({SMALL: ALONE}, count=10, dram=0.01)
+    assert remembered() is None
+    gpu.second({SMALL: ALONE}, dram=0.01).second({SMALL: work(100, 330, gap_ms=600)}, count=99, dram=0.01)
+    assert remembered() == pytest.approx(300)
+    gpu.second({SMALL: ALONE}, dram=0.01)
+    assert remembered() == pytest.approx(328.5, abs=1)
+    gpu = Gpu().crowded(count=30)
+    assert slowdowns(gpu.node.contention[GPU])[SMALL].at_least
+    assert remembered() is None
+
+
+def test_a_remembered_baseline_replaces_a_bound_only_if_it_is_faster(subtests: pytest.Subtests) -> None:
+    for busy_ms, ratio in ((300, 1.0), (100, 800 / 700)):
+        with subtests.test(busy_ms=busy_ms):
+            gpu = Gpu().crowded(FASTER, count=12)
+            totals = remember_pace(
+                gpu.node.usage_totals, GPU, owner("alice"), "alice", Pace(1000, 100, 1e5, busy_ms * 1e6, 6e8)
+            )
+            gpu.node = replace(gpu.node, usage_totals=totals)
+            found = slowdowns(gpu.crowded(FASTER).node.contention[GPU])[SMALL]
+            assert (found.ratio, found.at_least) == (pytest.approx(ratio, rel=0.01), busy_ms == 300)
+            assert busy_ms == 300 or 0.02 < found.error_ratio < 0.2
+
+
+def test_a_client_that_left_and_a_new_one_with_its_pid_have_no_baseline() -> None:
+    gpu = Gpu().quiet().crowded(count=5)
+    later = contended(gpu.node, GPU, None, frozenset(OWNERS), {SMALL})
+    assert slowdowns(later.contention[GPU]).keys() == {HEAVY}
+    rate = LaunchRate(seconds=1.0, deltas={HEAVY: STREAMING})
+    assert SMALL not in slowdowns(contended(gpu.node, GPU, rate, frozenset({HEAVY}), NONE).contention[GPU])
 
 
 def test_two_quiet_windows_replace_a_remembered_baseline() -> None:
@@ -249,7 +350,7 @@ def test_a_client_that_is_faster_beside_neighbours_refutes_its_baseline(subtests
         with subtests.test(name):
             gpu.crowded(work(100, 200, gap_ms=200), count=80)
             found = slowdowns(gpu.node.contention[GPU])[SMALL]
-            assert (found.ratio, found.is_bound) == (pytest.approx(1.0), True)
+            assert (found.ratio, found.at_least) == (pytest.approx(1.0), True)
 
 
 def test_what_is_remembered_is_bounded_and_ends_with_the_account() -> None:

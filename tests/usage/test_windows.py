@@ -6,15 +6,16 @@ import pytest
 
 from exporter.model.estimates import ClientEstimates
 from exporter.model.identity import Workload, WorkloadKind
-from exporter.model.launches import GpuUse, WorkReading
+from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, ProcessUtilization
 from exporter.model.settings import VISIBLE_DEVICES
+from exporter.model.sharing import GpuUse
 from exporter.model.usage import GpuBusy, Method, Share, SharedAccount, Split, Usage, WorkDelta
 from exporter.model.values import replace
 from exporter.usage import kernel_times
-from exporter.usage.capacity import IDLE_BELOW, gpu_sharing
-from exporter.usage.last_minute import combined
+from exporter.usage.capacity import IDLE_BELOW
+from exporter.usage.last_minute import combined, fresh_splits
 from tests.builders import AT, CLIENT, GPU, OTHER_GPU, SERVER, active, clients, exited, gpu_reading, process, server_log
 from tests.usage.seconds import BESIDE, BOTH, NEXT, TICKS, after, busy, done, last, posted, present, second, split
 from tests.works import boot_ns
@@ -351,9 +352,9 @@ def test_a_client_with_a_lately_unknown_use_has_no_share() -> None:
         node = after(node, *second(AT + at, *works, sm=0.0))
     for at in range(30, 60):
         node = after(node, *second(AT + at, *works, sm=0.5, watched=()))
-    found = gpu_sharing(node)[GPU]
-    assert found.shares == []
-    assert found.recent.unattributed == pytest.approx(0.25, abs=0.01)
+    found = fresh_splits(node)[GPU]
+    assert found.shares == {}
+    assert found.unattributed == pytest.approx(0.25, abs=0.01)
 
 
 # Sum of the windows of a minute, and the error for unknown windows.

@@ -25,7 +25,7 @@ from exporter.model.settings import Limits, Mode
 from exporter.model.watchdog import Condition, LastAction, WatchdogPhase
 from exporter.watchdog.context import DaemonPolicy
 from tests.builders import AT, CONTROL, SERVER, control_log, daemon_process, look, no_daemon, probe, refusal, silence
-from tests.state.test_crash_loop import failures
+from tests.state.test_daemon_ends import failures
 from tests.watchdog.watched_daemon import (
     BY_UNIT,
     COMMAND,

@@ -17,7 +17,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import VISIBLE_DEVICES, PollIntervals
 from exporter.model.watchdog import BlockReason, Condition
 from exporter.parse.proc import MpsProgram, mps_program
-from exporter.report.findings import findings
+from exporter.report.node_findings import findings
 from exporter.state import poll_schedule
 from exporter.watchdog.context import block_reasons
 from tests.builders import (
@@ -47,7 +47,7 @@ from tests.builders import (
     silence,
     status,
 )
-from tests.state.test_crash_loop import failures
+from tests.state.test_daemon_ends import failures
 from tests.watchdog.watched_daemon import (
     BY_UNIT,
     COMMAND,
@@ -75,6 +75,16 @@ UNREAD = (daemon_process(), *(each for each in at_work() if not hasattr(each, "l
 
 
 UNCONNECTED = Reason(ReasonCode.CONNECTIONS_UNANSWERED)
+GONE = Reason(ReasonCode.PROCESS_GONE, pid=CONTROL)
+UNANSWERED = Reason(ReasonCode.COMMANDS_UNANSWERED)
+ALIVE = Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL)
+UNANSWERING = Reason(ReasonCode.DAEMON_UNANSWERING)
+REFUSED = Reason(ReasonCode.COMMANDS_REFUSED)
+QUERIED = Reason(ReasonCode.SERVER_QUERIED, server=SERVER)
+STOPPED = Reason(ReasonCode.PROCESS_SUSPENDED, pid=CONTROL, state="T")
+SERVER_STOPPED = Reason(ReasonCode.SERVER_SUSPENDED, server=SERVER, state="T")
+IN_FAULT = Reason(ReasonCode.SERVER_IN_FAULT, server=SERVER)
+HANG = (UNANSWERED, ALIVE, UNCONNECTED)
 
 
 class Case(NamedTuple):
@@ -95,33 +105,31 @@ CASES = {
     "its process ends, and its log has no quit": Case(
         dies(),
         Condition.DOWN,
-        (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)),
+        (GONE, Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)),
     ),
-    "its process ends": Case(
-        (exited(CONTROL, at=DEATH),), Condition.UNKNOWN, (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL),)
-    ),
+    "its process ends": Case((exited(CONTROL, at=DEATH),), Condition.UNKNOWN, (GONE,)),
     "its process ends, and its log cannot be read": Case(
         (exited(CONTROL, at=DEATH), look("log", at=DEATH + 2)),
         Condition.UNKNOWN,
-        (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL),),
+        (GONE,),
         start=UNREAD,
     ),
     "and a command finds none": Case(
         (exited(CONTROL, at=DEATH), no_daemon(at=DEATH + 2)),
         Condition.DOWN,
-        (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.NO_DAEMON_FOUND)),
+        (GONE, Reason(ReasonCode.NO_DAEMON_FOUND)),
         start=UNREAD,
     ),
     "and its pid file stays": Case(
         (exited(CONTROL, at=DEATH), left(DEATH + 2)),
         Condition.DOWN,
-        (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.PID_FILE_LEFT)),
+        (GONE, Reason(ReasonCode.PID_FILE_LEFT)),
         start=UNREAD,
     ),
     "and no process listens": Case(
         (exited(CONTROL, at=DEATH), deaf(DEATH + 2)),
         Condition.DOWN,
-        (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.NO_LISTENER)),
+        (GONE, Reason(ReasonCode.NO_LISTENER)),
         start=UNREAD,
     ),
     "and its pid file is gone": Case(
@@ -135,91 +143,83 @@ CASES = {
     "signals stop it, and it does not answer": Case(
         (suspended(), silence(at=DEATH + 5)),
         Condition.SUSPENDED,
-        (Reason(ReasonCode.PROCESS_SUSPENDED, pid=CONTROL, state="T"), Reason(ReasonCode.DAEMON_UNANSWERING)),
+        (STOPPED, UNANSWERING),
         CONTROL,
     ),
     "a debugger stops it": Case(
         (suspended(state="t"), *silences()),
         Condition.SUSPENDED,
-        (Reason(ReasonCode.PROCESS_SUSPENDED, pid=CONTROL, state="t"), Reason(ReasonCode.DAEMON_UNANSWERING)),
+        (Reason(ReasonCode.PROCESS_SUSPENDED, pid=CONTROL, state="t"), UNANSWERING),
         CONTROL,
     ),
     "another process was stopped": Case((replace(suspended(), start_ticks=1), silence(at=DEATH + 5)), Condition.WELL),
-    "it does not answer": Case(
-        silences(),
-        Condition.UNRESPONSIVE,
-        (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL), UNCONNECTED),
-    ),
+    "it does not answer": Case(silences(), Condition.UNRESPONSIVE, HANG),
     "and no process listens either": Case(
         (*silences(), deaf(DEATH + 11)),
         Condition.UNRESPONSIVE,
         (
-            Reason(ReasonCode.COMMANDS_UNANSWERED),
-            Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL),
-            UNCONNECTED,
+            *HANG,
             Reason(ReasonCode.NO_LISTENER),
         ),
     ),
     "it sleeps in the kernel": Case(
         (suspended(state="D"), *silences()),
         Condition.STUCK_IN_DRIVER,
-        (Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=CONTROL), Reason(ReasonCode.DAEMON_UNANSWERING)),
+        (Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=CONTROL), UNANSWERING),
         CONTROL,
     ),
     "its server sleeps in the kernel": Case(
         (suspended(SERVER, state="D"), *silences()),
         Condition.STUCK_IN_DRIVER,
-        (Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=SERVER), Reason(ReasonCode.DAEMON_UNANSWERING)),
+        (Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=SERVER), UNANSWERING),
         SERVER,
     ),
     "its server sleeps for a moment": Case((suspended(SERVER, state="D"),), Condition.WELL),
     "its server was stopped": Case(
         (suspended(SERVER), look("log", at=DEATH + 2)),
         Condition.SERVER_SUSPENDED,
-        (Reason(ReasonCode.SERVER_SUSPENDED, server=SERVER, state="T"), Reason(ReasonCode.DAEMON_NOT_WAITING)),
+        (SERVER_STOPPED, Reason(ReasonCode.DAEMON_NOT_WAITING)),
         SERVER,
     ),
     "its server was stopped for a moment": Case((suspended(SERVER),), Condition.WELL),
     "its server was stopped, and it hangs": Case(
         (suspended(SERVER), *silences()),
         Condition.SERVER_SUSPENDED,
-        (Reason(ReasonCode.SERVER_SUSPENDED, server=SERVER, state="T"), Reason(ReasonCode.DAEMON_UNANSWERING)),
+        (SERVER_STOPPED, UNANSWERING),
         SERVER,
     ),
     "it asks its server, which does not answer": Case(
         (*asks_a_server(), *silences()),
         Condition.SERVER_UNRESPONSIVE,
-        (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.SERVER_QUERIED, server=SERVER)),
+        (UNANSWERED, QUERIED),
         SERVER,
     ),
     "it asks all its servers, and there is one": Case(
         (*asks_a_server("ps"), *silences()),
         Condition.SERVER_UNRESPONSIVE,
-        (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.SERVER_QUERIED, server=SERVER)),
+        (UNANSWERED, QUERIED),
         SERVER,
     ),
     "it had asked its server, and got the answer": Case(
         (servers(SERVER, at=DEATH - 0.2), status("ACTIVE", at=DEATH - 0.1), *silences()),
         Condition.UNRESPONSIVE,
-        (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL), UNCONNECTED),
+        HANG,
     ),
     "it was asked for a server that is not there": Case(
         (*asks_a_server("get_client_list 514"), *silences()),
         Condition.UNRESPONSIVE,
-        (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL), UNCONNECTED),
+        HANG,
     ),
     "it is not known to have answered just before it asked its server": Case(
         (silence(at=DEATH + 5, command=f"get_server_status {SERVER}"), *silences(DEATH + 1)),
         Condition.UNRESPONSIVE,
-        (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL), UNCONNECTED),
+        HANG,
     ),
     "only its log shows a query of its server": Case(
         (*control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH), *silences()),
         Condition.UNRESPONSIVE,
         (
-            Reason(ReasonCode.COMMANDS_UNANSWERED),
-            Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL),
-            UNCONNECTED,
+            *HANG,
             Reason(ReasonCode.LOG_ENDS_WITH_QUERY, server=SERVER),
         ),
     ),
@@ -233,37 +233,28 @@ CASES = {
         Condition.STUCK_IN_DRIVER,
         (
             Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=CONTROL, wait_channel="nvidia_ioctl"),
-            Reason(ReasonCode.DAEMON_UNANSWERING),
+            UNANSWERING,
         ),
         CONTROL,
     ),
-    "both were stopped": Case(
-        (suspended(SERVER), *hangs()),
-        Condition.SUSPENDED,
-        (Reason(ReasonCode.PROCESS_SUSPENDED, pid=CONTROL, state="T"), Reason(ReasonCode.DAEMON_UNANSWERING)),
-        CONTROL,
-    ),
-    "a session is open": Case(
-        (refusal(at=DEATH), refusal(at=DEATH + 3)),
-        Condition.HELD,
-        (Reason(ReasonCode.COMMANDS_REFUSED),),
-    ),
+    "both were stopped": Case((suspended(SERVER), *hangs()), Condition.SUSPENDED, (STOPPED, UNANSWERING), CONTROL),
+    "a session is open": Case((refusal(at=DEATH), refusal(at=DEATH + 3)), Condition.HELD, (REFUSED,)),
     "and its process is known": Case(
         (refusal(at=DEATH), holder(DEATH + 1), refusal(at=DEATH + 3)),
         Condition.HELD,
-        (Reason(ReasonCode.SESSION_OPEN, pid=700, user="alice"), Reason(ReasonCode.COMMANDS_REFUSED)),
+        (Reason(ReasonCode.SESSION_OPEN, pid=700, user="alice"), REFUSED),
         700,
     ),
     "a fault": Case(
         FAULT,
         Condition.FAULT,
-        (Reason(ReasonCode.SERVER_IN_FAULT, server=SERVER), Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED)),
+        (IN_FAULT, Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED)),
         start=alive(CLIENT),
     ),
     "a fault that a client holds up": Case(
         (*FAULT, look("log", at=DEATH + 2)),
         Condition.FAULT,
-        (Reason(ReasonCode.SERVER_IN_FAULT, server=SERVER), Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED, pids=(600,))),
+        (IN_FAULT, Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED, pids=(600,))),
         start=alive(CLIENT),
     ),
     "servers that cannot start": Case(
@@ -667,12 +658,12 @@ def test_the_servers_of_another_daemon_process_are_not_remembered() -> None:
     assert post.watch.children == ()
 
 
-def test_limits_the_remembered_servers() -> None:
+def test_remembers_the_newest_servers() -> None:
     post = WatchedDaemon()
-    for pid in range(5000, 5100):
+    for pid in range(5000, 5020):
         post.observe(*forged(pid), child(pid))
 
-    assert len(post.watch.children) == 16
+    assert [each.pid for each in post.watch.children] == list(range(5004, 5020))
 
 
 def test_ends_no_hung_server_without_a_parent_in_proc() -> None:
@@ -733,3 +724,108 @@ def test_a_recording_without_parents_leads_to_no_signal() -> None:
     post.observe(*dies(), look("log", at=DEATH + 5))
 
     assert ended(post.actions[0]) == []
+
+
+# When a condition began, and which of several is named.
+
+
+@pytest.mark.parametrize(
+    ("seen", "condition", "since"),
+    [
+        (hangs(), Condition.SUSPENDED, DEATH),
+        ((silence(at=DEATH), suspended(at=DEATH + 3)), Condition.SUSPENDED, DEATH),
+        (silences(), Condition.UNRESPONSIVE, DEATH + 5),
+        ((*asks_a_server(), *silences()), Condition.SERVER_UNRESPONSIVE, DEATH + 4.5),
+        ((suspended(SERVER, state="D", at=DEATH + 1), *silences()), Condition.STUCK_IN_DRIVER, DEATH + 1),
+        ((suspended(SERVER), look("log", at=DEATH + 3)), Condition.SERVER_SUSPENDED, DEATH),
+        ((refusal(at=DEATH), refusal(at=DEATH + 3)), Condition.HELD, DEATH + 3),
+        (failures(3, at=DEATH), Condition.CRASH_LOOP, DEATH),
+        (FAULT, Condition.FAULT, DEATH),
+        (dies(), Condition.DOWN, DEATH),
+    ],
+    ids=lambda each: each.value if isinstance(each, Condition) else "",
+)
+def test_a_condition_has_the_time_of_its_first_indication(
+    seen: tuple[Observation, ...], condition: Condition, since: float
+) -> None:
+    post = WatchedDaemon(*alive(CLIENT))
+    post.observe(*seen)
+    assert (post.condition, post.diagnosis.since) == (condition, since)
+
+
+@pytest.mark.parametrize(("seconds", "condition"), [(0.9, Condition.WELL), (1.0, Condition.SERVER_SUSPENDED)])
+def test_names_the_server_that_was_stopped_first_after_a_second(seconds: float, condition: Condition) -> None:
+    two = (servers(SERVER, OTHER_SERVER), child(OTHER_SERVER))
+    post = WatchedDaemon(*alive(), *two)
+    post.observe(suspended(OTHER_SERVER), suspended(SERVER, at=DEATH + 0.5))
+    post.evaluate(DEATH + seconds)
+    assert (post.condition, post.diagnosis.server) == (condition, None if seconds < 1 else OTHER_SERVER)
+
+
+@pytest.mark.parametrize(
+    ("seen", "condition"),
+    [
+        ((unit("failed", result="signal"),), Condition.DOWN),
+        ((unit("activating", sub="auto-restart"),), Condition.DOWN),
+        ((unit("active"),), Condition.UNKNOWN),
+        ((no_daemon(at=DEATH + 1),), Condition.DOWN),
+    ],
+    ids=["unit failed", "unit restarts", "unit active", "no daemon"],
+)
+def test_an_exit_needs_a_second_indication(seen: tuple[Observation, ...], condition: Condition) -> None:
+    post = WatchedDaemon(*UNREAD, unit("active", at=AT), daemon_policy=BY_UNIT)
+    post.observe(exited(CONTROL, at=DEATH), *seen)
+    post.until(DEATH + 5)
+    assert post.condition is condition
+
+
+def test_two_statements_of_systemd_are_one_indication() -> None:
+    """Nothing else shows the exit of a daemon whose process was never known."""
+    post = WatchedDaemon(unit("active", at=AT), servers(SERVER), daemon_policy=BY_UNIT)
+    post.observe(deaf(DEATH), no_daemon(at=DEATH), no_daemon(at=DEATH + 2))
+    alone = replace(post.daemon, commands=replace(post.daemon.commands, listening=None))
+    alone = replace(alone, lifecycle=replace(alone.lifecycle, not_found_at=None, unexplained_end_at=None))
+    post.node = replace(post.node, daemons={DAEMON: alone})
+    post.observe(unit("failed", at=DEATH + 3, sub="auto-restart", result="signal"))
+    codes = [each.code for each in post.diagnosis.indications]
+    assert codes == [ReasonCode.UNIT_FAILED, ReasonCode.UNIT_RESTARTING]
+    assert post.condition is Condition.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("result", "code"), [("success", ReasonCode.UNIT_ENDED), ("timeout", ReasonCode.UNIT_STOP_TIMED_OUT)]
+)
+def test_a_stop_by_the_unit_says_how_it_ended(result: str, code: ReasonCode) -> None:
+    post = WatchedDaemon(daemon_policy=BY_UNIT)
+    post.observe(*dies(), unit("failed" if result == "timeout" else "inactive", sub="failed", result=result))
+    assert (post.condition, post.diagnosis.indications[0].code) == (Condition.STOPPED, code)
+
+
+def test_one_of_several_servers_that_may_hang_is_not_ended() -> None:
+    post = WatchedDaemon(*alive(), servers(SERVER, OTHER_SERVER), child(OTHER_SERVER), allow=HUNG)
+    post.observe(*asks_a_server(), *silences())
+    post.until(DEATH + 200)
+    assert (post.condition, post.actions) == (Condition.SERVER_UNRESPONSIVE, [])
+    assert post.watch.reason == Reason(ReasonCode.HUNG_SERVER_AMBIGUOUS, server=SERVER)
+    stopped = WatchedDaemon(*alive(), servers(SERVER, OTHER_SERVER), child(OTHER_SERVER), allow=HUNG)
+    stopped.observe(suspended(SERVER))
+    stopped.until(DEATH + 95)
+    assert [ended(action) for action in stopped.actions] == [[SERVER]]
+
+
+def test_only_connections_without_an_answer_indicate_a_hang() -> None:
+    """The exporter may lack file descriptors."""
+    post = WatchedDaemon()
+    for at in range(int(DEATH) + 5, int(DEATH) + 55, 10):
+        post.observe(silence(at=at), probe(None, at=at + 0.1))
+    codes = [each.code for each in post.diagnosis.indications]
+    assert codes == [ReasonCode.COMMANDS_UNANSWERED, ReasonCode.PROCESS_ALIVE]
+
+
+def test_reports_a_condition_again_if_it_is_that_of_another_process() -> None:
+    post = WatchedDaemon(*alive(), servers(SERVER, OTHER_SERVER), child(OTHER_SERVER))
+    post.observe(suspended(SERVER), suspended(OTHER_SERVER, at=DEATH + 1))
+    post.until(DEATH + 3)
+    post.observe(suspended(SERVER, at=DEATH + 3, state="S"))
+    reported = [(each.state, each.pid) for each in post.events if each.event is EventName.DAEMON_DIAGNOSED]
+    assert reported == [("server_suspended", SERVER), ("server_suspended", OTHER_SERVER)]

@@ -12,6 +12,7 @@ from exporter.model.observation import ControlReply, GpuEvent, LogLine, Observat
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode
 from exporter.model.watchdog import Condition
+from exporter.parse.protocol3 import LIST_CLIENTS
 from tests.builders import (
     FAULT_BLOCK,
     GPU,
@@ -26,6 +27,7 @@ from tests.builders import (
     server_log,
     servers,
     status,
+    with_fields,
 )
 from tests.watchdog.watched_daemon import ALL_STEPS, DEATH, KILL, NOTHING, SHUT_DOWN, WatchedDaemon, alive, silences
 
@@ -208,6 +210,17 @@ def test_does_not_shut_down_a_server_with_an_unaffected_client() -> None:
     assert (post.watch.reason, post.watch.last_action) == (waits, None)
 
 
+def test_does_not_shut_down_a_server_whose_clients_neither_the_log_nor_a_reply_shows() -> None:
+    for blocked_since in (None, STRUCK):
+        post = faulted(VICTIM, allow=frozenset({AllowedAction.SHUT_DOWN_SERVER}))
+        log = replace(post.daemon.log.own_commands, blocked_since=blocked_since)
+        logged = {SERVER: replace(post.daemon.servers[SERVER], uid=0)}
+        daemon = with_fields(post.daemon, servers=logged, commands__asked_at={}, log__own_commands=log)
+        post.node = replace(post.node, daemons={daemon.name: daemon})
+        passes(post, 62)
+        assert bool(post.actions) is (blocked_since is None)
+
+
 def test_does_not_shut_down_a_server_with_unknown_clients() -> None:
     post = faulted(VICTIM, allow=SHUT_DOWN)
     meets_again(post, *(each for each in alive() if "get_client_list" not in str(each)))
@@ -302,3 +315,49 @@ def test_ends_no_client_that_only_the_log_names() -> None:
     post.observe(*server_log(active(OTHER), at=STRUCK - 5), process(OTHER, at=STRUCK + 2), *strikes(VICTIM, OTHER))
     passes(post, 100)
     assert [named(action.steps) for action in post.actions] == [["evidence", "kill 600 60000"]]
+
+
+OF_USER = "uid_1000"
+KILLED, DELETED, FORCED = "kill 600 60000", f"server delete {OF_USER}", f"server delete {OF_USER} --force"
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "rungs"),
+    [(OF_USER, True, [KILLED, DELETED, FORCED]), ("training", True, [KILLED]), (OF_USER, False, [KILLED])],
+    ids=["server of a user", "named server", "unknown clients"],
+)
+def test_ends_a_server_of_protocol_3_only_if_the_daemon_creates_it_again(
+    name: str, rungs: list[str], *, listed: bool
+) -> None:
+    post = faulted(VICTIM, allow=SHUT_DOWN)
+    known = {SERVER: replace(post.daemon.servers[SERVER], name=name)}
+    asked = {LIST_CLIENTS: STRUCK + 1} if listed else {}
+    daemon = with_fields(post.daemon, servers=known, runtime__protocol=3, commands__asked_at=asked)
+    post.node = replace(post.node, daemons={daemon.name: daemon})
+    passes(post, 120)
+    assert [named(action.steps)[1] for action in post.actions] == rungs
+    waits = Reason(ReasonCode.CLIENTS_UNKNOWN, server=SERVER)
+    assert (post.watch.reason == waits) is not listed
+
+
+def test_says_what_a_step_against_a_fault_waits_for() -> None:
+    post = faulted(VICTIM)
+    passes(post, 62)
+    assert post.watch.reason == Reason(ReasonCode.REMEDY_TAKES_EFFECT, action="kill_clients")
+    waits = [each for each in post.events if each.event is EventName.WATCHDOG_WAITS]
+    assert {(each.server, each.state) for each in waits} == {(SERVER, Condition.FAULT)}
+    assert [each.server for each in post.events if each.event is EventName.WATCHDOG_ACTS] == [SERVER]
+
+
+def test_the_remedies_of_an_earlier_fault_do_not_shorten_those_of_the_next_one() -> None:
+    post = faulted(VICTIM, allow=SHUT_DOWN)
+    passes(post, 75)
+    assert [action.kind.value for action in post.actions] == ["kill_clients", "shut_down_server"]
+    post.observe(exited(VICTIM, at=post.at + 1), status("ACTIVE", at=post.at + 1.5), clients(at=post.at + 2))
+    post.observe(process(OTHER, at=post.at), *server_log(active(OTHER), at=post.at), clients(OTHER, at=post.at + 1))
+    at = post.at + 5
+    post.observe(*strikes(OTHER, at=at), *confirms(OTHER, at=at + 0.5))
+    passes(post, 50)
+    assert len(post.actions) == 2
+    passes(post, 12)
+    assert named(post.actions[2].steps) == ["evidence", "kill 601 60100"]

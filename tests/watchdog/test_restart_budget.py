@@ -18,6 +18,7 @@ from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
 from exporter.policy import ACTION_SECONDS, START, dry_run, policy_for
 from exporter.recording import Header, RecordedDaemon
 from exporter.reducer import reduce
+from exporter.state.xids import unresolved
 from exporter.watchdog import restart as restart_budget
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import Evaluation
@@ -37,7 +38,18 @@ from tests.builders import (
     scenario,
     servers,
 )
-from tests.watchdog.watched_daemon import DEATH, NEXT, WatchedDaemon, alive, dies, hangs, left, returns
+from tests.watchdog.watched_daemon import (
+    DEATH,
+    NEXT,
+    WatchedDaemon,
+    alive,
+    dies,
+    hangs,
+    left,
+    returns,
+    silences,
+    suspended,
+)
 
 FAILED = Reason(ReasonCode.PROGRAM_FAILED, command="start", exit_code=1)
 BREAKER = (EventName.CIRCUIT_OPENED, EventName.CIRCUIT_CLOSED)
@@ -121,18 +133,6 @@ def test_resume_closes_the_circuit_and_resets_the_budget() -> None:
     assert post.reported(*BREAKER)[-1] == ("circuit_closed", Reason(ReasonCode.OPERATOR_RESUMED))
     assert len(post.actions) == 6
     assert restart_budget.restarts_left(post.watch, Thresholds(), post.at) == 4
-
-
-def test_the_circuit_closes_after_the_daemon_was_well_for_a_window() -> None:
-    post = WatchedDaemon()
-    crash(post, 6)
-    back = post.at + 1
-    post.observe(*returns(back, 99))
-    post.until(back + 899, every=10.0)
-    assert post.watch.phase is WatchdogPhase.CIRCUIT_OPEN
-    post.until(back + 901)
-    assert post.reported(*BREAKER)[-1] == ("circuit_closed", Reason(ReasonCode.WELL_FOR_WINDOW, seconds=900.0))
-    assert post.watch.phase is WatchdogPhase.IDLE
 
 
 def test_failures_do_not_count_after_a_window() -> None:
@@ -246,16 +246,6 @@ def test_another_condition_does_not_close_the_circuit() -> None:
     post.observe(refusal(at=AT), refusal(at=AT + 3))
     post.until(AT + 1000, every=50.0)
     assert (post.condition, post.watch.circuit_opened_at) == (Condition.HELD, AT)
-
-
-def test_closes_the_circuit_a_whole_window_after_another_daemon_replaced_the_last_one() -> None:
-    post = WatchedDaemon()
-    post.node = replace(post.node, watches={DAEMON: replace(post.watch, circuit_opened_at=AT)})
-    post.observe(*returns(AT + 500))
-    post.until(AT + 1390, every=10.0)
-    assert (post.condition, post.watch.circuit_opened_at) == (Condition.WELL, AT)
-    post.until(AT + 1410, every=10.0)
-    assert post.watch.circuit_opened_at is None
 
 
 # What the watchdog would have done in a recording: reported among the rest, and changing nothing of it.
@@ -470,3 +460,49 @@ def test_a_daemon_without_visible_devices_uses_each_gpu() -> None:
     post = WatchedDaemon(*alive(), *GPUS)
     post.observe(xid(95, gpu=OTHER_GPU))
     assert post.node.watches[DAEMON].quarantine is not None
+
+
+def test_names_the_latest_xid_and_what_the_gpu_needs() -> None:
+    post = WatchedDaemon(*alive(), *GPUS)
+    post.node = reduce(reduce(post.node, xid(79, at=DEATH))[0], xid(95, at=DEATH + 1, gpu=OTHER_GPU))[0]
+    post.evaluate(DEATH + 2)
+    assert post.watch.reason == Reason(ReasonCode.GPU_NEEDS_RESET, xid=95, gpu=OTHER_GPU)
+
+
+def test_resume_of_a_daemon_hides_no_gpu_that_another_one_uses() -> None:
+    post = on(xid(79), xid(95, gpu=OTHER_GPU))
+    post.resume()
+    assert [each.gpu for each in unresolved(post.node)] == [OTHER_GPU]
+    assert [each.xid for each in post.events if each.event is EventName.DAEMON_RELEASED] == [79]
+
+
+def test_an_xid_before_a_resume_is_no_new_quarantine() -> None:
+    post = on(xid(79))
+    post.resume()
+    post.node = replace(post.node, xids=on(xid(79)).node.xids)
+    post.evaluate(post.at + 1)
+    assert post.watch.quarantine is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "well_at"),
+    [
+        (returns(AT + 500), AT + 500),
+        *(
+            ((*seen, suspended(at=DEATH + 60, state="S"), *alive(at=DEATH + 60)), DEATH + 60)
+            for seen in (silences(), hangs(), (suspended(state="D"), *silences()))
+        ),
+    ],
+    ids=["replaced", "unresponsive", "suspended", "stuck in the driver"],
+)
+def test_the_circuit_closes_once_the_daemon_is_well_for_a_whole_window(
+    seen: tuple[Observation, ...], well_at: float
+) -> None:
+    post = WatchedDaemon()
+    post.node = replace(post.node, watches={DAEMON: replace(post.watch, circuit_opened_at=AT)})
+    post.observe(*seen)
+    post.until(well_at + 890, every=10.0)
+    assert (post.condition, post.watch.circuit_opened_at) == (Condition.WELL, AT)
+    post.until(well_at + 910, every=10.0)
+    assert post.watch.circuit_opened_at is None
+    assert post.reported(*BREAKER) == [("circuit_closed", Reason(ReasonCode.WELL_FOR_WINDOW, seconds=900.0))]

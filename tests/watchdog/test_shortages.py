@@ -15,7 +15,7 @@ import pytest
 from exporter.loop import SETTLE_SECONDS
 from tests import program
 from tests.conftest import Starter
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.exporter_process import FAST, SERVE, Exporter
 from tests.standin.mps import MpsStandIn, is_alive
 from tests.tools import needed, not_here
@@ -118,10 +118,7 @@ def test_no_shortage_of_the_exporter_ends_a_daemon(
         time.sleep(SETTLE_SECONDS)
         mps.kill()
 
-        def was_restarted() -> None:
-            assert restarted.exists()
-
-        eventually(was_restarted)
+        until(lambda: restarted.exists())
     finally:
         exporter.process.kill()
         exporter.process.wait()

@@ -6,12 +6,20 @@ from pathlib import Path
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import EventName
-from exporter.model.settings import AllowedAction, Mode, Thresholds
-from exporter.model.watchdog import ActionCount, BlockReason, WatchdogPhase, WatchdogState
+from exporter.model.identity import ProcessIdentity
+from exporter.model.settings import AllowedAction, Limits, Mode, Thresholds
+from exporter.model.watchdog import (
+    ActionCount,
+    BlockReason,
+    LimitEnforcement,
+    OngoingAction,
+    WatchdogPhase,
+    WatchdogState,
+)
 from exporter.policy import policy_of
 from exporter.watchdog import evaluation
 from exporter.watchdog.context import DaemonPolicy, Policy, block_reasons
-from tests.builders import AT, DAEMON, node
+from tests.builders import AT, DAEMON, daemon_process, node
 from tests.config.reading import config, written
 from tests.program import constants
 from tests.watchdog.watched_daemon import DEATH, WatchedDaemon, alive, dies, returns
@@ -229,3 +237,34 @@ def test_the_mode_of_a_daemon_overrides_the_general_one(tmp_path: Path) -> None:
     given = policy_from_file(tmp_path, FILE)
     assert [given.mode_of(daemon(name)) for name in ("training", "inference", "another")] == ["act", "observe", "act"]
     assert given.mode_of(daemon("another", expected=False)) is Mode.OBSERVE
+
+
+def test_what_was_seen_since_the_loss_takes_precedence_over_the_stored_state() -> None:
+    post = lost()
+    seen = replace(post.watch, limits=Limits(client_priority=1), wanted_limits=Limits(client_priority=2))
+    seen = replace(seen, unit_restarts=4, enforcement=LimitEnforcement(restoring=True))
+    earlier = replace(daemon_process(77), uid=5)
+    stored = replace(
+        OPEN,
+        process=earlier,
+        children=(ProcessIdentity(pid=78, start_ticks=1),),
+        limits=Limits(client_priority=3),
+        wanted_limits=Limits(client_priority=4),
+        unit_restarts=9,
+        acting=OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, began_at=AT - 5),
+    )
+
+    def merged(now: WatchdogState) -> WatchdogState:
+        node = replace(post.node, watches={DAEMON: now})
+        return evaluation.restore_state(node, {DAEMON: stored}, AT, whole=True).watches[DAEMON]
+
+    found = merged(seen)
+    assert (found.process, found.children, found.unit_restarts) == (seen.process, seen.children, 4)
+    assert (found.limits, found.wanted_limits) == (seen.limits, seen.wanted_limits)
+    assert (found.enforcement, found.restarts) == (seen.enforcement, stored.restarts)
+    found = merged(WatchdogState(state_lost_at=AT, unit_restarts=0))
+    assert (found.process, found.children, found.unit_restarts) == (earlier, stored.children, 0)
+    assert (found.limits, found.wanted_limits) == (stored.limits, stored.wanted_limits)
+    assert found.acting is not None
+    assert (found.acting.done_at, found.state_lost_at) == (AT, None)
+    assert merged(WatchdogState(state_lost_at=AT)).unit_restarts == 9

@@ -13,11 +13,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from exporter.clock import SystemClock
+from exporter.config.settings import Config
+from exporter.history import History
 from exporter.metrics.exposition import Exposition
 from exporter.report.incident_status import incident_status
-from exporter.report.node_status import StatusInput, status_document
+from exporter.report.node_status import status_document
 from exporter.report.remedy import Address
-from exporter.view import History
+from exporter.view import StatusInput
 from exporter.web.api import Api
 from exporter.web.pages import Answer as SiteAnswer
 from exporter.web.pages import Request, Site
@@ -61,7 +63,9 @@ class ReplaceableSite(Site):
 def serving(*addresses: tuple[str, int], config: Path | None = None, **options: Any) -> Iterator["Web"]:
     """Start a server with its content, by default at a free port. `config` is a web config file."""
     replaceable, security = ReplaceableSite(), None if config is None else WebSecurity(config)
-    web = Web(WebServer(replaceable, addresses or [(LOCALHOST, 0)], security, **options), replaceable)
+    options = {"max_requests": Config().max_requests, **options}
+    server = WebServer(replaceable, addresses or [(LOCALHOST, 0)], security, **options)
+    web = Web(server, replaceable)
     web.show()
     web.server.open()
     try:

@@ -8,12 +8,13 @@ from urllib.parse import quote
 
 import pytest
 
+from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
-from exporter.view import History
-from exporter.web.api import EVENTS, INCIDENTS, MAX_BODY_BYTES, STATUS
+from exporter.report.incident_status import incident_status
+from exporter.web.api import EVENTS, INCIDENTS, MAX_BODY_BYTES, STATUS, Api
 from exporter.web.pages import Request, Site
 from tests import builders
 from tests.builders import AT, CLIENT, DAEMON, SERVER, at_work, gpu_reading, process, reduced
@@ -94,6 +95,8 @@ def test_returns_events_newest_first_and_filters_them(web: Web) -> None:
     assert of(web, f"{EVENTS}?event=daemon_lost") == [2]
     assert of(web, f"{EVENTS}?daemon={DAEMON}") == [4, 2, 1]
     assert of(web, f"{EVENTS}?since=2.5&daemon={DAEMON}") == [4]
+    assert of(web, f"{EVENTS}?since=3") == [4, 3]
+    assert of(web, f"{EVENTS}?limit=1000") == [4, 3, 2, 1]
 
 
 def test_returns_the_keys_of_replay_and_an_iso_time_for_an_event(web: Web) -> None:
@@ -122,6 +125,7 @@ def test_names_the_expected_value_of_an_invalid_parameter(web: Web, subtests: py
         f"{INCIDENTS}?open=yes": "open: expected one of true, false",
         f"{INCIDENTS}?event=fault": f"unknown parameter; {known}",
         f"{INCIDENTS}?{'daemon=a&' * 50}": f"more than 16 parameters; {known}",
+        f"{STATUS}?a=1": "unknown parameter; this page has no parameters",
         f"{INCIDENTS}/513-1a?a=1": "unknown parameter; this page has no parameters",
         f"{EVENTS}?event=%3Cscript%3E": f"event: expected one of {', '.join(EventName)}",
     }.items():
@@ -198,6 +202,23 @@ def test_limits_the_listed_clients(web: Web) -> None:
     happened(web, crowded(400))
     (fault,) = data(web, f"{INCIDENTS}?clients=1")
     assert (len(fault["affected"]), fault["affected_count"], len(data(web, INCIDENTS)[0]["affected"])) == (1, 400, 400)
+
+
+def test_returns_a_hundred_entries_unless_more_are_wanted(web: Web) -> None:
+    happened(web, events=tuple(event(number) for number in range(101)))
+    assert of(web, EVENTS) == list(range(100, 0, -1))
+    assert len(of(web, f"{EVENTS}?limit=101")) == 101
+
+
+def test_a_status_that_is_not_known_is_an_error_and_not_an_empty_one() -> None:
+    api = Api(History(), lambda: "nothing yet", lambda each, _: incident_status(each, AT))
+    answer = api.routes[STATUS].respond(Request(path=STATUS))
+    assert answer.status == 422
+    assert json.loads(answer.body) == {
+        "status": "error",
+        "errorType": "execution",
+        "error": "nothing yet",
+    }
 
 
 def test_limits_the_body_and_warns_about_omitted_entries(web: Web) -> None:

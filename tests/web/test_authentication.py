@@ -8,8 +8,12 @@ from http import HTTPStatus
 import bcrypt
 import pytest
 
-from exporter.web.web_config import MAX_CACHED_LOGINS, MAX_PENDING_CHECKS, BasicAuth, bcrypt_check
+from exporter.web.web_config import BasicAuth, bcrypt_check
 from tests.eventually import PATIENCE_SECONDS, eventually
+
+# The tests state these values, so that they notice a change of the program's constants.
+MAX_CACHED_LOGINS = 100
+MAX_PENDING_CHECKS = 8
 
 ALICE = bcrypt.hashpw(b"wonderland", b"$2b$04$abcdefghijklmnopqrstuu").decode()
 COSTLIER = "$2y$12$1DpfPeqF9HzHJt.EWswy1exHluGfbhnn3yXhR7Xes6m3WJqFg0Wby"

@@ -27,7 +27,7 @@ def taken() -> Iterator[int]:
 
 def test_error_for_a_port_in_use_names_the_option(taken: int) -> None:
     with pytest.raises(ListenError, match=rf"cannot listen on {LOCALHOST}:{taken}: .*; stop the program"):
-        WebServer(ReplaceableSite(), [(LOCALHOST, taken)])
+        WebServer(ReplaceableSite(), [(LOCALHOST, taken)], max_requests=1)
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_closes_a_silent_connection_if_the_limit_is_reached() -> None:
 
 
 def test_closes_a_server_that_was_never_opened() -> None:
-    WebServer(ReplaceableSite(), [(LOCALHOST, 0)]).close()
+    WebServer(ReplaceableSite(), [(LOCALHOST, 0)], max_requests=1).close()
 
 
 def test_releases_all_addresses_if_one_is_in_use(taken: int) -> None:
     with socket.create_server((LOCALHOST, 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ListenError):
-        WebServer(ReplaceableSite(), [(LOCALHOST, port), (LOCALHOST, taken)])
+        WebServer(ReplaceableSite(), [(LOCALHOST, port), (LOCALHOST, taken)], max_requests=1)
 
     with socket.create_server((LOCALHOST, port)):
         pass
@@ -94,7 +94,7 @@ PROGRAM = """
     os.dup2(int(sys.argv[1]), 3)
     try:
         listeners = activated_listeners({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}, os.getpid())
-        web = WebServer(None, [], listeners=listeners)
+        web = WebServer(None, [], listeners=listeners, max_requests=1)
         print(web.port, os.get_inheritable(3))
     except ConfigError as error:
         print(error)

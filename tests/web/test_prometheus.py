@@ -15,7 +15,7 @@ from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
 from exporter.view import View
 from tests.builders import AT, blocked_recovery, exited, reduced, three_clients
-from tests.eventually import eventually
+from tests.eventually import eventually, until
 from tests.incidents.values import blocked
 from tests.ports import LOCALHOST
 from tests.prometheus import Prometheus
@@ -65,10 +65,8 @@ def test_prometheus_stores_the_metrics_and_drops_a_disconnected_client_at_the_ne
 
         exposition.publish(collector(after))
 
-        def gone() -> None:
-            assert set(scraping.query(CLIENTS)) == clients(after) < clients(before)
-
-        eventually(gone)  # Prometheus itself would need five minutes
+        # Prometheus itself would need five minutes.
+        until(lambda: set(scraping.query(CLIENTS)) == clients(after) < clients(before))
         for name in ("duplicate_timestamp", "out_of_order", "out_of_bounds"):
             assert scraping.own(f"prometheus_target_scrapes_sample_{name}_total") == 0
 

@@ -10,8 +10,12 @@ from prometheus_client.core import Metric
 
 from exporter.clock import SystemClock
 from exporter.metrics.exposition import Exposition
-from exporter.web.pages import MAX_RENDER_SHARE, MIN_TTL_SECONDS, TtlCache
+from exporter.web.pages import TtlCache
 from tests.web.serving import OPENMETRICS, Counting, Web
+
+# The tests state these values, so that they notice a change of the program's constants.
+MAX_RENDER_SHARE = 0.1
+MIN_TTL_SECONDS = 1.0
 
 FORMATS = 3
 

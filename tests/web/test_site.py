@@ -92,7 +92,7 @@ def test_serves_openmetrics_if_accepted(web: Web) -> None:
 @pytest.mark.usefixtures("collector")
 def test_compresses_if_gzip_is_accepted(web: Web, subtests: pytest.Subtests) -> None:
     plain = web.get().body
-    accepting = ("gzip", "gzip, deflate", "br;q=1.0, gzip;q=0.8", "*", "GZIP")
+    accepting = ("gzip", "gzip, deflate", "br;q=1.0, gzip;q=0.8", "*", "GZIP", "gzip, *;q=0")
     for header in (*accepting, "", "identity", "gzip;q=0", "gzip; q=0.0", "xgzip"):
         with subtests.test(header=header):
             answer = web.get(Accept_Encoding=header)

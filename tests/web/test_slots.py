@@ -9,10 +9,14 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from exporter.web.pages import IDLE_SECONDS, Handler
-from exporter.web.server import DEFAULT_MAX_REQUESTS, ConnectionSlots, Slot
+from exporter.web.pages import Handler
+from exporter.web.server import ConnectionSlots, Slot
 from tests.eventually import eventually
 from tests.web.serving import Web, read_all
+
+# The tests state these values, so that they notice a change of the program's constants.
+IDLE_SECONDS = 5.0
+DEFAULT_MAX_REQUESTS = 40
 
 
 @contextlib.contextmanager

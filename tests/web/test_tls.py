@@ -2,8 +2,12 @@
 
 import contextlib
 import http.client
+import json
+import re
+import shlex
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +15,10 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from exporter.web.server import DEFAULT_MAX_REQUESTS
+from exporter.config.settings import Config
 from tests.eventually import eventually
 from tests.ports import LOCALHOST
+from tests.tools import needed
 from tests.web.certificates import Authority, Certificate
 from tests.web.serving import Answer, Counting, Web, ask, read_all, serving
 from tests.web.test_authentication import basic
@@ -154,13 +159,13 @@ def test_answers_a_scrape_beside_stalled_handshakes(
 
 
 def few_threads() -> None:
-    assert sum(thread.name == "request" for thread in threading.enumerate()) <= DEFAULT_MAX_REQUESTS
+    assert sum(thread.name == "request" for thread in threading.enumerate()) <= Config().max_requests
 
 
 def test_answers_a_scrape_beside_clients_silent_after_the_handshake(serve: Serve, tls: str) -> None:
     secured = serve(tls)
     with contextlib.ExitStack() as stack:
-        for _ in range(DEFAULT_MAX_REQUESTS + 20):
+        for _ in range(Config().max_requests + 20):
             connection = socket.create_connection((LOCALHOST, secured.server.port), timeout=30)
             stack.enter_context(secured.trusting().wrap_socket(connection, server_hostname=LOCALHOST))
 
@@ -284,3 +289,38 @@ def test_reads_unchanged_files_once(serve: Serve, tls: str, capsys: pytest.Captu
         secured.get()
 
     assert "web_config_reloaded" not in capsys.readouterr().out
+
+
+def test_the_documented_commands_read_another_node(serve: Serve, authority: Authority, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "start.md").read_text().partition("\n## Other nodes\n")[2]
+    with_password, with_certificate = (
+        re.findall(rf"^    (curl {option} .*)$", page, re.MULTILINE) for option in ("--netrc", "--cacert")
+    )
+    certificate, client = authority.issue("node1", "DNS:node1.example"), authority.issue("client")
+    tls = f"tls_server_config:\n  cert_file: {certificate.cert}\n  key_file: {certificate.key}\n"
+    (line,) = re.findall("`(machine .*?)`", page)
+    netrc = tmp_path / ".netrc"
+    netrc.write_text(line.replace("USER", "alice").replace("password PASSWORD", f"password {PASSWORD}"))
+    netrc.chmod(0o600)
+    files = {"ca.pem": authority.cert, "client.pem": client.cert, "client.key": client.key}
+
+    answers = list[str]()
+    for more, commands in ((USERS, with_password), (MUTUAL, with_certificate)):
+        port = serve(tls + more).server.port
+        for command in commands:
+            program, *words = (str(files.get(word, word)) for word in shlex.split(command))
+            here = ("-qsSf", "--cacert", str(authority.cert), "--connect-to", f"::{LOCALHOST}:{port}")
+            done = subprocess.run(
+                [needed(program), *here, *words],
+                capture_output=True,
+                text=True,
+                env={"HOME": str(tmp_path), "NO_PROXY": "*"},
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            answers.append(done.stdout)
+
+    text, incidents, same = answers
+    assert "CLIENTS" in text.upper()
+    assert json.loads(incidents)["data"] == []
+    assert same.splitlines()[0] == text.splitlines()[0]

@@ -13,9 +13,9 @@ from exporter.clock import Clock
 from exporter.collectors.nvml.driver import DRIVER_LOST, READY_FILE, Driver, DriverError, Values, nvml_problem, optional
 from exporter.collectors.nvml.gpu import Gpm, Gpu, MigInstances, ProcessUtilizations, memory_bandwidth, sm_count
 from exporter.collectors.thread import Defects, Reading
-from exporter.model.launches import GpuUse, NodeGpus
 from exporter.model.observation import GpuEvent, GpuReading
 from exporter.model.reason import Reason, ReasonCode, joined
+from exporter.model.sharing import GpuUse, NodeGpus
 
 NAME = "nvml"  # the name of the collector in the log
 WAIT_SECONDS = 0.5  # how long a call waits for another thread to open the driver, and for an Xid event

@@ -1,1 +1,0 @@
-"""The fleet: its answers from the recorded series of all nodes, for the command `report` and the dashboards."""

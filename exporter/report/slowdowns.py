@@ -1,0 +1,125 @@
+"""Which clients are slowed down by their neighbours: a part of the document, sentences, and problems."""
+
+from collections import Counter
+from collections.abc import Iterable
+from math import inf
+
+from exporter.model.contention import Resource, Slowdown
+from exporter.model.node import Node
+from exporter.parse.printable import printable
+from exporter.report.document import NeighbourStatus, Sentence, SlowdownStatus
+from exporter.report.document_parts import Severity
+from exporter.report.finding import Finding
+from exporter.report.problems import NodeProblem
+from exporter.report.process_status import described, filled
+from exporter.report.sharing_text import LEAST_SHOWN, factor, process_name
+from exporter.report.text import counted, listed, percent, with_error
+from exporter.usage.capacity import ClientUsage, GpuSharing, gpu_sharing
+from exporter.usage.contention import starved
+from exporter.view import gpu_name
+
+MOST_NEIGHBOURS, MOST_USERS = 4, 2
+"""At most so many others use the resource for which a client waits, and so many are named as users of bandwidth."""
+
+_CAUSES = {
+    Resource.MEMORY: "it waits for memory bandwidth",
+    Resource.SMS: "it waits for SMs",
+    Resource.OTHER: "others use up neither the SMs nor the memory bandwidth",
+}
+
+MOST_SLOWED = 5  # At most so many slowed clients have a line.
+LEAST_APPARENT = 1.5  # A client that may have changed its own work has a line from this factor.
+
+
+def slowdown_status(usage: ClientUsage) -> SlowdownStatus | None:
+    """Return by how much a client is slowed down, if that is known."""
+    if (slowdown := usage.slowdown) is None:
+        return None
+    neighbours = tuple(NeighbourStatus(pid=pid, used_ratio=part) for pid, part in slowdown.neighbours[:MOST_NEIGHBOURS])
+    return filled(SlowdownStatus, slowdown, neighbours=neighbours, text=_factor_text(usage))
+
+
+def _factor_text(usage: ClientUsage) -> str:
+    """Return by what factor a client is slowed down. A lower bound is shown only if it is clearly above 1."""
+    slowed = usage.slowdown
+    if slowed is None or (slowed.at_least and not usage.is_slowed):
+        return ""
+    return f"{'≥ ' if slowed.at_least else ''}{factor(slowed.ratio)}x"
+
+
+def slowdown_sentences(node: Node, found: GpuSharing) -> Iterable[Sentence]:
+    """Yield which clients of a GPU are slowed down, the most first, and whether its bandwidth is used up."""
+    return (Sentence(text=text, severity=Severity.WARNING) for text in _sentences(node, found))
+
+
+def _sentences(node: Node, found: GpuSharing) -> Iterable[str]:
+    """Yield which clients are slowed down, the most first, by what and by whom, and that bandwidth is used up."""
+    clients = {each.client.pid: each for each in found.clients}
+    known = {pid: each.slowdown for pid, each in clients.items() if each.slowdown}
+    perhaps = {pid for pid, each in known.items() if each.apparent > max(LEAST_APPARENT, each.ratio)}
+    slowed = {pid: each for pid, each in known.items() if clients[pid].is_slowed or pid in perhaps}
+    order = sorted(slowed, key=lambda pid: (-slowed[pid].ratio, -slowed[pid].apparent))
+    kinds = {pid: "slowed down" if clients[pid].is_slowed else "perhaps slowed down" for pid in order}
+    for pid in order[:MOST_SLOWED]:
+        yield f"{kinds[pid]}: {process_name(node, pid)} {_text(node, found, slowed[pid])}"
+    for kind, count in Counter(kinds[pid] for pid in order[MOST_SLOWED:]).items():
+        yield f"{kind}: {counted(count, 'more client')}"
+    if found.bandwidth_is_full:
+        uses_of = {pid: use for pid, each in clients.items() if (use := each.bandwidth)}
+        parts = {pid: use for pid, use in uses_of.items() if use.part >= max(LEAST_SHOWN, 2 * use.error)}
+        largest = sorted(parts, key=lambda pid: -parts[pid].part)[:MOST_USERS]
+        uses = [f"{process_name(node, pid)} uses {with_error(*parts[pid])}" for pid in largest]
+        who = listed(uses) if uses else "it is unknown which client uses most of it"
+        used = percent(found.dram_bandwidth_ratio or 0.0)
+        yield f"memory bandwidth: {used} is used, so clients may slow each other down; {who}"
+
+
+def _text(node: Node, sharing: GpuSharing, slowdown: Slowdown) -> str:
+    """Return how much longer a client's work takes, for which resource it waits, and which other uses most of that.
+
+    Without GPM the use of memory bandwidth is unknown, and so is the resource unless it is the SMs. Another client is
+    not named if it may have used nothing of it.
+    """
+    is_other = slowdown.resource is Resource.OTHER
+    ratio = slowdown.apparent if is_other else slowdown.ratio
+    least = "at least " if slowdown.at_least and ratio == slowdown.ratio else ""
+    slower = f"takes {least}{factor(ratio)} times as long as on a quiet GPU"
+    if slowdown.resource is None:
+        return slower
+    is_unknown = is_other and sharing.dram_bandwidth_ratio is None
+    why = "it is unknown for which resource it waits" if is_unknown else _CAUSES[slowdown.resource]
+    is_memory = slowdown.resource is Resource.MEMORY
+    uses = {each.client.pid: each.bandwidth if is_memory else each.share for each in sharing.clients}
+    errors = {pid: inf if use is None else use.error for pid, use in uses.items()}
+    for pid, part in slowdown.neighbours[:1]:
+        if part >= max(LEAST_SHOWN, 2 * errors.get(pid, 0.0)):
+            why += f", of which {process_name(node, pid)} uses {percent(part, errors.get(pid, 0.0))}"
+    if is_other:
+        why += ", so this can also be a change of its own work"
+    return f"{slower}; {why}"
+
+
+def starved_clients(node: Node, at: float) -> Iterable[Finding]:
+    """Yield one problem for all starved clients of a GPU, with the one that is slowed down most."""
+    by_gpu = {uuid: found for uuid, state in node.contention.items() if (found := starved(state, at))}
+    sharing = gpu_sharing(node) if by_gpu else {}
+    for uuid in filter(by_gpu.__contains__, sharing):
+        slowed = {each.client.pid: each.slowdown for each in sharing[uuid].clients if each.slowdown is not None}
+        pids = sorted(by_gpu[uuid].keys() & slowed.keys(), key=lambda pid: -slowed[pid].ratio)
+        if pids:
+            others = counted(len(pids) - 1, "more client is starved", "more clients are starved")
+            yield Finding(
+                NodeProblem.CLIENT_STARVED,
+                since=by_gpu[uuid][pids[0]],
+                gpu=uuid,
+                client=pids[0],
+                values={
+                    "client": process_name(node, pids[0]),
+                    "gpu": printable(gpu_name(node, uuid)),
+                    **({} if slowed[pids[0]].resource is Resource.OTHER else {"neighbours": "neighbours"}),
+                    "slowdown": f"its work {_text(node, sharing[uuid], slowed[pids[0]])}",
+                },
+                notes=(others,) if len(pids) > 1 else (),
+                affected=counted(len(pids), "client"),
+                affected_names=tuple(described(node, pid) for pid in pids),
+            )
