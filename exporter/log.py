@@ -1,4 +1,4 @@
-"""Configuration of structlog, the log of events with its limit, and a stream that does not block if stderr blocks."""
+"""Configuration of structlog, the limited log of events, and a stream that never blocks, even if its reader does."""
 
 import contextlib
 import io

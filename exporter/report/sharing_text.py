@@ -8,7 +8,7 @@ from exporter.report.document import Sentence
 from exporter.report.document_parts import Severity
 from exporter.report.reasons import source_text
 from exporter.report.text import counted, listed, mebibytes, percent, process_text, with_error
-from exporter.usage.capacity import HARD, Bound, GpuSharing
+from exporter.usage.capacity import COUNTED, Bound, GpuSharing
 from exporter.usage.last_minute import fresh_splits
 
 MOST_NAMED = 4
@@ -82,7 +82,7 @@ def _headroom(found: GpuSharing) -> str:
         return "it is unknown how many more clients fit"
     known = [f"{by[bound]} by {BOUNDS[bound]}" for bound in sorted(by, key=lambda bound: by[bound])]
     names = {**BOUNDS, Bound.MEMORY: "memory, which the GPU and the system share"} if found.unified_memory else BOUNDS
-    unknown = [f"unknown by {names[bound]}" for bound in Bound if bound not in by and bound in HARD]
+    unknown = [f"unknown by {names[bound]}" for bound in Bound if bound not in by and bound in COUNTED]
     bounds = ", ".join((*known, *unknown))
     if fits is None:
         return f"room for an unknown number of clients like these: {bounds}"

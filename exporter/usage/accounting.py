@@ -97,7 +97,7 @@ def post_energy(totals: UsageTotals, gpu: GpuUuid, millijoules: int, *, at: floa
 
 
 def post_use(totals: UsageTotals, gpu: GpuUuid, posted: Mapping[UsageKey, Usage], *, at: float) -> UsageTotals:
-    """Post amounts that are of their accounts as they are."""
+    """Post each amount to its account."""
     used: dict[UsageKey, Usage] = {}
     for key, amount in posted.items():
         totals, account = _with_account(totals, key[0], at)

@@ -90,8 +90,8 @@ class Bound(StrEnum):
     CONTENTION = "contention"
 
 
-HARD = (Bound.MEMORY, Bound.SM, Bound.SLOTS)
-"""Those whose room is a number. Beside them, contention is only known to leave none."""
+COUNTED = (Bound.MEMORY, Bound.SM, Bound.SLOTS)
+"""Bounds that permit a number of clients. Contention only shows that there is no room."""
 
 NEEDED = frozenset({Bound.MEMORY, Bound.SLOTS})
 """Beyond these bounds a new client fails. Beyond the others, clients become slower."""

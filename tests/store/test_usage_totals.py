@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from exporter.model.contention import Pace
 from exporter.model.identity import Workload, WorkloadIdentity, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.settings import Retention
@@ -105,16 +106,15 @@ def test_identities_are_stored_with_the_memory_of_the_account(state_file: StateF
     state_file.write(totals=replace(totals, identities={HOSTILE_OWNER: first}))
     assert reopened(state_file).usage_totals.identities == {HOSTILE_OWNER: first}
     totals = post_memory(totals, OTHER_GPU, {HOSTILE_OWNER: 5}, at=AT)
-    state_file.write(totals=replace(totals, identities={HOSTILE_OWNER: replace(first, user="", unit="c.service")}))
-    stored = reopened(state_file).usage_totals.identities
-    assert stored == {HOSTILE_OWNER: replace(first, user="", unit="c.service")}
+    second = replace(first, user="", unit="c.service")
+    state_file.write(totals=replace(totals, identities={HOSTILE_OWNER: second}))
+    assert reopened(state_file).usage_totals.identities == {HOSTILE_OWNER: second}
 
 
 def test_the_paces_of_a_closed_account_are_remembered_for_a_day(state_file: StateFile) -> None:
-    totals = remember_pace(post(UsageTotals(), 3), GPU, USER_ALICE, "train", (1.0, 2.0, 3.5, 1e9, 0.0, 1e8, 0.0))
-    closed = close_idle_accounts(totals, AT + 2 * FORGOTTEN_SECONDS)
+    totals = remember_pace(post(UsageTotals(), 3), GPU, USER_ALICE, "train", Pace(1.0, 2.0, 3.5, 1e9, 0.0, 1e8, 0.0))
     state_file.write(totals=totals)
-    state_file.write(totals=closed)
+    state_file.write(totals=(closed := close_idle_accounts(totals, AT + 2 * FORGOTTEN_SECONDS)))
     again = close_idle_accounts(reopened(state_file).usage_totals, AT + PACES_SECONDS)
     assert again.gpus[GPU].paces == closed.gpus[GPU].paces == totals.gpus[GPU].paces
     assert (again.last_used_at, again.closed) == ({}, {USER_ALICE: AT})
