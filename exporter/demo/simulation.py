@@ -312,11 +312,12 @@ class Failure(NamedTuple):
     first: float = 0.0
     every: float | None = None
     seconds: float = 0.0
+    needs: str = ""
 
     @property
     def condition(self) -> str:
         """What the failure raises, and what that needs, in a few words."""
-        return f"{self.alert or 'no alert'}{', needs --attribution=bpf' * (self.inject is _noisy_neighbour)}"
+        return f"{self.alert or 'no alert'}{self.needs}"
 
 
 FAILURES: Mapping[str, Failure] = {
@@ -336,7 +337,9 @@ FAILURES: Mapping[str, Failure] = {
     "limits-drift": Failure(_limits_drift, "CudaMpsLimitsDrifted", 1200, -20, 900, 120),
     "bypass": Failure(_bypass, "CudaMpsProcessBypassing", 1200, -10, 300, 90),
     "memory-full": Failure(_memory_full, "CudaMpsWorkloadFillsMemory", 1200, -800, 2000, 120),
-    "noisy-neighbour": Failure(_noisy_neighbour, "CudaMpsClientStarved", 1500, -60, 1900, 300),
+    "noisy-neighbour": Failure(
+        _noisy_neighbour, "CudaMpsClientStarved", 1500, -60, 1900, 300, ", needs --attribution=bpf"
+    ),
     "unknown-line": Failure(_unknown_line, None, 0, -650, 950),
     "nvml-fails": Failure(_nvml_fails, "CudaMpsExporterCannotCollect", 1200),
 }

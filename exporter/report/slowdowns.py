@@ -32,19 +32,13 @@ LEAST_APPARENT = 1.5  # A client that may have changed its own work has a line f
 
 
 def slowdown_status(usage: ClientUsage) -> SlowdownStatus | None:
-    """Return by how much a client is slowed down, if that is known."""
+    """Return by how much a client is slowed down, if known. A lower bound has a text only if it is clearly above 1."""
     if (slowdown := usage.slowdown) is None:
         return None
     neighbours = tuple(NeighbourStatus(pid=pid, used_ratio=part) for pid, part in slowdown.neighbours[:MOST_NEIGHBOURS])
-    return filled(SlowdownStatus, slowdown, neighbours=neighbours, text=_factor_text(usage))
-
-
-def _factor_text(usage: ClientUsage) -> str:
-    """Return by what factor a client is slowed down. A lower bound is shown only if it is clearly above 1."""
-    slowed = usage.slowdown
-    if slowed is None or (slowed.at_least and not usage.is_slowed):
-        return ""
-    return f"{'≥ ' if slowed.at_least else ''}{factor(slowed.ratio)}x"
+    factor_text = f"{'≥ ' if slowdown.at_least else ''}{factor(slowdown.ratio)}x"
+    text = factor_text if usage.is_slowed or not slowdown.at_least else ""
+    return filled(SlowdownStatus, slowdown, neighbours=neighbours, text=text)
 
 
 def slowdown_sentences(node: Node, found: GpuSharing) -> Iterable[Sentence]:
