@@ -34,7 +34,7 @@ from exporter.collectors.systemd import Journal, Systemctl, Units, UnitStates
 from exporter.collectors.thread import CollectorThread, Inbox, Reading, collect_each
 from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.config.settings import Attribution, Config
-from exporter.incidents import fault_address
+from exporter.incidents import fault_address, incidents
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import SourceReading
@@ -106,7 +106,8 @@ class Assembly:
             deadline=UNITS_DEADLINE,
             quiet=True,
         )
-        self._node, self._fault_at = Node(), 0.0
+        self._node = Node()
+        self._launches_thread: CollectorThread | None = None
         ranges = AddressRangesCollector(self._proc, clock, lambda: fault_address.wanted(self._node))
         self._address_ranges_thread = self._thread(
             CollectorName.ADDRESS_RANGES, ranges.collect, period=ADDRESS_RANGES_PERIOD, quiet=True
@@ -119,10 +120,7 @@ class Assembly:
         self.discovery = None
         if constants.discovery:
             self.discovery = Discovery(
-                patterns=constants.pipe_directories,
-                proc=constants.procfs,
-                clock=clock,
-                gke_config=constants.gke_config,
+                patterns=constants.pipe_directories, proc=constants.procfs, clock=clock, gke_config=constants.gke_config
             )
         self.locations = LocationRegistry(discovery=self.discovery, journal=self.journal)
         self._identities = Identities()
@@ -239,7 +237,10 @@ class Assembly:
             CollectorName.NVML_EVENTS, lambda: self.explained(xids.collect()), period=CONTINUOUS, quiet=True
         )
         if self._libcuda_probes is not None:
-            yield self._thread(CollectorName.LIBCUDA_PROBES, self._libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
+            self._launches_thread = self._thread(
+                CollectorName.LIBCUDA_PROBES, self._libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD
+            )
+            yield self._launches_thread
         problem = self._kernel_log.open()
         if problem is None:
             yield self._thread(CollectorName.KERNEL, self._kernel_log.collect, period=CONTINUOUS, quiet=True)
@@ -265,11 +266,13 @@ class Assembly:
         self.pods.watch(unnamed_pods(node))
         if self.pod_labels is not None:
             self.pod_labels.watch(unlabelled_pods(node))
-        if self._libcuda_probes is not None:
-            self._libcuda_probes.watch(*processes_to_watch(node))
-        self._node, fault_at = node, fault_address.last_fault_at(node)
-        if fault_at > self._fault_at:
-            self._fault_at = fault_at
+        before, self._node = self._node, node
+        if self._libcuda_probes is not None and self._launches_thread is not None:
+            sign_at = incidents.last_sign_at(node)
+            self._libcuda_probes.watch(*processes_to_watch(node), sign_at)
+            if sign_at > incidents.last_sign_at(before):
+                self._launches_thread.trigger()
+        if fault_address.last_fault_at(node) > fault_address.last_fault_at(before):
             self._address_ranges_thread.trigger()
         pool.explain_ends(poll_schedule.unexplained_ends(node))
         if self._unit_states.watch(poll_schedule.units_wanted(node), poll_schedule.units_urgent(node)):
@@ -285,8 +288,12 @@ class Assembly:
     def _probes(self) -> "LibcudaCollector":
         """Create the collector of launches. Its modules are imported only if attribution is on."""
         from exporter.libcuda_probes.collector import LibcudaCollector
-        from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
+        from exporter.libcuda_probes.handles import Handles
+        from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries, holder_of
+        from exporter.libcuda_probes.readable import ReadableNames, demangle_command
+        from exporter.libcuda_probes.recorder import KernelRecorder
 
+        handles = Handles(self._proc.start_ticks, lambda pid: holder_of(self._proc, pid))
         return LibcudaCollector(
             uses=self.nvml.uses.read,
             gpus=self.nvml.uses.gpus,
@@ -294,6 +301,7 @@ class Assembly:
             proc=self._proc,
             clock=self._clock,
             boot_ns=boot_ns,
+            recorder=KernelRecorder(handles, ReadableNames(self._clock, demangle_command()).names),
         )
 
     def _thread(

@@ -28,6 +28,7 @@ from exporter.errors import FULL, RecordingError
 from exporter.model import observation as kinds
 from exporter.model.daemon import Daemon, DaemonRuntime, Declaration
 from exporter.model.identity import ConnectionHolders
+from exporter.model.kernels import KernelReading
 from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
@@ -162,6 +163,7 @@ _KINDS: Mapping[str, type[Observation]] = {
     "nvml": GpuReading,
     "gpu_use": GpuUse,
     "work": WorkReading,
+    "kernels": KernelReading,
     "nvml_event": kinds.GpuEvent,
     "kernel": kinds.KernelRecord,
     "process": kinds.ProcessReading,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from exporter.incidents import fault_address, incidents
+from exporter.incidents import fault_address, fault_kernels, incidents
 from exporter.model import observation as kinds
 from exporter.model.daemon import (
     Daemon,
@@ -16,6 +16,7 @@ from exporter.model.daemon import (
 )
 from exporter.model.event import Event, EventName, Step
 from exporter.model.identity import ConnectionHolders
+from exporter.model.kernels import KernelReading
 from exporter.model.launches import WorkReading
 from exporter.model.node import CollectorName, CollectorState, Node
 from exporter.model.reason import ReasonCode, joined
@@ -155,6 +156,8 @@ def _take(node: Node, observation: kinds.Observation) -> Reduced:
             return prune(xids.add_gpu_address(node, observation)), events + connected + restored
         case WorkReading():
             return last_minute.with_reading(node, observation), ()
+        case KernelReading():
+            return fault_kernels.with_reading(node, observation), ()
         case GpuUse():
             return node, ()
         case kinds.ProcessReading():

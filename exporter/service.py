@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -37,13 +38,13 @@ from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import printable, printable_value
 from exporter.report import remedy
 from exporter.report.document import StatusDocument
-from exporter.report.document_parts import MOST_LISTED, IncidentFilter, IncidentStatus
+from exporter.report.document_parts import MOST_LISTED, ROOT, IncidentFilter, IncidentStatus, seen_by
 from exporter.report.incident_status import incident_status
 from exporter.report.node_status import status_document, summary_line
 from exporter.view import StatusInput, View
 from exporter.web.api import Api, encode_within
 from exporter.web.pages import Site
-from exporter.web.server import AcceptFailures, Commands, ServiceSocket, WebServer, activated_listeners
+from exporter.web.server import AcceptFailures, ServiceSocket, WebServer, activated_listeners
 from exporter.web.web_config import WebSecurity
 
 HEALTHY_SECONDS = 30.0
@@ -203,16 +204,18 @@ class Service:
         """Open the service socket, and return it as a context manager."""
         if self._driver is None:
             return contextlib.nullcontext()
-        commands: Commands = {
-            "status": self._status,
-            "incidents": self._incidents,
+        opened = ServiceSocket(self._config.runtime_directory, self._commands, self._accept_failures["service_socket"])
+        opened.open()
+        return contextlib.closing(opened)
+
+    def _commands(self, viewer: int) -> Mapping[str, Callable[..., Mapping[str, Any]]]:
+        return {
+            "status": partial(self._status, viewer),
+            "incidents": partial(self._incidents, viewer),
             "metrics": self._metrics,
             "pause": self._pause,
             "resume": self._resume,
         }
-        opened = ServiceSocket(self._config.runtime_directory, commands, self._accept_failures["service_socket"])
-        opened.open()
-        return contextlib.closing(opened)
 
     def proceed(self, signals: Signals) -> bool:
         """Do what signals request, and return whether the loop continues. It ends if the driver was replaced.
@@ -237,26 +240,28 @@ class Service:
             self._watchdog.stop()
         return not stops
 
-    def status_document(self) -> StatusDocument | str:
-        """Return the status of the node, or that it is out of date."""
-        return self._stalled_problem() or status_document(replace(self._status_input(), at=self.loop.node.at))
+    def status_document(self, viewer: int | None) -> StatusDocument | str:
+        """Return the status of the node as a user may see it, or that it is out of date."""
+        data = replace(self._status_input(), at=self.loop.node.at, viewer=viewer)
+        return self._stalled_problem() or status_document(data)
 
-    def _status(self) -> Mapping[str, Any]:
-        document = self.status_document()
+    def _status(self, viewer: int) -> Mapping[str, Any]:
+        document = self.status_document(viewer)
         return {"problem": document} if isinstance(document, str) else {"status": printable_value(plain(document))}
 
-    def _incidents(self, clients: int = MOST_LISTED, **wanted: Any) -> Mapping[str, Any]:
+    def _incidents(self, viewer: int, clients: int = MOST_LISTED, **wanted: Any) -> Mapping[str, Any]:
         problem = self._stalled_problem()
         if problem is not None:
             return {"problem": problem}
         found = IncidentFilter(**wanted).apply(self._history.incidents)
-        objects = (plain(self._incident(each, clients)) for each in found)
+        objects = (plain(self._incident(viewer, each, clients)) for each in found)
         encoded = encode_within(objects, MOST_BYTES)
         return {"incidents": list(map(json.loads, encoded))}
 
-    def _incident(self, incident: Incident, clients: int) -> IncidentStatus:
+    def _incident(self, viewer: int | None, incident: Incident, clients: int) -> IncidentStatus:
         address = remedy.address_of(self.loop.node, incident.daemon, self._watchdog.policy)
-        return incident_status(incident, self._clock.now(), address, clients=clients)
+        document = incident_status(incident, self._clock.now(), address, clients=clients)
+        return seen_by(ROOT if self.loop.node.simulated else viewer, document)
 
     def _status_input(self) -> StatusInput:
         return StatusInput(

@@ -146,3 +146,6 @@ class StatusInput:
 
     stalled_seconds: float | None = None
     """For how long the exporter's main loop has not run; None if it runs."""
+
+    viewer: int | None = None
+    """The UID of the user who sees the status; None: unknown, who sees no kernels."""

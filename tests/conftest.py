@@ -56,20 +56,22 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-SERVICES = ("tests/service/", "tests/test_end_to_end.py")
+SERVICES = ("tests/service/", "tests/test_end_to_end.py", "tests/modes/", "tests/chaos/", "tests/test_benchmarks.py")
+ALONE = (*SERVICES, "tests/alerts/test_resolution.py")
 SCENES = ("tests/demo/test_rehearsals.py", "tests/paging/test_scenes.py")
 SLOW_FILES = ("baseline", "demo", "failure_plan", "node", "pasted_commands", "random_observations")
+SLOW_SYSTEMS = ("batch_systems", "benchmarks", "chaos", "packages", "paging", "rehearsals", "scenes", "shortages")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with slow files: with one that is left for the end, one worker would be alone."""
-    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in SLOW_FILES)
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in (*SLOW_FILES, *SLOW_SYSTEMS))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one worker: its tests share what is made once. Those that start services share nothing.
+    """Give each file to one worker: its tests share what is made once. Those of ALONE share nothing.
 
     The files about the scenes of the demo share their series.
     """
@@ -79,7 +81,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(SCENES):
                 return SCENES[0]
-            return nodeid if nodeid.startswith(SERVICES) else super()._split_scope(nodeid)  # type: ignore[no-any-return]
+            return nodeid if nodeid.startswith(ALONE) else super()._split_scope(nodeid)  # type: ignore[no-any-return]
 
     config.option.loadscopereorder = False  # SLOW_FILES are first
     return Scheduling(config, log)

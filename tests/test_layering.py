@@ -152,6 +152,7 @@ HOMES = {
     ),
     "tenacity": ("collectors/control_client.py",),
     "psutil": ("collectors/proc.py",),
+    "pycxxfilt": ("libcuda_probes/demangle.py",),
     "prometheus_client": ("metrics/", "commands/replay.py", "service.py"),
     "http": ("web/", "collectors/pods.py"),
     "sqlite3": ("store/",),

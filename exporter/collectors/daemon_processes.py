@@ -264,11 +264,7 @@ class PidFile:
     """The process of the control daemon in one location."""
 
     def __init__(
-        self,
-        proc: Proc,
-        clock: Clock,
-        identities: Identities | None = None,
-        workloads: WorkloadProcesses | None = None,
+        self, proc: Proc, clock: Clock, identities: Identities | None = None, workloads: WorkloadProcesses | None = None
     ) -> None:
         self.found: DaemonProcess | None = None  # the daemon at the last call that could examine it
         self.problem: Reason | None = None

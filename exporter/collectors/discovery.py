@@ -243,12 +243,7 @@ class Discovery:
     """Finds the locations of daemons, and follows those of named ones."""
 
     def __init__(
-        self,
-        *,
-        patterns: Sequence[str],
-        proc: Path,
-        clock: Clock,
-        gke_config: Path = Path("/nowhere"),
+        self, *, patterns: Sequence[str], proc: Path, clock: Clock, gke_config: Path = Path("/nowhere")
     ) -> None:
         """`patterns` are absolute globs of pipe directories."""
         self._patterns = patterns

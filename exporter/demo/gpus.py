@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from exporter.model import observation as kinds
+from exporter.model.kernels import ClientKernels, KernelName, KernelReading, KernelUse, LaunchedKernel
 from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, PINNED_MEMORY_LIMIT
 from exporter.model.sharing import GpuUse
@@ -77,6 +78,14 @@ SERVING = (
 NOTEBOOKS = (SimulatedWorkload("frank", 1006, "jupyter-lab", (2, 6), f"{_SYSTEM}/jupyter.service", 0.004, 16),)
 BYPASSING = replace(TRAINERS[2], duty=0.3)
 STREAMING = replace(SERVING[2], command="etl-scan", duty=1.0, sms=120, traffic=0.95)
+KERNELS: Mapping[str, Sequence[str]] = {
+    "train.py": ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "triton_per_fused_native_layer_norm_0"),
+    "finetune.py": ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTN", "triton_poi_fused_gelu_mul_3", "lora_merge"),
+    "vllm": ("fused_moe_kernel", "reshape_and_cache_flash_kernel"),
+    "embed-worker": ("gemm_fusion_dot_7", "loop_add_fusion_12"),
+    "jupyter-lab": (),
+}
+"""Kernels by command, the one with the most time first; none: got before the exporter was attached."""
 SERVER = SimulatedWorkload("root", 0, "nvidia-cuda-mps-server", (0, 0), f"{_SYSTEM}/nvidia-cuda-mps.service", 0.0, 0)
 
 
@@ -293,3 +302,19 @@ def _work(process: SimulatedProcess, now: int) -> ProcessWork:
         sure_widths=kernels * width,
         sure_heights=kernels * width,
     )
+
+
+def kernel_reading(at: float, processes: Iterable[SimulatedProcess], *, at_fault: bool = False) -> KernelReading:
+    """Return what the processes run, and at a fault the kernel that each has in flight."""
+    clients = tuple(_kernels(process, int(at * NS), at_fault=at_fault) for process in processes)
+    return KernelReading(at=at, boot_ns=int(at * NS), clients=clients, at_fault=at_fault)
+
+
+def _kernels(process: SimulatedProcess, now: int, *, at_fault: bool) -> ClientKernels:
+    names = [KernelName(raw=name, short=name) for name in KERNELS.get(process.workload.command, ["reduce_kernel"])]
+    use = KernelUse(launches_per_second=process.pace * (50 + process.pid % 400), width=process.workload.sms)
+    most = tuple(replace(use, name=name, flight_ratio=0.7 / rank) for rank, name in enumerate(names or [None], start=1))
+    last = LaunchedKernel(name=most[0].name, since_ns=now - NS, grid=(use.width, 1, 1), block=(256, 1, 1), stream=1)
+    last = replace(last, last_ns=now - NS // 5, launches=process.pid, completed=process.pid - 20)
+    first_ns = process.first_read_ns or now
+    return ClientKernels(pid=process.pid, first_ns=first_ns, streams=1, most=most, last=(last,) if at_fault else ())

@@ -20,6 +20,7 @@ from exporter.demo.gpus import (
     STREAMING,
     TRAINERS,
     SimulatedProcess,
+    kernel_reading,
     let_work,
     pci_address,
     probe_readings,
@@ -29,6 +30,7 @@ from exporter.errors import ConfigError
 from exporter.model import observation as kinds
 from exporter.model.action import Action, ActionKind
 from exporter.model.event import Event
+from exporter.model.kernels import KernelReading
 from exporter.model.node import CollectorName, Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.policy import CHANCE
@@ -61,7 +63,7 @@ def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Obse
         return
     yield from _connect_enough(scenario, at)
     scenario.faults += 1
-    clients = _sharing(daemon)
+    clients = everyone = _sharing(daemon)
     if killed := scenario.faults % 2:
         *clients, cause = clients
         named = blamed = next(client for client in clients if set(client.gpus) & set(cause.gpus))
@@ -82,6 +84,7 @@ def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[kinds.Obse
     if not killed:
         yield from _address_ranges(clients, at - 0.06)
     yield from _fault_block(at - (0.08 if killed else 0.05), daemon, clients, blamed, seconds)
+    yield kernel_reading(at, everyone, at_fault=True)
     if killed:
         yield daemon.server_log(at, f"Client process {cause.pid} disconnected")
 
@@ -373,7 +376,7 @@ PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
 
 FREQUENT = (CollectorName.LOGS, CollectorName.PROCESS)
 SLOW = (CollectorName.CONTROL, CollectorName.KERNEL, CollectorName.NVML_EVENTS)
-SLOW_SECONDS = 5
+SLOW_SECONDS, KERNELS_SECONDS = 5, 10
 ACTION_SECONDS = 0.4
 
 NVML_FAILED = Reason(ReasonCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded (simulated)")
@@ -417,7 +420,8 @@ class Simulation:
     def seconds(self) -> Iterator[Sequence[kinds.Observation]]:
         """Yield the same, second by second."""
         while self._at < self._clock.now():
-            yield tuple(self._second(self._at))
+            second = self._second(self._at)
+            yield tuple(each for each in second if self._probes or not isinstance(each, KernelReading))
             self._at += 1.0
 
     def _second(self, at: float) -> Iterator[kinds.Observation]:
@@ -441,6 +445,8 @@ class Simulation:
         let_work(at, scenario.processes)
         if self._probes:
             yield from probe_readings(at, () if problem else GPUS, scenario.processes)
+            if int(at) % KERNELS_SECONDS == 0:
+                yield kernel_reading(at, scenario.processes)
             yield kinds.SourceReading(at=at, name=CollectorName.LIBCUDA_PROBES, seconds=0.1, problem=problem)
         for source in (*FREQUENT, *SLOW) if slow else FREQUENT:
             yield kinds.SourceReading(at=at, name=source, seconds=0.002)

@@ -5,9 +5,17 @@ from itertools import chain, count, pairwise
 from typing import NamedTuple
 
 from exporter.incidents.fault_address import address_clue
+from exporter.incidents.fault_kernels import (
+    SECOND_NS,
+    SeenKernels,
+    fault_kernels,
+    first_sign_ns,
+    processes_at,
+    seen_kernels,
+)
 from exporter.model.daemon import ClaimKind, Daemon
 from exporter.model.incident import ClientDetails, Clues, EarlyDisconnect, Incident, IncidentXid, InFlightWork
-from exporter.model.launches import ProcessWork, WorkReading, began_ns
+from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
 from exporter.model.server import Client, FaultLogBlock, Server
@@ -176,6 +184,7 @@ def _remove_other_users(node: Node, daemon: Daemon, incident: Incident) -> Incid
         in_reset=tuple(pid for pid in clues.in_reset if pid not in others),
         early_disconnects=tuple(client for client in clues.early_disconnects if client.pid not in others),
         in_flight_work=tuple(work for work in clues.in_flight_work if work.pid not in others),
+        kernels=tuple(each for each in clues.kernels if each.pid not in others),
         unlisted=tuple(pid for pid in clues.unlisted if pid not in others),
         address=address,
     )
@@ -223,8 +232,6 @@ def _client_details(before: Node, node: Node, daemon: Daemon, incident: Incident
 # -- clues -------------------------------------------------------------------------------------------------------------
 
 
-SECOND_NS = 1_000_000_000
-
 MIN_PROBED_NS = 3 * SECOND_NS
 """How long before the fault the probes must have been attached: they miss kernels that were launched earlier."""
 
@@ -255,8 +262,6 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
     )
     if incident.settled:
         return clues
-    clues = replace(clues, unlisted=_unlisted(node, daemon, incident))
-    incident = replace(incident, clues=clues)
     early = {client.pid: client for client in clues.early_disconnects}
     for disconnect in disconnects:
         # By the log's timestamps, else by the exporter's.
@@ -272,12 +277,16 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
                 wait_status=None if death is None else death.wait_status,
                 out_of_memory=death is not None and death.out_of_memory,
             )
+    left = tuple(client for pid, client in early.items() if pid not in daemon.clients)
+    clues = replace(clues, unlisted=_unlisted(node, daemon, incident), early_disconnects=left)
+    incident = replace(incident, clues=clues)
+    seen = seen_kernels(node, incident)
     # The reason why an earlier run of the exporter did not trust the log is not known to this run.
     restored = node.began_at is not None and incident.detected_at < node.began_at
     return replace(
         clues,
-        early_disconnects=tuple(client for pid, client in early.items() if pid not in daemon.clients),
-        in_flight_work=_in_flight_work(node, daemon, incident),
+        in_flight_work=_in_flight_work(node, daemon, incident, seen),
+        kernels=fault_kernels(node, incident, seen),
         address=address_clue(node, daemon, incident, early) or clues.address,
         log_unreliable=_log_unreliable(node, daemon, incident) or (clues.log_unreliable and restored),
     )
@@ -359,36 +368,30 @@ class _Counts(NamedTuple):
     healthy: Mapping[int, ProcessWork]
 
 
-def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InFlightWork, ...]:
+def _in_flight_work(
+    node: Node, daemon: Daemon, incident: Incident, seen: Mapping[int, SeenKernels]
+) -> tuple[InFlightWork, ...]:
     """Return what is known of each affected client. What was known before stays if nothing newer is known."""
     dumps, counts = incident.core_dumps, _counts(node.launch_history.readings, incident)
     known = {work.pid: work for work in incident.clues.in_flight_work if work.pid in incident.affected and not dumps}
     if counts is None:
         return tuple(known.values())
-    for process, alive in _affected_processes(node, incident, counts.fault_ns):
+    for process, alive in processes_at(node, (*incident.affected, *incident.clues.unlisted), counts.fault_ns):
         client = last_known(daemon, process.pid)
         one_context = len(devices.usable_gpus(node)) == 1 and (client is None or len(client.contexts) <= 1)
-        work = _work_of(counts, process, one_context=one_context, alive=alive)
+        work = _work_of(counts, process, seen.get(process.pid), one_context=one_context, alive=alive)
         if work is not None:
             known[work.pid] = work
-    return tuple(known.values())
-
-
-def _affected_processes(node: Node, incident: Incident, fault_ns: int) -> Iterable[tuple[ProcessReading, bool]]:
-    """Yield each affected process, and whether it runs. A process that began after the fault only has the same PID."""
-    for pid in (*incident.affected, *incident.clues.unlisted):
-        death, process = node.deaths.get(pid), node.processes.get(pid)
-        if process is not None and began_ns(process.start_ticks) < fault_ns:
-            yield process, not process.ended
-        elif death is not None and death.process is not None and began_ns(death.process.start_ticks) < fault_ns:
-            yield death.process, False
+    flights = {pid for pid, each in seen.items() if each.was_in_flight}
+    # If the counts and the kernels of a client contradict each other, nothing is certain.
+    return tuple(work for pid, work in known.items() if work.in_flight or pid not in flights)
 
 
 def _counts(readings: Sequence[WorkReading], incident: Incident) -> _Counts | None:
     """Return the counts around a fault, if the probes were attached all the time, and long enough before it."""
     if not readings:
         return None
-    fault_ns = readings[-1].boot_ns - round((readings[-1].at - incident.started_at) * SECOND_NS)
+    fault_ns = first_sign_ns(readings[-1], incident)
     number = sum(reading.boot_ns < fault_ns for reading in readings)
     after = readings[number : number + 1]
     enough = [index for index in range(number) if readings[index].boot_ns <= fault_ns - MIN_PROBED_NS]
@@ -409,7 +412,9 @@ def _counts(readings: Sequence[WorkReading], incident: Incident) -> _Counts | No
     )
 
 
-def _work_of(counts: _Counts, process: ProcessReading, *, one_context: bool, alive: bool) -> InFlightWork | None:
+def _work_of(
+    counts: _Counts, process: ProcessReading, seen: SeenKernels | None, *, one_context: bool, alive: bool
+) -> InFlightWork | None:
     """Return whether a client had work in flight; None if that is unknown.
 
     It is idle only if the probes know of all its work: an unknown kernel may run since before they were attached. They
@@ -430,15 +435,32 @@ def _work_of(counts: _Counts, process: ProcessReading, *, one_context: bool, ali
     # With core dumps, a synchronisation of work from before the probes may succeed at the fault.
     synced = counts.healthy.get(pid) if counts.core_dumps else last
     complete = last.initialized_ns > 0 or (one_context and synced is not None and synced.synced_ns > 0)
+    complete = complete and last.hidden_ns <= last.synced_ns
     if not complete and (pid not in counts.probed or (alive and pid not in counts.probed_before)):
         return None
     in_flight = _was_in_flight(counts, last, read_after=after is not None)
+    if in_flight is None and seen is not None:
+        in_flight = _was_kernel_in_flight(counts, last, seen, read_after=after is not None)
     unsure = last.open_unsure_ns if in_flight else last.answered_ns
     if in_flight is None or unsure or not (in_flight or complete):
         return None
     launched = 0 < last.launched_ns <= fault_ns
     seconds = (fault_ns - last.launched_ns) / SECOND_NS if launched else None
     return InFlightWork(pid=pid, in_flight=in_flight, seconds_since_launch=seconds)
+
+
+def _was_kernel_in_flight(counts: _Counts, last: ProcessWork, seen: SeenKernels, *, read_after: bool) -> bool | None:
+    """Return whether a client had a kernel in flight that its counts do not show; None if this is unknown.
+
+    It was idle if all its launches are recorded and had completed, and if it has copied nothing since it was idle:
+    copies have no kernel. With core dumps, a kernel can complete at the fault, the exact time of which is unknown.
+    """
+    healthy = counts.healthy.get(last.pid)
+    copied = healthy is None or healthy.open_ns or (healthy.copies, healthy.transfers) != (last.copies, last.transfers)
+    recorded = sum(each.launches for each in seen.client.last) >= last.kernels + last.graphs
+    completed = seen.attached and all(0 < each.until_ns < seen.fault_ns for each in seen.client.last)
+    certain = completed and recorded and not copied and not counts.core_dumps and (read_after or last.failed_ns > 0)
+    return True if seen.was_in_flight else False if certain else None
 
 
 def _was_in_flight(counts: _Counts, last: ProcessWork, *, read_after: bool) -> bool | None:

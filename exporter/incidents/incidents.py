@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from exporter.incidents.evidence import add_details, new_incident
+from exporter.incidents.fault_kernels import settled_kernels
 from exporter.incidents.root_cause import rank_suspects
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes, with_connections, with_totals
 from exporter.model.event import Event, EventName
@@ -66,6 +67,12 @@ def track(before: Node, node: Node, events: Iterable[Event], *, force: bool = Fa
 def report_open(node: Node) -> tuple[Event, ...]:
     """Return an event for each incident that is open at the end of a recording."""
     return tuple(_event(node.at, EventName.FAULT_OPEN, each) for each in node.incidents.values() if each.open)
+
+
+def last_sign_at(node: Node) -> float:
+    """Return when the newest sign of a fault was found, an Xid or an incident; 0 if there is none."""
+    signs = (*(each.at for each in node.xids.recent), *(each.detected_at for each in node.incidents.values()))
+    return max(signs, default=0.0)
 
 
 def all_disconnected(incident: Incident) -> bool:
@@ -139,7 +146,8 @@ def _may_have_changed(before: Node, node: Node, incident: Incident) -> bool:
         return True
     if before.deaths is not node.deaths or (all_disconnected(incident) and not incident.stuck):
         return True
-    if (before.work is not node.work or before.address_ranges is not node.address_ranges) and not incident.settled:
+    readings = ("work", "fault_kernels", "address_ranges")
+    if any(getattr(before, each) is not getattr(node, each) for each in readings) and not incident.settled:
         return True
     old, new = before.daemons.get(incident.daemon), node.daemons.get(incident.daemon)
     if old is None or new is None:
@@ -171,6 +179,8 @@ def _update(
         incident = rank_suspects(add_details(before, node, incident))
         incident = _end_if_over(node, _update_blocking(node, incident))
     settled = incident.settled or force or node.at - incident.detected_at >= SETTLED_SECONDS
+    if settled and not incident.settled:
+        incident = replace(incident, clues=replace(incident.clues, kernels=settled_kernels(incident)))
     # Inferred clients may still be replaced by those in the log.
     certain = len(incident.affected) if incident.affected_confirmed or settled else 0
     incident = replace(incident, settled=settled, affected_counted=max(incident.affected_counted, certain))

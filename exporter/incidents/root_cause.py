@@ -75,6 +75,11 @@ ONLY_IN_FLIGHT = Calibration(26, 26)
 """The client that caused a fault had work in flight, and clients without work were found idle (H200, 580.159.04). So
 the only client with work in flight is the cause, if all others were idle."""
 
+ONLY_NEW_KERNEL = Calibration(33, 35)
+"""The only client with a kernel in flight of which no launch had completed. Half of the trials had the fault in such a
+kernel; how many real faults do is unknown. So the client gets no more than `MAX_IF_DOUBTED` by this, and the others
+half of their share."""
+
 ADDRESS_INSIDE = Calibration(128, 128)
 ADDRESS_NEAR = Calibration(60, 61)
 """The client that the faulting address names, because it is in a range of that client, or near one."""
@@ -83,10 +88,10 @@ MAX_IF_UNREAD = 0.75
 """At most this while the address ranges of another candidate are unknown: if the cause's are, an innocent was named
 in 14 of 223 trials. A client can make its own unreadable, and many exit right after their fault."""
 
-MAX_IF_DOUBTED = 0.45
+LIKELY, MAX_IF_DOUBTED = 0.5, 0.45
 """At most this while the log may be forged, by an address that any client may have used (`AddressClue.is_weak`) or that
 the client's lack of work in flight contradicts, or if the cause may have got success and exited (GPU core dumps). From
-0.5 on, a client is reported as the likely cause."""
+`LIKELY` on, a client is reported as the likely cause."""
 
 HIGHEST_ADDRESS = 1 << 47
 """The upper end of a process' addresses. The kernel of a client that has exited cannot fetch its instructions. A wild
@@ -175,7 +180,8 @@ def rankings(incident: Incident) -> Mapping[int, Ranking]:
             for pid, each in exits.items()
         }
         return {**_rank_affected(incident, remaining, ()), **ranked}
-    return _rank_by_address(incident, _rank_affected(incident, AMONG_AFFECTED.confidence, ()))
+    by_address = _rank_by_address(incident, _rank_affected(incident, AMONG_AFFECTED.confidence, ()))
+    return _prefer_new_kernel(incident, by_address)
 
 
 def _rank_with_core_dumps(incident: Incident) -> Mapping[int, Ranking]:
@@ -185,7 +191,7 @@ def _rank_with_core_dumps(incident: Incident) -> Mapping[int, Ranking]:
     """
     if not any(xid.core_dump and xid.number == EXCEPTION for xid in incident.xids):
         incident = replace(incident, clues=replace(incident.clues, in_flight_work=()))
-    ranked = _rank_affected(incident, AMONG_AFFECTED.confidence, ())
+    ranked = _prefer_new_kernel(incident, _rank_affected(incident, AMONG_AFFECTED.confidence, ()))
     idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
     others_idle = incident.affected_confirmed and idle and len(ranked.keys() - idle) == 1
     return ranked if others_idle else _doubted(ranked)
@@ -292,6 +298,27 @@ def _rank_affected(incident: Incident, total: float, excluded: Collection[int]) 
         confidence = equal * IDLE_FACTOR if pid in idle else min(share, highest)
         ranked[pid] = Ranking(confidence, tuple(indications))
     return ranked
+
+
+def _prefer_new_kernel(incident: Incident, ranked: Mapping[int, Ranking]) -> Mapping[int, Ranking]:
+    """Return the ranking with the only client with a new kernel first, unless it has a likely cause already."""
+    idle = {work.pid for work in incident.clues.in_flight_work if not work.in_flight}
+    new = _only_new_kernel(incident, ranked.keys() - idle)
+    if new is None or max(each.confidence for each in ranked.values()) >= LIKELY:
+        return ranked
+    others = {pid: Ranking(each.confidence / 2, each.indications) for pid, each in ranked.items()}
+    indications = [*ranked[new].indications, ONLY_NEW_KERNEL.reason(ReasonCode.ONLY_NEW_KERNEL)]
+    return {**others, new: Ranking(max(ranked[new].confidence, MAX_IF_DOUBTED), tuple(indications))}
+
+
+def _only_new_kernel(incident: Incident, busy: Collection[int]) -> int | None:
+    """Return the only one of these clients with a kernel in flight of which no launch had completed.
+
+    The kernels of all must be known since they began: before the probes, any of them may have completed.
+    """
+    known = {each.pid: each for each in incident.clues.kernels if not each.began_before_exporter}
+    new = [pid for pid in busy if pid in known and any(not each.completed for each in known[pid].in_flight)]
+    return new[0] if len(new) == 1 and known.keys() >= set(busy) else None
 
 
 def _indications(incident: Incident, pid: int, work: InFlightWork | None) -> Iterable[Reason]:

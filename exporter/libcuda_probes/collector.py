@@ -3,7 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import takewhile
 from operator import attrgetter
@@ -15,7 +15,9 @@ from exporter.collectors.thread import Reading
 from exporter.libcuda_probes.libraries import Libraries, Library
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import MAX_PROCESSES, Group, LibcudaProbes
+from exporter.libcuda_probes.recorder import KernelRecorder
 from exporter.libcuda_probes.seccomp_check import check_seccomp
+from exporter.model.kernels import KernelReading
 from exporter.model.launches import ProcessWork, WorkReading, began_ns, sums
 from exporter.model.reason import Reason, ReasonCode, joined
 from exporter.model.sharing import GpuUse, NodeGpus
@@ -45,6 +47,12 @@ probes count one."""
 MAX_QUERIES_PER_SECOND = 4_000.0
 """The same for queries, which can be 400,000 a second: 0.3 % of the time of a process. Above it they are probed for a
 part of the time: if there are many, only while GPM is read."""
+
+MAX_LOOKUPS_PER_SECOND = 1_000.0
+"""The same for cuKernelGetFunction, of which the return is probed too: 0.3 %. CuPy calls it before each launch."""
+
+FAULT_SECONDS = 1.0
+"""The least time between two readings at a fault: any process can cause an Xid, and at once another one."""
 
 MIN_PAUSE_SECONDS = 1.0  # shorter pauses add up to one of this length, because each detachment has its own cost
 MAX_PAUSE_SECONDS = 30.0
@@ -102,6 +110,9 @@ class Pauses:
         return self._began is not None
 
 
+CHAINS = (Group.RARE, Group.FREQUENT, Group.QUERIES), (Group.LOOKUPS,)
+"""Groups that pause. Of a chain, the later ones show nothing without the earlier ones."""
+
 # -- the collector --------------------------------------------------------------------------------------------------
 
 
@@ -121,6 +132,7 @@ class LibcudaCollector:
     proc: Proc
     clock: Clock
     boot_ns: Callable[[], int]
+    recorder: KernelRecorder
     wait: Callable[[float], None] = time.sleep
     check_seccomp: Callable[[LibcudaProbes, str], None] = check_seccomp
 
@@ -141,13 +153,22 @@ class LibcudaCollector:
             Group.RARE: Pauses(hits=lambda work: work.context_calls + 2 * work.context_syncs),
             Group.FREQUENT: Pauses(),
             Group.QUERIES: Pauses(False, attrgetter("queries"), MAX_QUERIES_PER_SECOND, MAX_QUERIES_PER_SECOND),
+            Group.LOOKUPS: Pauses(False, attrgetter("lookups"), MAX_LOOKUPS_PER_SECOND, MAX_LOOKUPS_PER_SECOND),
         }
+        self._launches_since = self._launches_until = 0
+        self._sign_at = self._read_sign_at = 0.0
+        self._read_fault_at = float("-inf")
         self._read_at = self.clock.monotonic()
         self._cleaned_at = float("-inf")
 
-    def watch(self, percentages: Mapping[int, float], others: Iterable[int], settled: bool = False) -> None:
-        """Set what to probe, in any thread: clients with percentages, and others; less often if all are `settled`."""
-        self._percentages, self._pids = percentages, (*percentages, *others)
+    def watch(
+        self, percentages: Mapping[int, float], others: Iterable[int], settled: bool = False, sign_at: float = 0.0
+    ) -> None:
+        """Set what to probe, in any thread: clients with percentages, and others; less often if all are `settled`.
+
+        `sign_at` is when the last sign of a fault was read. After a new one, the next collection reads only kernels.
+        """
+        self._percentages, self._pids, self._sign_at = percentages, (*percentages, *others), sign_at
         for pauses in self._pauses.values():
             pauses.settled = settled
 
@@ -155,8 +176,13 @@ class LibcudaCollector:
         """Read everything before a pause begins: the launches first, since what GPM reports is older by its lag."""
         try:
             probes, groups, read_at = self._probes or self._open(), self._groups, self._read_at
+            now = self.clock.monotonic()
+            if self._sign_at > self._read_sign_at and now >= self._read_fault_at + FAULT_SECONDS:
+                self._read_sign_at, self._read_fault_at = self._sign_at, now
+                return Reading((self._read_kernels(probes, sums(probes.read()), at_fault=True),))
             problems = [Reason(ReasonCode.LIBRARY_NOT_WATCHED, detail=why) for why in self._attach_all(probes)]
             before, work = self._last, self._read(probes, watched=Group.FREQUENT in groups)
+            kernels = [self._read_kernels(probes, self._last)] if self.recorder.due(work.boot_ns) else []
             self._count(before, self._read_at - read_at, groups)
             self.wait(GPM_LAG_SECONDS)
             uses: tuple[GpuUse, ...] = ()
@@ -172,7 +198,7 @@ class LibcudaCollector:
             return Reading(problem=error.problem)
         except BpfError as error:
             return Reading(problem=Reason(ReasonCode.PROBES_REFUSED, detail=str(error)))
-        return Reading((work, *uses), joined(problems))
+        return Reading((work, *kernels, *uses), joined(problems))
 
     def close(self) -> None:
         """Remove all probes, and close all files."""
@@ -210,7 +236,9 @@ class LibcudaCollector:
             probes.detach(path)
             del self._attached[path]
         self._failed = {path: (why, until) for path, (why, until) in self._failed.items() if path in libraries}
-        groups = [*takewhile(lambda group: not self._pauses[group].lasts(now), self._pauses)]
+        groups = [Group.NAMES]
+        for chain in CHAINS:
+            groups += takewhile(lambda group: not self._pauses[group].lasts(now), chain)
         for path, library in libraries.items():
             if path in self._failed and now < self._failed[path][1]:
                 continue
@@ -218,13 +246,15 @@ class LibcudaCollector:
                 probes.attach(path, library.offsets, groups)
                 if path not in self._attached:
                     self._attached_at[path] = self.boot_ns()
-                    probes.forget(library.pids)  # what they did since probes were last on it is unknown
+                    self._forget(probes, library.pids)  # what they did since probes were last on it is unknown
                 self._attached[path] = library
                 self._failed.pop(path, None)
             except BpfError as error:
                 self._attached.pop(path, None)
                 self._failed[path] = f"{library.path}: {error}", now + RETRY_SECONDS
         probes.begin([group for group in groups if self._attached and group not in self._groups])
+        if Group.FREQUENT in groups and Group.FREQUENT not in self._groups:
+            self._launches_since, self._launches_until = self.boot_ns(), 0
         self._groups = frozenset(groups if self._attached else ())
         return [*found.problems, *(why for why, _ in self._failed.values())]
 
@@ -246,8 +276,24 @@ class LibcudaCollector:
             on_devices=tuple(part for part in parts.values() if part.device >= 0),
             watched=tuple(sorted({pid for library in self._attached.values() for pid in library.pids})),
         )
+        self.recorder.update(probes, work, seconds)
         self._clean_up(probes, now)
         return reading
+
+    def _read_kernels(
+        self, probes: LibcudaProbes, works: Mapping[int, ProcessWork], *, at_fault: bool = False
+    ) -> KernelReading:
+        """Return which kernels run. At a fault, read the messages first, so that the newest names are known."""
+        if at_fault:
+            self.recorder.update(probes, works)
+        reading = KernelReading(
+            at=self.clock.now(),
+            boot_ns=self.boot_ns(),
+            at_fault=at_fault,
+            launches_since_ns=self._launches_since,
+            launches_until_ns=self._launches_until,
+        )
+        return self.recorder.read(probes, works, frozenset(self._pids), reading)
 
     def _with_known_beginnings(self, works: Mapping[int, ProcessWork]) -> dict[int, ProcessWork]:
         """Drop `initialized_ns` of a process that is older than the probes on its library: it may be a later call."""
@@ -272,19 +318,23 @@ class LibcudaCollector:
             pauses.add(before, self._last, seconds if group in groups else 0.0)
 
     def _pause(self, probes: LibcudaProbes) -> None:
-        """Begin the pauses that are due. The later groups show nothing without the earlier ones."""
-        due = False
-        for group, pauses in self._pauses.items():
-            due = due or pauses.seconds > 0
-            if due and group in self._groups:
-                probes.pause(group)
-                self._groups -= {group}
-                if pauses.seconds:
-                    pauses.begin(self._read_at)  # what is due for the time since then is added later
+        """Begin the pauses that are due."""
+        for chain in CHAINS:
+            due = False
+            for group in chain:
+                pauses = self._pauses[group]
+                due = due or pauses.seconds > 0
+                if due and group in self._groups:
+                    probes.pause(group)
+                    self._groups -= {group}
+                    if pauses.seconds:
+                        pauses.begin(self._read_at)  # what is due for the time since then is added later
+                    if group is Group.FREQUENT:
+                        self._launches_until = self.boot_ns()
 
     def _clean_up(self, probes: LibcudaProbes, now: float) -> None:
         """Delete counts that were read: of ended processes, and of others than clients if room is scarce."""
-        crowded = len(self._last) > MAX_PROCESSES // 2
+        crowded = len(self._last) > MAX_PROCESSES // 4  # there is room for the kernels of fewer processes
         if now - self._cleaned_at < CLEANUP_SECONDS and not crowded:
             return
         self._cleaned_at = now
@@ -296,4 +346,8 @@ class LibcudaCollector:
             lives = ticks is not None and began_ns(ticks) <= work.first_ns
             if not lives or (crowded and pid not in clients):
                 unneeded.append(pid)
-        probes.forget(unneeded)
+        self._forget(probes, unneeded)
+
+    def _forget(self, probes: LibcudaProbes, pids: Collection[int]) -> None:
+        probes.forget(pids)
+        self.recorder.forget(pids)

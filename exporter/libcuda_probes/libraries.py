@@ -122,19 +122,20 @@ class MappedLibraries:
         process.unreadable = lines is None
         files = dict.fromkeys(map(parse_mapped_file, lines or ()))
         process.mapped = [
-            LibraryMapping(pid, process.start_ticks, file, self._holder(pid))
+            LibraryMapping(pid, process.start_ticks, file, holder_of(self._proc, pid))
             for file in files
             if file is not None and file.executable and _LIBCUDA.fullmatch(file.path.rpartition("/")[2])
         ]
         process.due = now + (MAPPED_INTERVAL_SECONDS if process.mapped else process.interval)
         process.interval = min(process.interval * 2, LAST_INTERVAL_SECONDS)
 
-    def _holder(self, pid: int) -> object:
-        """Return the job or container, where root can have any UID; else the user, whatever namespaces that creates."""
-        member = parse_cgroup(self._proc.text(pid, "cgroup") or "")
-        user = self._proc.user_namespace_owner(pid) or real_user(self._proc.status(pid) or "")
-        inside = member.job_or_pod or member.task or member.container
-        return inside or user or (member, self._proc.namespace(pid, "mnt"))
+
+def holder_of(proc: Proc, pid: int) -> object:
+    """Return the job or container, where root can have any UID; else the user, whatever namespaces that creates."""
+    member = parse_cgroup(proc.text(pid, "cgroup") or "")
+    user = proc.user_namespace_owner(pid) or real_user(proc.status(pid) or "")
+    inside = member.job_or_pod or member.task or member.container
+    return inside or user or (member, proc.namespace(pid, "mnt"))
 
 
 def open_mapped(mapping: LibraryMapping, proc: Proc) -> int:

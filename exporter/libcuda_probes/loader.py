@@ -8,6 +8,7 @@ this process ends.
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import platform
 import struct
@@ -31,7 +32,7 @@ _EVENT_BYTES = 112
 _CLOSE_ON_EXEC = 8
 _EVERY_PROCESS, _NO_GROUP = -1, -1
 _LOG_BYTES = 1 << 16
-_BATCH = 256
+_BATCH_BYTES = 1 << 18
 _PROBE_TYPE = Path("/sys/bus/event_source/devices/uprobe/type")
 
 _RELOCATION = struct.Struct("<QQ")
@@ -40,6 +41,8 @@ _INSTRUCTION = struct.Struct("<BBhi")
 _RELOCATE_64_BITS = 1
 _LOAD_64_BITS, _MAP_BY_DESCRIPTOR = 0x18, 1
 _PROGRAM_PREFIX = "uprobe/"
+_POSITION, _HEADER = struct.Struct("<Q"), struct.Struct("<I4x")
+_BUSY, _DISCARDED = 1 << 31, 1 << 30
 
 
 class MapDefinition(NamedTuple):
@@ -254,8 +257,9 @@ class Map:
         self._kernel = kernel
         self._key = ctypes.create_string_buffer(key_bytes)
         self._value = ctypes.create_string_buffer(value_bytes)
-        self._keys = ctypes.create_string_buffer(key_bytes * _BATCH)
-        self._values = ctypes.create_string_buffer(value_bytes * _BATCH)
+        self._batch = max(1, min(256, _BATCH_BYTES // max(1, value_bytes)))
+        self._keys = ctypes.create_string_buffer(key_bytes * self._batch)
+        self._values = ctypes.create_string_buffer(value_bytes * self._batch)
         self._next = ctypes.create_string_buffer(8)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -278,14 +282,14 @@ class Map:
         after, more = 0, True
         while more:
             buffers = (ctypes.addressof(buffer) for buffer in (self._next, self._keys, self._values))
-            attributes = struct.pack("<QQQQIIQQ", after, *buffers, _BATCH, self.descriptor, 0, 0)
+            attributes = struct.pack("<QQQQIIQQ", after, *buffers, self._batch, self.descriptor, 0, 0)
             buffer = ctypes.create_string_buffer(attributes, len(attributes))
             # With the last entries, the kernel returns ENOENT.
             more = self._kernel.finds(_LOOKUP_BATCH, buffer, "read a BPF map", nothing=errno.ENOENT)
             (count,) = struct.unpack_from("<I", buffer.raw, 32)
             after = ctypes.addressof(self._next)
-            keys = struct.iter_unpack(f"{len(self._key)}s", self._keys.raw)
-            values = struct.iter_unpack(f"{len(self._value)}s", self._values.raw)
+            keys = struct.iter_unpack(f"{len(self._key)}s", self._keys)
+            values = struct.iter_unpack(f"{len(self._value)}s", self._values)
             yield from ((key, value) for (key,), (value,) in islice(zip(keys, values, strict=True), count))
 
     def _element(self, number: int, what: str, *, with_value: bool = True) -> bool:
@@ -293,6 +297,38 @@ class Map:
         attributes = struct.pack("<IIQQQ", self.descriptor, 0, ctypes.addressof(self._key), value, 0)
         buffer = ctypes.create_string_buffer(attributes, len(attributes))
         return self._kernel.finds(number, buffer, what, nothing=errno.ENOENT)
+
+
+class Ring:
+    """A ring buffer of messages (Documentation/bpf/ringbuf.rst of Linux), with one reader."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        """`size` is that of its data, in bytes. Raises BpfError."""
+        self._size, page = size, mmap.PAGESIZE
+        try:
+            self._position = mmap.mmap(descriptor, page)
+            self._data = mmap.mmap(descriptor, page + 2 * size, prot=mmap.PROT_READ, offset=page)
+        except OSError as error:
+            raise _refusal("map a BPF ring buffer", error) from error
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the messages that are complete. The data is mapped twice in a row, so each message is in one piece."""
+        (position,), (end,) = _POSITION.unpack_from(self._position), _POSITION.unpack_from(self._data)
+        while position < end:
+            at = mmap.PAGESIZE + position % self._size
+            (header,) = _HEADER.unpack_from(self._data, at)
+            if header & _BUSY:
+                break
+            length = header & ~_DISCARDED
+            if not header & _DISCARDED:
+                yield self._data[at + _HEADER.size : at + _HEADER.size + length]
+            position += (_HEADER.size + length + 7) & ~7
+            _POSITION.pack_into(self._position, 0, position)
+
+    def close(self) -> None:
+        """Unmap it."""
+        self._position.close()
+        self._data.close()
 
 
 def close_all(descriptors: Sequence[int]) -> None:

@@ -2,7 +2,8 @@
 /*
  * BPF programs for the uprobes on libcuda. They count kernel launches by process, and measure how long
  * work is in flight on each CUDA stream: from its first launch until a synchronisation returns that
- * waited for its last one. Such a time is a span.
+ * waited for its last one. Such a time is a span. They also record the last launch of each kernel, by its
+ * handle, and send what libcuda is asked about handles: names, and the kernels of graphs.
  *
  * build.sh compiles this file to probes.MACHINE.o, which is checked in; a test compiles it again and
  * compares. loader.py creates the maps and loads the programs; libraries.py lists the functions that
@@ -31,7 +32,13 @@ HELPER(map_update_elem, long, void *map, const void *key, const void *value, u64
 HELPER(map_delete_elem, long, void *map, const void *key);
 HELPER(get_current_pid_tgid, u64, void);
 HELPER(probe_read_user, long, void *to, u32 size, const void *from);
+HELPER(probe_read_user_str, long, void *to, u32 size, const void *from);
 HELPER(ktime_get_boot_ns, u64, void);
+HELPER(get_current_uid_gid, u64, void);
+HELPER(get_current_cgroup_id, u64, void);
+HELPER(ringbuf_reserve, void *, void *ring, u64 size, u64 flags);
+HELPER(ringbuf_submit, void, void *data, u64 flags);
+HELPER(ringbuf_discard, void, void *data, u64 flags);
 
 /* bpf_probe_read_user() is for programs under a GPL-compatible license only. */
 char _license[] SEC("license") = "Dual BSD/GPL";
@@ -49,8 +56,10 @@ struct registers {
 #define ARGUMENT_3(regs) ((regs)->cx)
 #define ARGUMENT_4(regs) ((regs)->r8)
 #define ARGUMENT_5(regs) ((regs)->r9)
-#define ARGUMENT_8_ADDRESS(regs) ((regs)->sp + 8 + 8 * (8 - 6)) /* the return address, 6, 7, 8 */
+#define ARGUMENT_6_ADDRESS(regs) ((regs)->sp + 8) /* after the return address; then 7 and 8 */
+#define ARGUMENT_8_ADDRESS(regs) (ARGUMENT_6_ADDRESS(regs) + 8 * (8 - 6))
 #define RESULT(regs) ((regs)->ax)
+#define CODE(regs) ((regs)->ip)
 #elif defined(MACHINE_AARCH64) /* struct user_pt_regs, arch/arm64/include/uapi/asm/ptrace.h; AAPCS64 */
 struct registers { u64 x[31], sp, pc, pstate; };
 #define ARGUMENT_0(regs) ((regs)->x[0])
@@ -59,8 +68,10 @@ struct registers { u64 x[31], sp, pc, pstate; };
 #define ARGUMENT_3(regs) ((regs)->x[3])
 #define ARGUMENT_4(regs) ((regs)->x[4])
 #define ARGUMENT_5(regs) ((regs)->x[5])
+#define ARGUMENT_6(regs) ((regs)->x[6])
 #define ARGUMENT_8_ADDRESS(regs) ((regs)->sp)
 #define RESULT(regs) ((regs)->x[0])
+#define CODE(regs) ((regs)->pc)
 #else
 #error "define MACHINE_X86_64 or MACHINE_AARCH64"
 #endif
@@ -84,6 +95,7 @@ struct stream {
 	u64 waited; /* `called` of the last wait for all of it that has not returned; 0: none */
 	u64 burst_since, burst_launches, burst_width; /* burst_since is 0 if launches were missed, or it had a long copy */
 	u64 burst_gaps; /* the widths, each multiplied by the gap before its kernel: see launch() */
+	u64 kernels; /* a bit for each entry of `struct kernels` that was launched in the span */
 };
 
 struct process {
@@ -91,7 +103,11 @@ struct process {
 	u64 kernels, graphs, graph_kernels, syncs, records, uploads; /* uploads are copies to the GPU */
 	u64 contexts; /* calls that change the current context, first calls, and begins and ends of captures */
 	u64 context_syncs; /* those of `syncs` that wait for a context, or end one or a stream */
-	u64 queries;
+	u64 queries, lookups; /* lookups are calls of functions that some programs call often: see tell_once() */
+	u64 unnamed; /* messages that were lost because too many came at once, and launches without room */
+	u64 changes; /* messages other than SAME: what was the same before may be another now */
+	u64 hidden; /* the last launch with an end that may be missed: it is not counted, or its stream has no slot of its own */
+	u64 code; /* the address of cuInit: it changes if the process executes another program */
 	/* Copies within the GPU and memsets, and the bytes that these read and write; copies from and to the host. */
 	u64 copies, copied, transfers, transferred, graph_copies; /* copies in launched graphs are in both */
 	/* Ended spans: their number, length, and length times mean width and times the greatest width. */
@@ -112,6 +128,28 @@ struct process {
 	u64 busy_since, idle_since; /* the last time that work was in flight, and the end of it */
 	struct stream streams[STREAMS];
 };
+
+/*
+ * A kernel or graph that a process launched, with its last launch. It came into flight at `since`, and a synchronisation
+ * that waited for it returned at `until` (0: none has). `completed` are the launches before `since`.
+ */
+struct kernel {
+	u64 handle; /* CUfunction, CUkernel or CUgraphExec; 0: the entry is free */
+	u64 since, until, last, flight, launches, completed, stream;
+	u32 grid[3], block[3];
+};
+
+#define KERNELS 64
+struct kernels { struct kernel all[KERNELS]; };
+
+/*
+ * A message about a handle of a process. NAMED: `value` is a function of the module or library `of`, and a text follows.
+ * SAME: `value` is the same as `of`. ADDED: the graph `of` has a node of `value`. REPLACED: so has the executable graph
+ * `of`, in place of another node; 0: any graph. CAPTURED: the graph `value` has `of` kernels; their handles follow. GONE: `value`
+ * and all that belongs to it no longer exist. ANEW: the process executes another program.
+ */
+enum { NAMED, SAME, ADDED, CAPTURED, GONE, ANEW, REPLACED };
+struct message { u32 pid, kind; u64 at, value, of; };
 
 /* -- maps: all are bounded; the LRU maps forget their oldest entries --------------------------- */
 
@@ -137,7 +175,19 @@ struct recording { u64 process, stream, at; };
 struct current { u32 depth, device; u64 contexts[DEPTH]; };
 struct creation { u64 context; u32 device, push; }; /* the address that receives a new context */
 struct map_definition { u32 type, key_size, value_size, max_entries; };
-enum { WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS, RARE_SINCE, QUERIES_SINCE, NUMBERS };
+enum { WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS, RARE_SINCE, QUERIES_SINCE, NAMES_SINCE, LOOKUPS_SINCE, NUMBERS };
+
+/* What a thread asks libcuda: `value` receives a handle. `text` is the address of its name, or one of the next. */
+struct lookup { u64 value, of, text; };
+#define SAME_AS_OF 0 /* it is the same as `of` */
+#define END_OF_CAPTURE ~0ULL
+#define BODIES ~1ULL /* `value` has the number of bodies of a node of the graph `of`, and the address of their handles */
+#define MOST_BODIES 4
+struct rate { u64 second, bytes; };
+struct relation { u64 of, changes; };
+#define CAPTURED_KERNELS 48
+/* The different kernels that a thread captures; `number` can be larger, as if two captures are mixed. */
+struct capture { u64 thread, number, kernels[CAPTURED_KERNELS]; };
 
 #define MAP(name, type, key, value, entries) \
 	struct map_definition name SEC("maps") = { type, sizeof(key), sizeof(value), entries }
@@ -155,8 +205,16 @@ MAP(streams, BPF_MAP_TYPE_LRU_HASH, struct handle, u64, 8192);
 MAP(sm_limits, BPF_MAP_TYPE_HASH, u64, u64, 2048);
 /* Since when each group is attached (~0: it is not), launches without room, the SMs of a GPU, and several GPUs. */
 MAP(numbers, BPF_MAP_TYPE_ARRAY, u32, u64, NUMBERS);
-/* An empty process, which is too large for a program's stack. */
+/* An empty process, and what else is too large for a program's stack. */
 MAP(blank, BPF_MAP_TYPE_ARRAY, u32, struct process, 1);
+MAP(no_kernels, BPF_MAP_TYPE_ARRAY, u32, struct kernels, 1);
+MAP(no_capture, BPF_MAP_TYPE_ARRAY, u32, struct capture, 1);
+MAP(kernels_of, BPF_MAP_TYPE_HASH, u64, struct kernels, 896); /* by process_key() */
+MAP(lookups, BPF_MAP_TYPE_LRU_HASH, u64, struct lookup, 1024); /* by pid_tgid */
+MAP(captures, BPF_MAP_TYPE_LRU_HASH, u64, struct capture, 256); /* by PID, of which one thread captures */
+MAP(same, BPF_MAP_TYPE_LRU_HASH, struct handle, struct relation, 4096); /* what messages reported of handles */
+MAP(rates, BPF_MAP_TYPE_LRU_HASH, u64, struct rate, 1024); /* by UID, and by cgroup */
+struct map_definition messages SEC("maps") = { BPF_MAP_TYPE_RINGBUF, 0, 0, 1 << 21 }; /* bytes */
 
 /* -- parts of several programs ----------------------------------------------------------------- */
 
@@ -237,6 +295,104 @@ INLINE struct process *get_process(u64 key, u64 now)
 	return process;
 }
 
+/* -- kernels ----------------------------------------------------------------------------------- */
+
+/* The first argument of cuLaunchKernel and its equals: CUfunction, CUkernel or CUgraphExec; its stream, grid and block. */
+struct launched { u64 handle, stream; u32 grid[3], block[3]; };
+
+#define WAYS 8 /* of entries that a handle can have */
+
+/* Return the entry of a handle. If there is none, the handle replaces the one with the oldest last launch. */
+INLINE u64 kernel_index(struct process *process, struct kernels *kernels, u64 handle)
+{
+	u64 first = handle * 0x9E3779B97F4A7C15ULL >> 58, oldest = ~0ULL, index = first, at, known;
+	struct kernel *kernel;
+
+#pragma nounroll
+	for (u64 i = 0; i < WAYS; i++) {
+		at = (first + i) & (KERNELS - 1);
+		kernel = &kernels->all[at];
+		known = READ_ONCE(kernel->handle);
+		if (known == 0)
+			known = COMPARE_EXCHANGE(kernel->handle, 0, handle) ?: handle;
+		if (known == handle)
+			return at;
+		if (READ_ONCE(kernel->last) < oldest) {
+			oldest = READ_ONCE(kernel->last);
+			index = at;
+		}
+	}
+	index &= KERNELS - 1;
+	kernel = &kernels->all[index];
+	__builtin_memset(kernel, 0, sizeof(*kernel));
+	WRITE_ONCE(kernel->handle, handle);
+#pragma nounroll
+	for (u64 i = 0; i < STREAMS; i++)
+		(void)__sync_fetch_and_and(&process->streams[i].kernels, ~(1ULL << index));
+	return index;
+}
+
+/* Record a launch. Those after a failed synchronisation fail as well, and do not replace what was in flight. */
+INLINE void remember(struct process *process, u64 owner, struct stream *stream, struct launched *launched, u64 now)
+{
+	struct kernels *kernels = bpf_map_lookup_elem(&kernels_of, &owner), *empty;
+	u64 *watched = number(WATCHED_SINCE), index, since;
+	struct kernel *kernel;
+	u32 zero = 0;
+
+	if (READ_ONCE(process->failed) || !watched)
+		return;
+	if (!kernels) {
+		empty = bpf_map_lookup_elem(&no_kernels, &zero);
+		if (!empty)
+			return;
+		bpf_map_update_elem(&kernels_of, &owner, empty, BPF_NOEXIST);
+		kernels = bpf_map_lookup_elem(&kernels_of, &owner);
+	}
+	if (!kernels) {
+		ADD(process->unnamed, 1);
+		return;
+	}
+	index = kernel_index(process, kernels, launched->handle) & (KERNELS - 1);
+	kernel = &kernels->all[index];
+	since = READ_ONCE(kernel->since);
+	if (!since || since < *watched || READ_ONCE(kernel->until)) {
+		WRITE_ONCE(kernel->completed, READ_ONCE(kernel->launches));
+		WRITE_ONCE(kernel->since, now);
+		WRITE_ONCE(kernel->until, 0);
+	}
+	if (!(READ_ONCE(stream->kernels) & 1ULL << index))
+		(void)__sync_fetch_and_or(&stream->kernels, 1ULL << index);
+	ADD(kernel->launches, 1);
+	WRITE_ONCE(kernel->last, now);
+	kernel->stream = launched->stream;
+	__builtin_memcpy(kernel->grid, launched->grid, sizeof(launched->grid) + sizeof(launched->block));
+}
+
+/* So long after the last launch, what no call waits for counts as done: programs never wait for some streams. */
+#define DONE_NS 1000000000ULL
+
+/* The kernels with these bits are in flight no more. Their synchronisation was called at `called`. */
+INLINE void end_kernels(u64 owner, u64 bits, u64 called, u64 now)
+{
+	struct kernels *kernels = bits ? bpf_map_lookup_elem(&kernels_of, &owner) : 0;
+	struct kernel *kernel;
+	u64 since, last;
+
+	if (!kernels)
+		return;
+#pragma nounroll
+	for (u64 i = 0; i < KERNELS && bits; i++, bits >>= 1) {
+		kernel = &kernels->all[i];
+		since = READ_ONCE(kernel->since);
+		if (!(bits & 1) || READ_ONCE(kernel->until) || since > now)
+			continue;
+		WRITE_ONCE(kernel->until, now);
+		last = READ_ONCE(kernel->last);
+		ADD(kernel->flight, (last + DONE_NS < called ? last : now) - since);
+	}
+}
+
 /* -- launches ---------------------------------------------------------------------------------- */
 
 /* After such a pause a new burst begins: the GPU may have been idle in between. */
@@ -272,15 +428,13 @@ INLINE struct stream *get_slot(struct process *process, u64 key)
 		if (COMPARE_EXCHANGE(stream->key, owner, key) == owner)
 			goto found;
 	}
+	WRITE_ONCE(process->hidden, bpf_ktime_get_boot_ns());
 found:
 	return &process->streams[(i + READ_ONCE(process->zero)) & (STREAMS - 1)];
 }
 
 /* After a longer pause the client had nothing to do. A shorter one is its work on the CPU. */
 #define IDLE_NS 10000000ULL
-
-/* So long after the last launch, what nobody waits for counts as done: some streams are never waited for. */
-#define DONE_NS 1000000000ULL
 
 INLINE int is_busy(struct process *process, u64 now)
 {
@@ -308,6 +462,7 @@ INLINE int end_span(struct process *process, struct stream *stream, u64 now)
 	u64 since = EXCHANGE(stream->since, 0), launches = EXCHANGE(stream->launches, 0);
 	u64 width = EXCHANGE(stream->width, 0), widest = EXCHANGE(stream->widest, 0), length = now - since;
 
+	WRITE_ONCE(stream->kernels, 0);
 	if (!since || since > now)
 		return 0;
 	ADD(process->spans, 1);
@@ -385,12 +540,30 @@ INLINE int is_capturing(struct process *process, u64 now)
 	return since && now - since <= CAPTURE_NS;
 }
 
-/* A launch of a kernel of so many blocks, or of a graph. */
-INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
+/* A launch in a capture adds a node of the kernel to the graph. */
+INLINE void add_to_capture(u64 handle)
 {
-	u64 pid = current_pid(), owner = process_key(), key = stream_key(handle, ptsz), now = bpf_ktime_get_boot_ns();
+	u64 thread = bpf_get_current_pid_tgid(), pid = thread >> 32;
+	struct capture *capture = bpf_map_lookup_elem(&captures, &pid);
+
+	if (!capture || capture->thread != thread)
+		return;
+#pragma nounroll
+	for (u64 i = 0; i < CAPTURED_KERNELS && i < capture->number; i++)
+		if (capture->kernels[i] == handle)
+			return;
+	if (capture->number < CAPTURED_KERNELS)
+		capture->kernels[capture->number & 63] = handle;
+	capture->number++;
+}
+
+/* A launch of a kernel of so many blocks, or of a graph. */
+INLINE int launch(struct launched *launched, u64 blocks, int graph, int ptsz)
+{
+	u64 pid = current_pid(), owner = process_key(), key = stream_key(launched->stream, ptsz), now = bpf_ktime_get_boot_ns();
 	u64 width = blocks, widest, kernels = 1, captured, captures, copies, *limit, *rare;
 	struct process *process = get_caller(owner, now);
+	struct stream *stream;
 
 	if (!process)
 		return 0;
@@ -402,6 +575,7 @@ INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 	if (graph || width > *limit)
 		width = *limit;
 	widest = width;
+	launched->stream = key;
 
 	if (graph) { /* its kernels are the average of what was captured, if anything was */
 		captured = READ_ONCE(process->captured);
@@ -426,13 +600,16 @@ INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 		ADD(process->captured_width, width);
 		if (width > READ_ONCE(process->captured_widest))
 			WRITE_ONCE(process->captured_widest, width);
+		add_to_capture(launched->handle);
+		WRITE_ONCE(process->hidden, now); /* it does run if its stream is not captured */
 		return 0;
 	} else {
 		ADD(process->kernels, 1);
 	}
 	ADD(process->widths, width);
 	/* Within a graph, the gap before a kernel is 1 unit; before other kernels it is 2. */
-	begin_work(process, owner, key, now, kernels, width, widest, graph ? 1 : 2);
+	stream = begin_work(process, owner, key, now, kernels, width, widest, graph ? 1 : 2);
+	remember(process, owner, stream, launched, now);
 	return 0;
 }
 
@@ -497,54 +674,306 @@ INLINE int copy_box(const u64 *box, u32 from, u32 to, u32 extents, int dimension
 	return copy(2 * bytes, handle, ptsz);
 }
 
+#define BLOCKS(grid) ((u64)(grid)[0] * (grid)[1] * (grid)[2])
+
 /* cuLaunchKernel(function, grid x, y, z, block x, y, z, shared memory, stream, ...) */
 INLINE int launch_kernel(struct registers *regs, int ptsz)
 {
-	u64 blocks = (u64)(u32)ARGUMENT_1(regs) * (u32)ARGUMENT_2(regs) * (u32)ARGUMENT_3(regs);
-	u64 stream;
+	struct launched launched = { ARGUMENT_0(regs), 0, { ARGUMENT_1(regs), ARGUMENT_2(regs), ARGUMENT_3(regs) },
+				     { ARGUMENT_4(regs), ARGUMENT_5(regs) } };
 
-	bpf_probe_read_user(&stream, sizeof(stream), (void *)ARGUMENT_8_ADDRESS(regs));
-	return launch(blocks, stream, 0, ptsz);
+#ifdef ARGUMENT_6_ADDRESS
+	bpf_probe_read_user(&launched.block[2], sizeof(launched.block[2]), (void *)ARGUMENT_6_ADDRESS(regs));
+#else
+	launched.block[2] = ARGUMENT_6(regs);
+#endif
+	bpf_probe_read_user(&launched.stream, sizeof(launched.stream), (void *)ARGUMENT_8_ADDRESS(regs));
+	return launch(&launched, BLOCKS(launched.grid), 0, ptsz);
 }
 
-/* cuLaunchKernelEx(config, ...): struct CUlaunchConfig_st in cuda.h has the stream at byte 32 */
+/* cuLaunchKernelEx(config, function, ...): struct CUlaunchConfig_st has grid and block, and the stream at byte 32. */
 INLINE int launch_kernel_ex(struct registers *regs, int ptsz)
 {
-	u64 config = ARGUMENT_0(regs), stream;
-	u32 grid[3];
+	u64 config = ARGUMENT_0(regs);
+	struct launched launched = { .handle = ARGUMENT_1(regs) };
 
-	bpf_probe_read_user(grid, sizeof(grid), (void *)config);
-	bpf_probe_read_user(&stream, sizeof(stream), (void *)(config + 32));
-	return launch((u64)grid[0] * grid[1] * grid[2], stream, 0, ptsz);
+	bpf_probe_read_user(launched.grid, sizeof(launched.grid) + sizeof(launched.block), (void *)config);
+	bpf_probe_read_user(&launched.stream, sizeof(launched.stream), (void *)(config + 32));
+	return launch(&launched, BLOCKS(launched.grid), 0, ptsz);
+}
+
+INLINE int launch_other(u64 handle, u64 stream, u64 blocks, int graph, int ptsz)
+{
+	struct launched launched = { .handle = handle, .stream = stream, .grid[0] = !graph }; /* a graph has no grid */
+
+	return launch(&launched, blocks, graph, ptsz);
+}
+
+/* -- messages ---------------------------------------------------------------------------------- */
+
+#define LONG_TEXT 4096 /* with its end */
+#define SHORT_TEXT 256
+/* What a user, and a cgroup, can send in a second. Twice as much leaves room in the ring, which is read once a second. */
+#define MOST_BYTES (7ULL << 17)
+#define CGROUP 1ULL << 63
+#define ROOT_CGROUP 1 /* of all processes on nodes with cgroup v1 */
+
+struct short_message { struct message message; char text[SHORT_TEXT]; };
+struct long_message { struct message message; char text[LONG_TEXT]; };
+struct captured_message { struct message message; u64 kernels[CAPTURED_KERNELS]; };
+
+INLINE int has_room(u64 who, u64 now, u64 bytes)
+{
+	struct rate *found = bpf_map_lookup_elem(&rates, &who), rate = { now / 1000000000, 0 };
+
+	if (found && found->second == rate.second)
+		rate.bytes = found->bytes;
+	rate.bytes += bytes;
+	bpf_map_update_elem(&rates, &who, &rate, BPF_ANY);
+	return rate.bytes <= MOST_BYTES;
+}
+
+/*
+ * Return room in the ring. NULL: it is full, or the user or cgroup has sent too much. Then all that is known of the process
+ * may be wrong. All containers may be of root, who can become any user; and a user may have many cgroups.
+ */
+INLINE void *message(u32 kind, u64 value, u64 of, u64 bytes)
+{
+	u64 now = bpf_ktime_get_boot_ns(), cgroup = bpf_get_current_cgroup_id();
+	u32 uid = bpf_get_current_uid_gid();
+	struct process *process = get_process(current_pid(), now);
+	struct message *into = 0;
+
+	if ((!uid || has_room(uid, now, bytes)) && (cgroup <= ROOT_CGROUP || has_room(cgroup | CGROUP, now, bytes)))
+		into = bpf_ringbuf_reserve(&messages, bytes, 0);
+	if (into)
+		*into = (struct message){ current_pid(), kind, now, value, of };
+	else if (process)
+		ADD(process->unnamed, 1);
+	if (process && kind != SAME && (kind != REPLACED || !of))
+		ADD(process->changes, 1);
+	return into;
+}
+
+INLINE int tell(u32 kind, u64 value, u64 of)
+{
+	struct message *into = message(kind, value, of, sizeof(struct short_message)); /* a small one takes as much time */
+
+	if (into)
+		bpf_ringbuf_submit(into, 0);
+	return !!into;
+}
+
+/* Programs call some functions before each launch. So what was reported before is not reported again. */
+INLINE int tell_once(u32 kind, u64 about, u64 value, u64 of)
+{
+	struct handle key = { current_pid(), about };
+	struct process *process = get_process(current_pid(), bpf_ktime_get_boot_ns());
+	struct relation *known = bpf_map_lookup_elem(&same, &key), new = { of, 0 };
+
+	if (process) { /* its counts may have been deleted, with all that is known of it */
+		ADD(process->lookups, 1);
+		new.changes = process->first + process->changes;
+	}
+	if ((!known || known->of != of || known->changes != new.changes) && tell(kind, value, of))
+		bpf_map_update_elem(&same, &key, &new, BPF_ANY);
+	return 0;
+}
+
+/* The handle has another meaning from now on, so what was counted for it ends. */
+INLINE void forget(u64 handle)
+{
+	u64 owner = process_key(), first = handle * 0x9E3779B97F4A7C15ULL >> 58;
+	struct kernels *kernels = bpf_map_lookup_elem(&kernels_of, &owner);
+	struct kernel *kernel;
+
+	if (!kernels)
+		return;
+#pragma nounroll
+	for (u64 i = 0; i < WAYS; i++) {
+		kernel = &kernels->all[(first + i) & (KERNELS - 1)];
+		if (READ_ONCE(kernel->handle) == handle) {
+			__builtin_memset(kernel, 0, sizeof(*kernel));
+			WRITE_ONCE(kernel->handle, handle);
+		}
+	}
+}
+
+INLINE int tell_name(u64 value, struct lookup *lookup)
+{
+	struct short_message *into = message(NAMED, value, lookup->of, sizeof(*into));
+	struct long_message *longer;
+
+	if (!into)
+		return 0;
+	if (bpf_probe_read_user_str(into->text, SHORT_TEXT, (void *)lookup->text) < SHORT_TEXT) {
+		bpf_ringbuf_submit(into, 0);
+		return 0;
+	}
+	bpf_ringbuf_discard(into, 0);
+	longer = message(NAMED, value, lookup->of, sizeof(*longer));
+	if (!longer)
+		return 0;
+	bpf_probe_read_user_str(longer->text, LONG_TEXT, (void *)lookup->text);
+	bpf_ringbuf_submit(longer, 0);
+	return 0;
+}
+
+/* Keep the address of the name until the call returns: its page may not be in memory yet, and libcuda reads it. */
+INLINE int look_up(u64 value, u64 of, u64 text)
+{
+	u64 thread = bpf_get_current_pid_tgid();
+	struct lookup lookup = { value, of, text };
+
+	bpf_map_update_elem(&lookups, &thread, &lookup, BPF_ANY);
+	return 0;
+}
+
+/* Conditional nodes have graphs, as a loop has a body. */
+INLINE int tell_bodies(struct lookup *lookup)
+{
+	u64 bodies, body;
+	u32 number = 0;
+
+	bpf_probe_read_user(&number, sizeof(number), (void *)lookup->value);
+	bpf_probe_read_user(&bodies, sizeof(bodies), (void *)(lookup->value + 4));
+#pragma nounroll
+	for (u64 i = 0; i < MOST_BODIES && i < number; i++) {
+		bpf_probe_read_user(&body, sizeof(body), (void *)(bodies + 8 * i));
+		tell(ADDED, body, lookup->of);
+	}
+	return 0;
+}
+
+INLINE int found_handle(struct registers *regs)
+{
+	u64 thread = bpf_get_current_pid_tgid(), value = 0;
+	struct lookup *found = bpf_map_lookup_elem(&lookups, &thread), lookup;
+
+	if (!found)
+		return 0;
+	lookup = *found;
+	bpf_map_delete_elem(&lookups, &thread);
+	if ((u32)RESULT(regs))
+		return 0;
+	if (lookup.text == BODIES)
+		return tell_bodies(&lookup);
+	bpf_probe_read_user(&value, sizeof(value), (void *)lookup.value);
+	if (!value)
+		return 0;
+	if (lookup.text == SAME_AS_OF)
+		return tell_once(SAME, value, value, lookup.of);
+	forget(value);
+	return tell_name(value, &lookup);
+}
+
+/* A node of a kernel: the description has a CUfunction, and if `kernel` is not 0, at that offset a CUkernel for it. */
+INLINE int add_node(u64 graph, u64 description, u64 kernel)
+{
+	u64 handle = 0;
+
+	bpf_probe_read_user(&handle, sizeof(handle), (void *)description);
+	if (!handle && kernel)
+		bpf_probe_read_user(&handle, sizeof(handle), (void *)(description + kernel));
+	return tell(ADDED, handle, graph);
+}
+
+#define KERNEL_NODE 0 /* CU_GRAPH_NODE_TYPE_KERNEL and _CONDITIONAL in cuda.h */
+#define CONDITIONAL_NODE 13
+
+/*
+ * cuGraphAddNode(node, graph, ...): struct CUgraphNodeParams has the type. At byte 16 it has the description of a kernel,
+ * at byte 28 the number of bodies, which the call creates.
+ */
+INLINE int add_any_node(u64 graph, u64 parameters)
+{
+	u64 thread = bpf_get_current_pid_tgid();
+	u32 type = ~0U;
+
+	bpf_probe_read_user(&type, sizeof(type), (void *)parameters);
+	bpf_map_delete_elem(&lookups, &thread);
+	if (type == CONDITIONAL_NODE)
+		return look_up(parameters + 28, graph, BODIES);
+	return type == KERNEL_NODE ? add_node(graph, parameters + 16, 56) : 0;
+}
+
+/* A node of an executable graph gets another kernel, or only other parameters of it. */
+INLINE int replace_node(u64 graph, u64 description, u64 kernel)
+{
+	u64 handle = 0;
+
+	bpf_probe_read_user(&handle, sizeof(handle), (void *)description);
+	if (!handle && kernel)
+		bpf_probe_read_user(&handle, sizeof(handle), (void *)(description + kernel));
+	return tell_once(REPLACED, graph ^ handle << 16, handle, graph);
+}
+
+INLINE int captured(struct registers *regs)
+{
+	u64 thread = bpf_get_current_pid_tgid(), pid = thread >> 32, graph = 0;
+	struct lookup *found = bpf_map_lookup_elem(&lookups, &thread);
+	struct capture *capture = bpf_map_lookup_elem(&captures, &pid);
+	struct captured_message *into;
+
+	if (!found || !capture || capture->thread != thread || found->text != END_OF_CAPTURE)
+		return 0;
+	bpf_probe_read_user(&graph, sizeof(graph), (void *)found->value);
+	bpf_map_delete_elem(&lookups, &thread);
+	if (!(u32)RESULT(regs) && graph && (into = message(CAPTURED, graph, capture->number, sizeof(*into)))) {
+		__builtin_memcpy(into->kernels, capture->kernels, sizeof(into->kernels));
+		bpf_ringbuf_submit(into, 0);
+	}
+	bpf_map_delete_elem(&captures, &pid);
+	return 0;
 }
 
 /* The first call of a process, which creates its entry: without one, the probes came too late. */
-INLINE int init(void)
+INLINE int init(struct registers *regs)
 {
-	u64 now = bpf_ktime_get_boot_ns();
-	struct process *process = get_process(current_pid(), now);
+	u64 pid = current_pid(), now = bpf_ktime_get_boot_ns(), code = CODE(regs);
+	struct process *process = get_process(pid, now);
 
 	if (!process)
 		return 0;
 	ADD(process->contexts, 1);
+	if (EXCHANGE(process->code, code) != code)
+		tell(ANEW, 0, 0);
 	/* A program may call it again: then it says nothing about what came before. */
 	if (READ_ONCE(process->first) == now)
 		WRITE_ONCE(process->initialized, now);
 	return 0;
 }
 
-INLINE int capture(int begins)
+INLINE int capture(int begins, u64 graph)
 {
 	u64 key = process_key(), now = bpf_ktime_get_boot_ns(), *since = number(WATCHED_SINCE);
+	u64 thread = bpf_get_current_pid_tgid(), pid = thread >> 32;
 	struct process *process = begins ? get_process(key, now) : find_process(key);
+	struct capture *capture;
+	u32 zero = 0, mixed;
+	void *empty = bpf_map_lookup_elem(&no_capture, &zero);
 
 	if (!process || !since)
 		return 0;
+	if (begins && empty) {
+		mixed = !!bpf_map_lookup_elem(&captures, &pid);
+		bpf_map_update_elem(&captures, &pid, empty, BPF_ANY);
+		capture = bpf_map_lookup_elem(&captures, &pid);
+		if (capture) {
+			capture->thread = thread;
+			capture->number = mixed ? CAPTURED_KERNELS + 1 : 0;
+		}
+	} else
+		look_up(graph, 0, END_OF_CAPTURE);
 	ADD(process->contexts, 1);
 	if (begins)
 		ADD(process->captures, 1);
-	else if (READ_ONCE(process->capturing) < *since)
+	else if (READ_ONCE(process->capturing) < *since) {
 		WRITE_ONCE(process->captured_widest, ~0ULL);
+		capture = bpf_map_lookup_elem(&captures, &pid);
+		if (capture)
+			capture->number = CAPTURED_KERNELS + 1; /* some are missing */
+	}
 	WRITE_ONCE(process->capturing, begins ? now : 0);
 	return 0;
 }
@@ -655,13 +1084,18 @@ INLINE void add_sure(struct process *process, struct stream *stream, struct call
 /* End the spans that a call waited for, and return whether there were any. Bursts from before `since` are not sure. */
 INLINE int done(struct process *process, struct call *call, u64 now, u64 since)
 {
-	u64 spans = READ_ONCE(process->spans), busy_since;
+	u64 spans = READ_ONCE(process->spans), busy_since, kernels, ended = 0;
 	struct stream *stream;
 
 #pragma unroll /* the verifier then needs a quarter of the steps */
-	FOR_USED(stream, process)
-		if (covers(call, stream) && end_span(process, stream, now))
+	FOR_USED(stream, process) {
+		kernels = READ_ONCE(stream->kernels);
+		if (covers(call, stream) && end_span(process, stream, now)) {
 			add_sure(process, stream, call, now, since);
+			ended |= kernels;
+		}
+	}
+	end_kernels(call->process, ended, call->called, now);
 	if (READ_ONCE(process->spans) == spans)
 		return 0;
 	busy_since = READ_ONCE(process->busy_since);
@@ -671,6 +1105,13 @@ INLINE int done(struct process *process, struct call *call, u64 now, u64 since)
 		WRITE_ONCE(process->idle_since, now);
 	}
 	return 1;
+}
+
+/* Whether all later calls fail too: an error of the GPU, of MPS or of a kernel. See CUresult in cuda.h. */
+INLINE int is_fatal(u32 result)
+{
+	return (result >= 700 && result < 800) || (result >= 805 && result < 810) || result == 999 || result == 214 ||
+	       result == 220;
 }
 
 /*
@@ -698,7 +1139,7 @@ INLINE int wait_returns(struct registers *regs)
 		if (call.kind == COPY && now - call.called >= BEHIND_NS && READ_ONCE(stream->key) == call.stream)
 			WRITE_ONCE(stream->copied, call.called);
 	}
-	if ((u32)RESULT(regs))
+	if (is_fatal(RESULT(regs)))
 		COMPARE_EXCHANGE(process->failed, 0, now);
 	if ((u32)RESULT(regs) || call.kind == COPY)
 		return 0;
@@ -836,12 +1277,29 @@ PROGRAM(launch, launch_kernel(regs, 0))
 PROGRAM(launch_ptsz, launch_kernel(regs, 1))
 PROGRAM(launch_ex, launch_kernel_ex(regs, 0))
 PROGRAM(launch_ex_ptsz, launch_kernel_ex(regs, 1))
-PROGRAM(graph, launch(0, ARGUMENT_1(regs), 1, 0)) /* cuGraphLaunch(graph, stream) */
-PROGRAM(graph_ptsz, launch(0, ARGUMENT_1(regs), 1, 1))
-PROGRAM(launch_old, launch(~0ULL, 0, 0, 0)) /* cuLaunch(function) and the like: of unknown width */
-PROGRAM(init, init())
-PROGRAM(begin_capture, capture(1))
-PROGRAM(end_capture, capture(0))
+PROGRAM(graph, launch_other(ARGUMENT_0(regs), ARGUMENT_1(regs), 0, 1, 0)) /* cuGraphLaunch(graph, stream) */
+PROGRAM(graph_ptsz, launch_other(ARGUMENT_0(regs), ARGUMENT_1(regs), 0, 1, 1))
+PROGRAM(launch_old, launch_other(ARGUMENT_0(regs), 0, ~0ULL, 0, 0)) /* cuLaunch(function) and the like: of unknown width */
+PROGRAM(init, init(regs))
+PROGRAM(begin_capture, capture(1, 0))
+PROGRAM(end_capture, capture(0, ARGUMENT_1(regs))) /* cuStreamEndCapture(stream, graph) */
+PROGRAM(captured, captured(regs))
+PROGRAM(get_function, look_up(ARGUMENT_0(regs), ARGUMENT_1(regs), ARGUMENT_2(regs))) /* cuModuleGetFunction(function, module, name) */
+PROGRAM(same_kernel, look_up(ARGUMENT_0(regs), ARGUMENT_1(regs), SAME_AS_OF)) /* cuKernelGetFunction(function, kernel) */
+PROGRAM(same_graph, look_up(ARGUMENT_0(regs), ARGUMENT_1(regs), SAME_AS_OF)) /* cuGraphInstantiate(executable, graph, ...) */
+PROGRAM(found_handle, found_handle(regs))
+/* cuGraphAddKernelNode(node, graph, needed, number, description); since version 2 it can have a CUkernel */
+PROGRAM(add_kernel, add_node(ARGUMENT_1(regs), ARGUMENT_4(regs), 0))
+PROGRAM(add_kernel_v2, add_node(ARGUMENT_1(regs), ARGUMENT_4(regs), 56))
+PROGRAM(add_graph, tell(ADDED, ARGUMENT_4(regs), ARGUMENT_1(regs))) /* cuGraphAddChildGraphNode(..., graph) */
+PROGRAM(add_node, add_any_node(ARGUMENT_1(regs), ARGUMENT_4(regs)))
+PROGRAM(add_node_v2, add_any_node(ARGUMENT_1(regs), ARGUMENT_5(regs)))
+/* cuGraphExecKernelNodeSetParams(executable, node, description), cuGraphExecUpdate(executable, graph, ...) */
+PROGRAM(replace_kernel, replace_node(ARGUMENT_0(regs), ARGUMENT_2(regs), 0))
+PROGRAM(replace_kernel_v2, replace_node(ARGUMENT_0(regs), ARGUMENT_2(regs), 56))
+PROGRAM(replace_in_graph, tell_once(REPLACED, 0, 0, 0)) /* cuGraphKernelNodeSetParams(node, ...), of an unknown graph */
+PROGRAM(update_graph, tell_once(SAME, ARGUMENT_0(regs), ARGUMENT_0(regs), ARGUMENT_1(regs)))
+PROGRAM(unload, tell(GONE, ARGUMENT_0(regs), 0)) /* cuModuleUnload(module), cuGraphDestroy(graph) */
 PROGRAM(record, record(regs, 0))
 PROGRAM(record_ptsz, record(regs, 1))
 PROGRAM(upload, upload(ARGUMENT_2(regs))) /* cuMemcpyHtoDAsync(to, from, bytes, stream) */

@@ -11,7 +11,7 @@ from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
 
-from exporter.libcuda_probes.loader import BpfError, Kernel, Map, close_all
+from exporter.libcuda_probes.loader import BpfError, Kernel, Map, Ring, close_all
 from exporter.model.launches import ProcessWork
 
 LAUNCHES = frozenset({"launch", "launch_ex", "launch_old", "graph"})
@@ -28,10 +28,25 @@ CONTEXTS = CREATIONS | {"set_context", "push_context", "pop_context"}
 
 QUERIES = frozenset({"query_event", "query_stream"})
 
-NOT_OTHER = CONTEXTS | QUERIES | {"init", "begin_capture", "end_capture"}
+NAMES = frozenset(
+    {"get_function", "same_graph", "add_kernel", "add_kernel_v2", "add_graph", "add_node", "add_node_v2", "unload"}
+)
+"""Functions that show the names of kernels, and the kernels of graphs. Clients call them a few times in their life."""
+
+LOOKUPS = frozenset({"same_kernel", "replace_kernel", "replace_kernel_v2", "replace_in_graph", "update_graph"})
+"""More such functions, which some clients call often: cuBLAS calls cuKernelGetFunction before each launch."""
+
+NOT_OTHER = CONTEXTS | QUERIES | NAMES | LOOKUPS | {"init", "begin_capture", "end_capture"}
 """Any other call ends a thread's series of queries."""
 
-RETURN, CREATED, OTHER = "return", "created", "other"
+OTHER = "other"
+_RETURNS = {
+    "return": WAITS,
+    "created": CREATIONS,
+    "found_handle": frozenset({"same_kernel", "get_function", "same_graph", "add_node", "add_node_v2"}),
+    "captured": frozenset({"end_capture"}),
+}
+"""The programs that run when a function returns, with the kinds of functions."""
 
 
 class Group(IntEnum):
@@ -43,6 +58,8 @@ class Group(IntEnum):
     FREQUENT = 0
     RARE = 4
     QUERIES = 5
+    NAMES = 6
+    LOOKUPS = 7
 
 
 _RARE = CONTEXTS | ENDS | {"init", "begin_capture", "end_capture", "wait_context"}
@@ -50,7 +67,8 @@ _RARE = CONTEXTS | ENDS | {"init", "begin_capture", "end_capture", "wait_context
 
 def group_of(kind: str) -> Group:
     """Return the group of a kind of probe points."""
-    return Group.QUERIES if kind in QUERIES else Group.RARE if kind in _RARE else Group.FREQUENT
+    kinds = {Group.QUERIES: QUERIES, Group.RARE: _RARE, Group.NAMES: NAMES, Group.LOOKUPS: LOOKUPS}
+    return next((group for group, of in kinds.items() if kind in of), Group.FREQUENT)
 
 
 class ProbePoint(NamedTuple):
@@ -115,11 +133,27 @@ PROBE_POINTS = (
     *_points("create_context", "cuCtxCreate_v2"),
     *_points("create_context_v3", "cuCtxCreate_v3"),
     *_points("create_context_v4", "cuCtxCreate_v4"),
+    *_points("get_function", "cuModuleGetFunction", "cuLibraryGetKernel"),
+    *_points("same_kernel", "cuKernelGetFunction"),
+    *_points(
+        "same_graph", "cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags", "cuGraphClone"
+    ),
+    *_points("same_graph", "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"),
+    *_points("add_kernel", "cuGraphAddKernelNode"),
+    *_points("add_kernel_v2", "cuGraphAddKernelNode_v2"),
+    *_points("add_graph", "cuGraphAddChildGraphNode"),
+    *_points("add_node", "cuGraphAddNode"),
+    *_points("add_node_v2", "cuGraphAddNode_v2"),
+    *_points("replace_kernel", "cuGraphExecKernelNodeSetParams"),
+    *_points("replace_kernel_v2", "cuGraphExecKernelNodeSetParams_v2"),
+    *_points("replace_in_graph", "cuGraphKernelNodeSetParams", "cuGraphKernelNodeSetParams_v2"),
+    *_points("update_graph", "cuGraphExecUpdate", "cuGraphExecUpdate_v2"),
+    *_points("unload", "cuModuleUnload", "cuLibraryUnload", "cuGraphDestroy", "cuGraphExecDestroy"),
 )
 """A copy from the device that waits is a synchronisation with the default stream. An asynchronous copy to pageable
 memory waits, too. The destruction of a stream ends its span, because nothing later reports on its work."""
 
-PROGRAMS = tuple(dict.fromkeys([*(point.program for point in PROBE_POINTS), RETURN, CREATED, OTHER]))
+PROGRAMS = tuple(dict.fromkeys([*(point.program for point in PROBE_POINTS), *_RETURNS, OTHER]))
 
 MAX_PROCESSES = 2048
 """A launch of a further process is lost, and counted. Of threads and events, of which the C file has the bounds, the
@@ -131,14 +165,15 @@ NEVER = (1 << 64) - 1  # the begin of a group that is not attached
 FIELDS = {
     "first": "first_ns", "kernels": "kernels", "graphs": "graphs", "graph_kernels": "graph_kernels", "syncs": "syncs",
     "records": "records", "uploads": "uploads", "contexts": "context_calls", "context_syncs": "context_syncs",
-    "queries": "queries", "copies": "copies", "copied": "copied", "transfers": "transfers",
-    "transferred": "transferred", "graph_copies": "graph_copies", "spans": "spans", "flight": "flight_ns",
-    "area": "area", "bound": "bound", "widths": "widths", "sure_area": "sure_area", "sure_widths": "sure_widths",
-    "sure_gaps": "sure_gaps", "sure_heights": "sure_heights", "sure_event_heights": "sure_event_heights",
-    "launched": "launched_ns", "failed": "failed_ns", "initialized": "initialized_ns", "synced": "synced_ns",
-    "answered": "answered_ns", "capturing": None, "captures": None, "captured": None, "captured_width": None,
-    "captured_widest": None, "captured_copies": None, "captured_bytes": None, "zero": None, "busy": "busy_ns",
-    "gaps": "gap_ns", "busy_since": None, "idle_since": None,
+    "queries": "queries", "lookups": "lookups", "unnamed": "unnamed", "changes": None, "hidden": "hidden_ns",
+    "code": None, "copies": "copies", "copied": "copied", "transfers": "transfers", "transferred": "transferred",
+    "graph_copies": "graph_copies", "spans": "spans", "flight": "flight_ns", "area": "area", "bound": "bound",
+    "widths": "widths", "sure_area": "sure_area", "sure_widths": "sure_widths", "sure_gaps": "sure_gaps",
+    "sure_heights": "sure_heights", "sure_event_heights": "sure_event_heights", "launched": "launched_ns",
+    "failed": "failed_ns", "initialized": "initialized_ns", "synced": "synced_ns", "answered": "answered_ns",
+    "capturing": None, "captures": None, "captured": None, "captured_width": None, "captured_widest": None,
+    "captured_copies": None, "captured_bytes": None, "zero": None, "busy": "busy_ns", "gaps": "gap_ns",
+    "busy_since": None, "idle_since": None,
 }  # fmt: skip
 """The numbers of a process in their order, each with its name in `ProcessWork`."""
 
@@ -169,6 +204,7 @@ class Stream(NamedTuple):
     burst_launches: int
     burst_width: int
     burst_gaps: int
+    kernels: int
 
     def waits(self, began: Mapping[Group, int]) -> bool:
         """Return whether a thread surely waits for all of it. A wait may have ended in a pause."""
@@ -203,8 +239,52 @@ def work_of(key: int, value: bytes, now: int, began: Mapping[Group, int]) -> Pro
         open_bound=sum((until - span.since) * span.widest for span in spans),
         open_unsure_ns=sum(until - span.since for span in spans if span.since < complete and not span.waits(began)),
         open_since_ns=min((span.since for span in spans), default=0),
+        open_streams=sum(span.waited > 0 or span.last + DONE_NS > now for span in spans),
         **counts,
     )
+
+
+class KernelEntry(NamedTuple):
+    """The numbers of a kernel in their order: see `struct kernel` of the C file. A graph has an empty grid."""
+
+    handle: int
+    since_ns: int
+    until_ns: int
+    last_ns: int
+    flight_ns: int
+    launches: int
+    completed: int
+    stream: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+
+class MessageKind(IntEnum):
+    """What a message means: see the C file."""
+
+    NAMED = 0
+    SAME = 1
+    ADDED = 2
+    CAPTURED = 3
+    GONE = 4
+    ANEW = 5
+    REPLACED = 6
+
+
+class Message(NamedTuple):
+    """A message about a handle of a process, with what follows it."""
+
+    pid: int
+    kind: int
+    at: int
+    value: int
+    of: int
+    data: bytes
+
+
+CAPTURED_KERNELS = 48  # the most different kernels of a captured graph that are known
+HANDLE = struct.Struct("<Q")
+_KERNEL, _MESSAGE = struct.Struct("<8Q6I"), struct.Struct("<2I3Q")
 
 
 class LibcudaProbes:
@@ -217,6 +297,7 @@ class LibcudaProbes:
         self._boot_ns = boot_ns
         self.sms = sms
         self._descriptors: list[int] = []
+        self._rings: list[Ring] = []
         self._attached: dict[tuple[str, Group], list[int]] = {}
         self._limits: Mapping[int, int] = {}
         bpf_object = kernel.read_object()
@@ -228,6 +309,8 @@ class LibcudaProbes:
                 maps[name] = kernel.create_map(name, definition._replace(entries=entries))
                 self._descriptors.append(maps[name].descriptor)
             self._processes, self._numbers, self._sm_limits = maps["processes"], maps["numbers"], maps["sm_limits"]
+            self._kernels = maps["kernels_of"]
+            self._rings.append(Ring(maps["messages"].descriptor, bpf_object.maps["messages"].entries))
             for index, number in ((ALL_SMS, sms), (SEVERAL_GPUS, several_gpus), *((group, NEVER) for group in Group)):
                 self._numbers.put(_INDEX.pack(index), _NUMBER.pack(number))
             descriptors = {name: bpf_map.descriptor for name, bpf_map in maps.items()}
@@ -290,14 +373,42 @@ class LibcudaProbes:
     def forget(self, pids: Iterable[int]) -> None:
         """Delete the counts of processes, to make room."""
         unneeded = {*pids}
-        for key in [_NUMBER.unpack(key)[0] for key, _ in self._processes.items()]:
-            if key & _PID_MASK in unneeded:
-                self._processes.delete(_NUMBER.pack(key))
+        for entries in (self._processes, self._kernels):
+            for key in [key for key, _ in entries.items() if _NUMBER.unpack(key)[0] & _PID_MASK in unneeded]:
+                entries.delete(key)
+
+    def kernels(self) -> Iterable[tuple[int, list[KernelEntry]]]:
+        """Yield the PID of each process on each device, with the kernels that it launched.
+
+        What came into flight before a pause of the probes may have ended in it, and counts as ended at its last launch.
+        """
+        began = self._number(Group.FREQUENT) % NEVER
+        for key, value in self._kernels.items():
+            entries = (KernelEntry._make((*each[:-6], each[-6:-3], each[-3:])) for each in _KERNEL.iter_unpack(value))
+            yield (
+                _NUMBER.unpack(key)[0] & _PID_MASK,
+                [
+                    each if each.until_ns or each.since_ns >= began else each._replace(until_ns=each.last_ns)
+                    for each in entries
+                    if each.handle
+                ],
+            )
+
+    def messages(self) -> Iterable[Message]:
+        """Return what processes asked libcuda about handles since the last call, the oldest first."""
+        return [
+            Message._make((*_MESSAGE.unpack_from(data), data[_MESSAGE.size :]))
+            for ring in self._rings
+            for data in ring.read()
+        ]
 
     def close(self) -> None:
         """Remove all probes, programs and maps."""
         for path, _ in tuple(self._attached):
             self.detach(path)
+        for ring in self._rings:
+            ring.close()
+        self._rings.clear()
         for descriptor in self._descriptors:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -316,8 +427,6 @@ class LibcudaProbes:
                 places.setdefault((OTHER, False), []).append(offsets[point.name])
             if group is group_of(point.kind):
                 places.setdefault((point.program, False), []).append(offsets[point.name])
-                if point.kind in CREATIONS:
-                    places.setdefault((CREATED, True), []).append(offsets[point.name])
-                if point.kind in WAITS:
-                    places.setdefault((RETURN, True), []).append(offsets[point.name])
+                for program in (program for program, kinds in _RETURNS.items() if point.kind in kinds):
+                    places.setdefault((program, True), []).append(offsets[point.name])
         return places

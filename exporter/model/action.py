@@ -48,6 +48,14 @@ class ActionResult(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActionCause:
+    """A kind of action, and why it is taken."""
+
+    kind: ActionKind
+    reason: ActionReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaveEvidence:
     """Save what is known, before a destructive step. A failure does not end the action."""
 
@@ -109,11 +117,9 @@ ActionStep = SaveEvidence | EndProcess | RestartUnit | RunCommand | DeletePod | 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class Action(ActionCause):
     """An action for a daemon. `uid` is the user who started the daemon, if known."""
 
     daemon: str
-    kind: ActionKind
-    reason: ActionReason
     steps: tuple[ActionStep, ...]
     uid: int | None = None

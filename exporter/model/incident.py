@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from exporter.model.identity import Confidence, Workload
+from exporter.model.kernels import FaultKernels
 from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
 from exporter.model.reason import Reason
 
@@ -238,6 +239,7 @@ class Clues:
     in_reset: tuple[int, ...] = ()  # Clients whose worker was in reset when they disconnected.
     early_disconnects: tuple[EarlyDisconnect, ...] = ()
     in_flight_work: tuple[InFlightWork, ...] = ()  # Work of the affected clients for which it is known.
+    kernels: tuple[FaultKernels, ...] = ()  # Those of affected clients and other candidates.
     address: AddressClue | None = None
     """None if no access of data failed, or if the kernel log did not report its address."""
     log_unreliable: bool = False

@@ -17,14 +17,41 @@ def began_ns(start_ticks: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessWork:
+class WorkCounts:
+    """What a process has done, since it began or in some time. ProcessWork describes the fields."""
+
+    kernels: int = 0
+    graphs: int = 0
+    graph_kernels: int = 0
+    uploads: int = 0
+    copies: int = 0
+    copied: int = 0
+    transferred: int = 0
+    syncs: int = 0
+    spans: int = 0
+    flight_ns: int = 0
+    widths: int = 0
+    area: int = 0
+    bound: int = 0
+    sure_area: int = 0
+    sure_widths: int = 0
+    sure_gaps: int = 0
+    sure_heights: int = 0
+    sure_event_heights: int = 0
+    busy_ns: int = 0
+    gap_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessWork(WorkCounts):
     """What one process has launched since `first_ns`. All but the fields from `open_ns` on only increase.
 
     `kernels` and `graphs` are launches, and `graph_kernels` the kernels in the graphs. `syncs` are synchronisations and
     copies to the host; `context_syncs` are those of a whole context, and ends of contexts and streams. `uploads` are
     asynchronous copies to the GPU, and `records` recorded events. `queries` ask whether work is done, while they are
-    probed. `copies` are copies within the GPU and memsets (`graph_copies`: in graphs), and `copied` the bytes of its
-    memory that these read and write. `transfers` are copies between host and GPU, and `transferred` their bytes.
+    probed. `lookups` are calls that some programs make often, while they are probed, and `unnamed` lost names.
+    `copies` are copies within the GPU and memsets (`graph_copies`: in graphs), and `copied` the bytes of its memory
+    that these read and write. `transfers` are copies between host and GPU, and `transferred` their bytes.
     `widths` is the sum of the widths of all kernels, in SMs. A span is the time from a launch or copy on an idle stream
     until a synchronisation with that stream returns, or until a repeated query succeeds: `spans` counts the ended ones,
     and `flight_ns` is their length. `area` is their length times the mean width of their kernels, and `bound` times the
@@ -36,14 +63,14 @@ class ProcessWork:
     `sure_event_heights` of each burst that an event waited for.
 
     `open_ns`, `open_area` and `open_bound` are those of the spans that are still open, up to now. `open_since_ns` is
-    when the first of them began. `open_unsure_ns` is the part of `open_ns` of spans that may have ended while probes
-    were detached: those of queries if a query has ended one.
+    when the first of them began, and `open_streams` how many streams have work. `open_unsure_ns` is the part of
+    `open_ns` of spans that may have ended while probes were detached: those of queries if a query has ended one.
 
     `launched_ns` is the last launch. `failed_ns` is when a synchronisation first returned an error; 0: never.
     `initialized_ns` is the first CUDA call, if the probes were attached before the process began and ever since.
     `synced_ns` is when the last successful synchronisation of a whole context was called; 0: none since the probes are
     attached. Both are 0 if a context or stream was destroyed with work in flight. `answered_ns` is the last query that
-    ended a span. Its answer is inferred, and may be an error.
+    ended a span. Its answer is inferred, and may be an error. `hidden_ns` is the last launch whose end may be missed.
 
     `busy_ns` is the time with work in flight on any stream, `open_busy_ns` since the last such time began. `gap_ns` is
     the time between two of them, if at most 10 ms: after that a client had nothing to do. Readings of earlier versions
@@ -57,49 +84,33 @@ class ProcessWork:
     pid: int
     first_ns: int
     device: int = -1
-    kernels: int = 0
-    graphs: int = 0
-    syncs: int = 0
     records: int = 0
-    uploads: int = 0
     context_calls: int = 0
     context_syncs: int = 0
     queries: int = 0
-    copies: int = 0
-    copied: int = 0
+    lookups: int = 0
+    unnamed: int = 0
     transfers: int = 0
-    transferred: int = 0
     graph_copies: int = 0
-    spans: int = 0
-    flight_ns: int = 0
-    area: int = 0
-    bound: int = 0
-    graph_kernels: int = 0
-    widths: int = 0
-    sure_area: int = 0
-    sure_widths: int = 0
-    sure_gaps: int = 0
-    sure_heights: int = 0
-    sure_event_heights: int = 0
-    busy_ns: int = 0
-    gap_ns: int = 0
     open_ns: int = 0
     open_busy_ns: int = 0
     open_area: int = 0
     open_bound: int = 0
     open_unsure_ns: int = 0
     open_since_ns: int = 0
+    open_streams: int = 0
     launched_ns: int = 0
     failed_ns: int = 0
     initialized_ns: int = 0
     synced_ns: int = 0
     answered_ns: int = 0
+    hidden_ns: int = 0
 
 
 OPEN_COUNTS = {"flight_ns": "open_ns"} | {name: f"open_{name}" for name in ("area", "bound", "busy_ns")}
 """The counts of ended spans, with those of open ones."""
 
-_LATEST = ("launched_ns", "synced_ns", "answered_ns")
+_LATEST = ("launched_ns", "synced_ns", "answered_ns", "hidden_ns")
 _FIRST = ("first_ns", "open_since_ns", "failed_ns", "initialized_ns")
 
 

@@ -10,6 +10,7 @@ from exporter.model.contention import GpuContention
 from exporter.model.daemon import Daemon
 from exporter.model.identity import Workload, WorkloadCounts
 from exporter.model.incident import Death, Incident, Xids
+from exporter.model.kernels import KernelReading
 from exporter.model.launches import LaunchHistory, WorkReading
 from exporter.model.observation import (
     AddressRanges,
@@ -142,6 +143,8 @@ class Node:
     units: Mapping[str, UnitState] = field(default_factory=dict)
     watches: Mapping[DaemonName, WatchdogState] = field(default_factory=dict)
     work: WorkReading | None = None
+    kernels: KernelReading | None = None  # The last one.
+    fault_kernels: tuple[KernelReading, ...] = ()  # Those of the last seconds that were read after a fault, in order.
     launch_history: LaunchHistory = field(default_factory=LaunchHistory)
     attribution: Mapping[GpuUuid, GpuAttribution] = field(default_factory=dict)
     contention: Mapping[GpuUuid, GpuContention] = field(default_factory=dict)

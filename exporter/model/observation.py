@@ -5,17 +5,43 @@ from dataclasses import dataclass, field
 
 from exporter.model.action import ActionKind, ActionReason
 from exporter.model.identity import ConnectionHolders, ProcessIdentity, WorkloadProcess
+from exporter.model.kernels import KernelReading
 from exporter.model.launches import WorkReading
 from exporter.model.reason import Reason
 from exporter.model.sharing import GpuUse
 
+DaemonName = str
+GpuUuid = str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActionDone:
-    """The end of an action. `problem` is why a step failed, `evidence` the directory of the saved files."""
+class DaemonObservation:
+    """What was observed of a daemon."""
 
     at: float
-    daemon: str
+    daemon: DaemonName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogObservation(DaemonObservation):
+    """What was observed of a log of a daemon, by its file."""
+
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessObservation:
+    """What was observed of a process. PID and `start_ticks` (clock ticks since boot) together identify it."""
+
+    at: float
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionDone(DaemonObservation):
+    """The end of an action. `problem` is why a step failed, `evidence` the directory of the saved files."""
+
     kind: ActionKind
     reason: ActionReason
     seconds: float
@@ -24,11 +50,8 @@ class ActionDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
+class Resumed(DaemonObservation):
     """The command `resume DAEMON` of an operator."""
-
-    at: float
-    daemon: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +63,7 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessState:
+class ProcessState(ProcessObservation):
     """A changed state of an MPS process: the letter of proc_pid_stat(5). R, S and I count as one state.
 
     `wait_channel` is the kernel function in which a process in state D sleeps (/proc/PID/wchan); None if it is unknown.
@@ -48,9 +71,6 @@ class ProcessState:
     `child_ended_at` when that last grew.
     """
 
-    at: float
-    pid: int
-    start_ticks: int
     state: str
     wait_channel: str | None = None
     children_page_faults: int | None = None
@@ -58,7 +78,7 @@ class ProcessState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlSocket:
+class ControlSocket(DaemonObservation):
     """Whether a process listens on a daemon's control socket, and whether it answers there; None if it is unknown.
 
     `answers` is the result of a connection of the exporter without the control program: True if the daemon answered or
@@ -67,8 +87,6 @@ class ControlSocket:
     answer, so that it may have waited for that process.
     """
 
-    at: float
-    daemon: str
     listening: bool | None
     answers: bool | None = None
     others: bool | None = False
@@ -107,11 +125,9 @@ class LoggedCommands:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionHolder:
+class SessionHolder(DaemonObservation):
     """The process that is connected to a daemon (mostly `nvidia-cuda-mps-control`). Without `pid` and `uid`: none."""
 
-    at: float
-    daemon: str
     pid: int | None = None
     start_ticks: int | None = None
     started: float | None = None
@@ -153,20 +169,14 @@ class Wanted:
     """Last readings of clients that may have exited, by daemon. Each new client is among them for a moment."""
 
 
-DaemonName = str
-GpuUuid = str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlReply:
+class ControlReply(DaemonObservation):
     """A command to a control daemon and its reply.
 
     `exit_code` is None if no answer came within the deadline. The command has PIDs of this namespace, the reply has
     those of the daemon's: `pids` is as in `LogLine`.
     """
 
-    at: float
-    daemon: DaemonName
     command: str
     exit_code: int | None
     stdout: str = ""
@@ -181,50 +191,39 @@ class ControlReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
+class LogLine(LogObservation):
     """A complete line of control.log, server.log, or a foreground daemon's stdout.
 
     If the daemon is in another PID namespace, `pids` maps the known PIDs in the line to PIDs of this namespace.
     Otherwise it is None.
     """
 
-    at: float
-    daemon: DaemonName
-    file: str
     line: str
     pids: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogGap:
+class LogGap(LogObservation):
     """The number of lines of a log that were lost before they could be read."""
 
-    at: float
-    daemon: DaemonName
-    file: str
     lines: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogUnrecognized:
+class LogUnrecognized(LogObservation):
     """The number of unrecognized lines of a log that were only counted, because they were too many."""
 
-    at: float
-    daemon: DaemonName
-    file: str
     lines: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonFound:
+class DaemonFound(DaemonObservation):
     """A control daemon that was found or declared, or (`expected` is False) is no longer declared.
 
     `by` is the source: a value of `NamedBy`. None: the source does not know it.
     `clients_limit` is from a recording, `visible_devices` from the unit, `owner` (a UID) from configuration or unit.
     """
 
-    at: float
-    daemon: DaemonName
     pipe_directory: str
     log_directory: str
     expected: bool | None = None
@@ -332,8 +331,8 @@ class KernelRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessReading:
-    """A process in /proc. PID and `start_ticks` (clock ticks since boot) together identify it.
+class ProcessReading(ProcessObservation):
+    """A process in /proc.
 
     `environment` has `CLIENT_LIMITS` and `CORE_DUMPS` at its start. It and `parent` are None if they were not read.
     `job_source` is what names its job if its cgroup does not suffice: the title of root's slurmstepd, the arguments of
@@ -344,9 +343,6 @@ class ProcessReading:
     it is in a job or container, or the unit is shared by its name. A unit with jobs or containers is unknown too.
     """
 
-    at: float
-    pid: int
-    start_ticks: int
     started: float
     uid: int | None = None
     user: str | None = None
@@ -372,12 +368,9 @@ class PodFound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessExit:
+class ProcessExit(ProcessObservation):
     """The end of a monitored process. `wait_status` is that of waitpid(2), if it could be read."""
 
-    at: float
-    pid: int
-    start_ticks: int
     wait_status: int | None = None
 
 
@@ -394,15 +387,12 @@ AddressRange = tuple[int, int]  # The first address of a range, and the one afte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddressRanges:
+class AddressRanges(ProcessObservation):
     """The address ranges of a process: those that it reserves or maps for a GPU, and other large ones, in order.
 
     They are not all if `complete` is False, because the process has too many.
     """
 
-    at: float
-    pid: int
-    start_ticks: int
     gpu: tuple[AddressRange, ...]
     host: tuple[AddressRange, ...]
     complete: bool = True
@@ -420,11 +410,9 @@ class DirectoryReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonProcess:
+class DaemonProcess(DaemonObservation):
     """The process that a pid file names; `pid` is None if no control daemon runs there. `protocol` is 2 or 3 (R615)."""
 
-    at: float
-    daemon: DaemonName
     pid: int | None
     start_ticks: int | None = None
     started: float | None = None
@@ -458,16 +446,13 @@ class DaemonProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogFile:
+class LogFile(LogObservation):
     """A log file: `problem` is None if it is followed. `followed` is False if it is not a log of the daemon.
 
     `size` is in bytes and includes renamed predecessors that are still written. It is reported when its number of MiB
     changes; None if it was not read, or if there is no file.
     """
 
-    at: float
-    daemon: DaemonName
-    file: str
     problem: Reason | None = None
     size: int | None = None
     unread: int | None = None
@@ -490,7 +475,7 @@ class SourceReading:
 
 
 OfDaemon = ControlReply | LogLine | LogGap | LogUnrecognized | LogFile | DaemonFound | DaemonProcess
-EverySecond = GpuUse | WorkReading  # They are read every second, and so are no change.
+EverySecond = GpuUse | WorkReading | KernelReading  # They are read often, and so are no change.
 OfProcess = ProcessReading | ProcessState | ProcessExit | AddressRanges | PodFound
 OfWatchdog = ControlSocket | SessionHolder | ConnectionHolders | UnitState | ActionDone | Resumed | Paused
 Observation = OfDaemon | GpuReading | EverySecond | GpuEvent | KernelRecord | OfProcess | OfWatchdog | SourceReading

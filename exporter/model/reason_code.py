@@ -97,6 +97,10 @@ class ReasonCode(StrEnum):
         auto(),
         "it had no work in flight when the fault occurred[: its last launch was {seconds:.1f} s before]",
     )
+    ONLY_NEW_KERNEL = (
+        auto(),
+        "only it had a kernel in flight that had never completed before ({hits} of {trials} trials)",
+    )
     ONLY_WORK_IN_FLIGHT = auto(), "all other affected clients had no work in flight (inferred, not measured)"
     ADDRESS_INSIDE_RANGE = (
         auto(),

@@ -7,7 +7,7 @@ from typing import Any
 
 from exporter.model.estimates import ClientEstimates
 from exporter.model.identity import Workload, WorkloadIdentity
-from exporter.model.launches import OPEN_COUNTS, ProcessWork, WorkReading
+from exporter.model.launches import OPEN_COUNTS, ProcessWork, WorkCounts, WorkReading
 from exporter.model.observation import GpuUuid
 from exporter.model.values import replace
 
@@ -73,7 +73,7 @@ MAX_DELTA = 1 << 53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkDelta:
+class WorkDelta(WorkCounts):
     """What one process did in a window: the difference of two readings of the libcuda probes.
 
     The fields are those of ProcessWork. `flight_ns`, `area` and `bound` include open spans. `idle_ns` is the time since
@@ -82,26 +82,6 @@ class WorkDelta:
     launched since. Recordings of earlier versions have no gaps: then `gap_ns` is -1, and `busy_ns` that in flight.
     """
 
-    kernels: int = 0
-    graphs: int = 0
-    graph_kernels: int = 0
-    uploads: int = 0
-    copies: int = 0
-    copied: int = 0
-    transferred: int = 0
-    syncs: int = 0
-    spans: int = 0
-    flight_ns: int = 0
-    widths: int = 0
-    area: int = 0
-    bound: int = 0
-    sure_area: int = 0
-    sure_widths: int = 0
-    sure_gaps: int = 0
-    sure_heights: int = 0
-    sure_event_heights: int = 0
-    busy_ns: int = 0
-    gap_ns: int = 0
     idle_ns: int = 0
     awaited: bool = False
     asks: bool = False
@@ -116,9 +96,7 @@ class WorkDelta:
         return replace(self, **counts)
 
 
-_COUNTS = tuple(
-    count.name for count in fields(WorkDelta) if count.name not in ("idle_ns", "awaited", "asks", "unsure", "late")
-)
+_COUNTS = tuple(count.name for count in fields(WorkCounts))
 
 
 def _count(work: ProcessWork, name: str) -> int:

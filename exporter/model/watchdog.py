@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from exporter.model.action import ActionKind, ActionReason, ActionResult
+from exporter.model.action import ActionCause, ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import DaemonProcess
@@ -112,25 +112,21 @@ class BlockReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActionCount:
+class ActionCount(ActionCause):
     """How often an action was taken for this reason and with this result."""
 
-    kind: ActionKind
-    reason: ActionReason
     result: ActionResult
     count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OngoingAction:
+class OngoingAction(ActionCause):
     """An action that runs, or ended at `done_at` and is not verified yet.
 
     `before` is the daemon's process before the action: after a restart, another one must answer. `problem` is why a
     step failed, and `evidence` the directory with the files that were saved.
     """
 
-    kind: ActionKind
-    reason: ActionReason
     began_at: float
     done_at: float | None = None
     before: ProcessIdentity | None = None
@@ -139,11 +135,9 @@ class OngoingAction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastAction:
+class LastAction(ActionCause):
     """The watchdog's last action. If it is not `begun`, it was only planned, in `observe` mode."""
 
-    kind: ActionKind
-    reason: ActionReason
     begun: bool
 
 

@@ -21,7 +21,7 @@ from exporter.view import StatusInput
 
 REFRESH_SECONDS = 5
 
-_LIMITS = {"MOST_NAMED": 8, "MOST_OPEN": 16, "MOST_PAST": MOST_PAST, "MOST_SUSPECTS": 5}
+_LIMITS = {"MOST_NAMED": 8, "MOST_OPEN": tables.MOST_OPEN, "MOST_PAST": MOST_PAST, "MOST_SUSPECTS": 5}
 """How many entries of a kind the page names, and how many clients it shows unfolded; it counts the others."""
 
 _NO_ACCESS = """\
@@ -84,7 +84,7 @@ class Page:
 
     def text(self, title: str, markdown: str) -> bytes:
         """Return a page with a text, such as a runbook."""
-        return self._text.render(title=title, content=html_of(markdown)).encode()
+        return self._text.render(title=title, content=_html(markdown.split("\n"))).encode()
 
 
 def sentence(document: StatusDocument) -> str:
@@ -105,15 +105,11 @@ def _joined(words: str) -> str:
     return re.sub(r"\bPID (\d+)( \()?", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), words)
 
 
-def html_of(markdown: str) -> Markup:
+def _html(lines: Sequence[str]) -> Markup:
     """Return a runbook as HTML: headings, paragraphs, lists, tables, and code with a button that copies it.
 
     It knows only what the runbooks use of Markdown. Everything else is text, which is escaped.
     """
-    return _html(markdown.split("\n"))
-
-
-def _html(lines: Sequence[str]) -> Markup:
     parts = []
     for kind, blocks in groupby(_blocks(lines), key=lambda block: block[0]):
         html = Markup("\n").join(block for _, block in blocks)

@@ -18,20 +18,25 @@ from exporter.report.document import (
 from exporter.report.document_parts import ProcessStatus, Severity
 from exporter.report.incident_text import command_text
 from exporter.report.sharing_text import BOUNDS
-from exporter.report.status_text import gpu_numbers, gpus_text, workload_of
+from exporter.report.status_text import clients_by_pid, gpu_numbers, gpus_text, kernels_text, workload_of
 from exporter.report.text import (
     code_text,
     counted,
     display_name,
     duration_text,
+    kernel_name,
     listed,
     percent,
     short_gpu,
     size_text,
+    truncate,
     with_error,
 )
 
 MOST_BRIDGES = 4
+MOST_OPEN = 16
+"""If there are more clients, they are folded, and have one kernel each."""
+_LONGEST_KERNEL, _LONGEST_NAME = 20, 64
 NBSP = "\N{NO-BREAK SPACE}"
 
 _SERVER_SEVERITIES = {"active": Severity.WELL, "fault": Severity.CRITICAL, None: Severity.UNKNOWN}
@@ -148,12 +153,16 @@ def clients(server: ServerStatus, document: StatusDocument, uses: "Uses") -> Tab
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What is looked up for each client: GPUs by UUID, SM time and slowdown by PID, failure domains by name."""
+    """What is looked up for each client: GPUs by UUID, SM time and slowdown by PID, failure domains by name.
+
+    `few` is whether the clients are few, so that all kernels are shown.
+    """
 
     numbers: Mapping[str, str]
     sm: Mapping[int, str]
     slowdown: Mapping[int, str]
     domains: Mapping[str, FailureDomainStatus]
+    few: bool
 
 
 def uses_of(document: StatusDocument) -> Uses:
@@ -167,7 +176,7 @@ def uses_of(document: StatusDocument) -> Uses:
             if each.slowdown is not None and each.slowdown.text:
                 slowdown[each.pid] = each.slowdown.text
     shared = {each.name: each for each in document.failure_domains if len(each.clients) > 1}
-    return Uses(numbers, sm, slowdown, shared)
+    return Uses(numbers, sm, slowdown, shared, len(clients_by_pid(document)) <= MOST_OPEN)
 
 
 def _client(client: ClientStatus, document: StatusDocument, uses: Uses) -> Row:
@@ -184,7 +193,21 @@ def _client(client: ClientStatus, document: StatusDocument, uses: Uses) -> Row:
         "Slowdown": uses.slowdown.get(client.pid, ""),
         "A fault also ends": with_it,
         "For": _age(document, client.connected_at),
+        "Kernels, time in flight": _kernels(client, few=uses.few),
     }
+
+
+def _kernels(client: ClientStatus, *, few: bool) -> str:
+    first = kernels_text(client, 1, _LONGEST_KERNEL)
+    if not client.kernels or not few:
+        return first
+    details = [
+        f"{truncate(kernel_name(use), _LONGEST_NAME)}: {percent(use.flight_ratio)}, {use.launches_per_second:.1f}/s,"
+        f" {use.width} SMs"
+        for use in client.kernels
+    ]
+    lines = Markup("<br>").join([*details, f"{counted(client.streams or 0, 'stream')} with work at once"])
+    return Markup('<details id="kernels-{}"><summary>{}</summary>{}</details>').format(client.pid, first, lines)
 
 
 def without_mps(document: StatusDocument) -> Table:
@@ -280,8 +303,7 @@ def _bar(parts: Iterable[tuple[str, float]]) -> Markup:
 
 def domains(document: StatusDocument) -> Table:
     """Return the failure domains of several clients, with the clients that join several GPUs."""
-    numbers = gpu_numbers(document)
-    clients = {each.pid: each for daemon in document.daemons for server in daemon.servers for each in server.clients}
+    numbers, clients = gpu_numbers(document), clients_by_pid(document)
     rows = []
     for domain in document.failure_domains:
         if len(domain.clients) > 1:

@@ -1,8 +1,10 @@
 """Files of /proc (proc(5)). Parsers return None, or nothing, if a value is missing or has another form."""
 
 import re
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator
 from enum import IntEnum, StrEnum
+from ipaddress import ip_address
 from typing import NamedTuple
 
 _DELETED = " (deleted)"
@@ -311,3 +313,26 @@ def listening_unix_sockets(text: str) -> Iterator[str]:
         fields = line.split(maxsplit=7) if _ACCEPTS_CONNECTIONS in line else ()
         if len(fields) == 8 and fields[3] == _ACCEPTS_CONNECTIONS:
             yield fields[7]
+
+
+def _tcp_address(host: str, port: int) -> str:
+    """Return an address as /proc/net/tcp has it, in words of the machine's byte order."""
+    packed = ip_address(host).packed
+    return "".join(f"{word:08X}" for word in struct.unpack(f"={len(packed) // 4}I", packed)) + f":{port:04X}"
+
+
+_IPV4_MAPPED = _tcp_address("::ffff:0.0.0.0", 0)[:24]
+
+
+def tcp_user(lines: Iterable[str], local: tuple[str, int], remote: tuple[str, int]) -> int | None:
+    """Return the UID that made the socket with these ends, given /proc/net/tcp or tcp6; None if no process has it.
+
+    A line is `sl local_address rem_address st queues timer retrnsmt uid timeout inode`. A socket that no process has
+    any more has the inode 0, and the UID 0, too. IPv4 can be mapped into IPv6.
+    """
+    ends = [_tcp_address(*each).removeprefix(_IPV4_MAPPED) for each in (local, remote)]
+    for line in lines:
+        fields = line.split() if ends[0] in line else []
+        if [each.removeprefix(_IPV4_MAPPED) for each in fields[1:3]] == ends and fields[9] != "0":
+            return int(fields[7])
+    return None

@@ -2,12 +2,13 @@
 
 `exporter.model.values` converts it to JSON and back. It has values. Texts are those that only the service can make: of
 findings, reasons, the watchdog, sharing and faults. Times are seconds since the epoch, and ratios are 0 to 1. All texts
-are printable.
+but the names of kernels are printable; `printable_value` makes these so.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from exporter.model.kernels import KernelUse
 from exporter.model.sharing import SharingStatus
 from exporter.report.document_parts import Bytes, ClientIdentity, IncidentStatus, ProcessStatus, ReasonStatus, Severity
 
@@ -56,11 +57,18 @@ class FindingStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatus(ClientIdentity):
-    """A connected client. `gpus` are those that it uses. `failure_domain` is the name of its failure domain."""
+    """A connected client. `gpus` are those that it uses. `failure_domain` is the name of its failure domain.
+
+    `kernels` had most of its time in flight in the last minute; empty if none is known. `kernels_problem` is why some
+    have no name. `streams` is how many had work at once.
+    """
 
     connected_at: float
     gpus: tuple[str, ...]
     failure_domain: str | None
+    kernels: tuple[KernelUse, ...] | None
+    kernels_problem: str | None
+    streams: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,14 @@
-"""Parts of the status document: severities, reasons, processes and faults; and a filter of faults."""
+"""Parts of the status document: severities, reasons, processes and faults; who may see them; and a filter of faults."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from exporter.model.identity import Workload
+from exporter.model.kernels import FaultKernels
+from exporter.model.values import replace
 
 if TYPE_CHECKING:
     from exporter.model.incident import Incident
@@ -68,7 +70,10 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientIdentity(ProcessStatus):
-    """A client: `client` is its id in metrics, and `memory_used_bytes` its memory on each GPU."""
+    """A client: `client` is its id in metrics, and `memory_used_bytes` its memory on each GPU.
+
+    `kernels_hidden` is True if its kernels are known, but the viewer may not see them (`seen_by`).
+    """
 
     client: str | None
     uid: int | None
@@ -79,6 +84,7 @@ class ClientIdentity(ProcessStatus):
     job_manager: str | None
     job_id: str | None
     memory_used_bytes: Bytes
+    kernels_hidden: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,7 @@ class AffectedClient(ClientIdentity):
     """A client that a fault affected, and whether it had work in flight."""
 
     in_flight: bool | None
+    kernels: FaultKernels | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +102,7 @@ class SuspectStatus(ClientIdentity):
     confidence: float
     likelihood: str
     indications: tuple[ReasonStatus, ...]
+    kernels: FaultKernels | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +207,34 @@ class IncidentStatus:
     def blockers(self) -> tuple[BlockingClient, ...]:
         """The listed clients that delay recovery now."""
         return tuple(each for each in self.blocking if each.until is None) if self.open else ()
+
+
+ROOT = 0
+"""The UID that sees all kernels."""
+
+UNMAPPED_UID = 65534
+"""The UID that the kernel shows for all users of other user namespaces (kernel.overflowuid). It is no owner."""
+
+Part = TypeVar("Part")
+
+
+def seen_by(viewer: int | None, part: Part) -> Part:
+    """Return a part of the document as the user with the UID `viewer` may see it; None: an unknown user.
+
+    Names of kernels show what a program computes. So each field `kernels` that is not empty is None, and
+    `kernels_hidden` beside it True, unless the viewer is root, or the owner by the `uid` beside it.
+    """
+    if viewer == ROOT:
+        return part
+    if isinstance(part, tuple):
+        return cast("Part", tuple(seen_by(viewer, each) for each in part))
+    if not is_dataclass(part):
+        return part
+    values: dict[str, Any] = {each.name: getattr(part, each.name) for each in fields(part)}
+    changed = {name: seen_by(viewer, each) for name, each in values.items() if each and name != "kernels"}
+    if values.get("kernels") and (viewer in (None, UNMAPPED_UID) or values.get("uid") != viewer):
+        changed.update(kernels=None, kernels_hidden=True)
+    return cast("Part", replace(cast("Any", part), **changed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

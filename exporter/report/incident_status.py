@@ -54,11 +54,7 @@ _KINDS = {
 
 
 def incident_status(
-    incident: Incident,
-    at: float,
-    address: Address | None = None,
-    *,
-    clients: int = MOST_LISTED,
+    incident: Incident, at: float, address: Address | None = None, *, clients: int = MOST_LISTED
 ) -> IncidentStatus:
     """Return an incident as it is `at` a time, with at most so many `clients` of each kind.
 
@@ -66,6 +62,7 @@ def incident_status(
     """
     leaders, dumps = leading(incident), " with GPU core dumps" if incident.core_dumps else ""
     flights = {each.pid: each.in_flight for each in incident.clues.in_flight_work}
+    kernels = {each.pid: each for each in incident.clues.kernels}
     server_command = command_to_end_server(incident.server, address) if incident.stuck else None
     return filled(
         IncidentStatus,
@@ -82,13 +79,13 @@ def incident_status(
         address=_address(incident),
         core_dumps=printed(tuple(_core_dumps(incident))),
         affected=tuple(
-            _client(AffectedClient, incident.details_of(pid), in_flight=flights.get(pid))
+            _client(AffectedClient, incident.details_of(pid), in_flight=flights.get(pid), kernels=kernels.get(pid))
             for pid in incident.affected[:clients]
         ),
         affected_count=len(incident.affected),
         suspects=tuple(
-            _client(SuspectStatus, each.client, each, likelihood=likelihood(each.confidence))
-            for each in incident.suspects[:clients]
+            _client(SuspectStatus, of, each, likelihood=likelihood(each.confidence), kernels=kernels.get(of.pid))
+            for of, each in ((each.client, each) for each in incident.suspects[:clients])
         ),
         refused=tuple(each.pid for each in incident.refused[:clients] if each.pid is not None),
         blocking=tuple(_blocking(incident, pid, at, address) for pid in list(incident.blocking)[:clients]),

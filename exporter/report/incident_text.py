@@ -5,7 +5,8 @@ from itertools import groupby
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from exporter.parse.printable import LONGEST_TEXT, printable
+from exporter.model.kernels import FaultKernels, LaunchedKernel
+from exporter.parse.printable import LONGEST_TEXT, LONGEST_VALUE, printable
 from exporter.report.document_parts import (
     AffectedClient,
     IncidentStatus,
@@ -15,6 +16,7 @@ from exporter.report.document_parts import (
     XidStatus,
 )
 from exporter.report.text import (
+    NOT_SHOWN,
     Column,
     Line,
     Piece,
@@ -28,7 +30,9 @@ from exporter.report.text import (
     duration_text,
     error,
     held_text,
+    kernel_name,
     line_of,
+    listed,
     local_time,
     mebibytes,
     pid_text,
@@ -53,6 +57,9 @@ MOST_LISTED = 16
 
 MOST_ALIKE = 2
 """If more suspects have the same confidence and indications, they share a line."""
+
+LEAST_KNOWN_SECONDS = 10.0
+"""If launches are known for a shorter time before a fault, that is stated: a kernel can run for so long."""
 
 _INDENT = 13
 
@@ -171,6 +178,8 @@ def details(incident: IncidentStatus, *, commands: bool = True) -> list[Line]:
         *_part("Core dumps", [each.text for each in incident.core_dumps]),
         *_part("Affected", [f"{affected_count(incident)}{':' if affected else ''}", *affected]),
         *_part("Suspect", [incident.verdict, *suspects]),
+        *_part("In flight", first_of(text for text, _ in in_flight_texts(incident))),
+        *_part("Launched", first_of(launched_texts(incident))),
         *_part("Refused", _refused(incident)),
         *_part("Blocked by", _blocked_by(incident, commands=commands)),
     ]
@@ -216,6 +225,48 @@ def _suspects(suspects: Sequence[SuspectStatus]) -> Iterable[str]:
             yield f"{confidence:.2f} each of {len(alike)} others: {indications_text(indications)}"
         else:
             yield from (f"{confidence:.2f} {client_text(each)}: {indications_text(indications)}" for each in alike)
+
+
+def in_flight_texts(incident: IncidentStatus) -> Iterable[tuple[str, str]]:
+    """Yield the kernels that each client had in flight when the fault began, suspects first, and their whole names."""
+    clients: Sequence[SuspectStatus | AffectedClient] = (*incident.suspects, *incident.affected)
+    for pid, known in {each.pid: each.kernels for each in clients if each.kernels is not None}.items():
+        more = known.in_flight_count - len(known.in_flight)
+        shown = [*(_kernel_text(each, known) for each in known.in_flight), *([f"{more} more"] if more else [])]
+        names = (printable(name.raw, LONGEST_VALUE) for each in known.in_flight for name in each.names)
+        yield f"{pid_text(pid)}: {'; '.join((*(shown or ['none known']), *_unknown(known)))}", "\n".join(names)
+    if hidden := {each.pid for each in clients if each.kernels_hidden}:
+        yield f"kernels of {counted(len(hidden), 'client')}: {NOT_SHOWN}", ""
+
+
+def _unknown(known: FaultKernels) -> Iterable[str]:
+    """Yield what is unknown of the kernels of a client, and why."""
+    if known.began_before_exporter and not all(each.names for each in known.in_flight):
+        yield "names are unknown because it began before the exporter"
+    if known.names_lost:
+        yield "names and launches were lost because there were too many"
+    since, until = ((known.fault_ns - ns) / 1e9 for ns in (known.launches_since_ns, known.launches_until_ns))
+    if known.launches_until_ns and until > 0:
+        yield f"launches in the last {duration_text(until)} are unknown because of too many calls"
+    elif since < LEAST_KNOWN_SECONDS:
+        yield f"only launches in the last {duration_text(since)} are known"
+
+
+def launched_texts(incident: IncidentStatus) -> Iterable[str]:
+    """Yield the last launches of each suspect that stands out, the last one first."""
+    for suspect in incident.suspects:
+        if suspect.pid in incident.leading and suspect.kernels is not None and suspect.kernels.last:
+            known = suspect.kernels
+            before = ((each, (known.fault_ns - each.last_ns) / 1e9) for each in known.last)
+            texts = (f"{kernel_name(each)} {duration_text(seconds)} before" for each, seconds in before if seconds >= 0)
+            yield f"{pid_text(suspect.pid)}: {'; '.join(texts) or 'none known'}"
+
+
+def _kernel_text(kernel: LaunchedKernel, known: FaultKernels) -> str:
+    notes = [] if kernel.completed else ["no completed launch is known"]
+    if earlier := max((known.earlier_faults.get(name.raw, 0) for name in kernel.names), default=0):
+        notes.append(f"in flight at {counted(earlier, 'earlier fault')} of its workload")
+    return f"{kernel_name(kernel)}{f' ({listed(notes)})' if notes else ''}"
 
 
 def _refused(incident: IncidentStatus) -> Sequence[str]:

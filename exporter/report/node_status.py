@@ -25,7 +25,7 @@ from exporter.report.document import (
     StatusDocument,
     WatchdogStatus,
 )
-from exporter.report.document_parts import Severity
+from exporter.report.document_parts import ROOT, Severity, seen_by
 from exporter.report.finding import Finding, finding_statuses, severity_and_label, state_text
 from exporter.report.incident_status import incident_status
 from exporter.report.node_findings import findings
@@ -43,6 +43,7 @@ from exporter.state.gpus import sharing_mode, used_bytes
 from exporter.state.limits import clients_limit, memory_limits_by_gpu
 from exporter.state.processes import client_id
 from exporter.usage.capacity import GpuSharing, gpu_sharing
+from exporter.usage.last_minute import current_kernels
 from exporter.view import MemoryByProcess, StatusInput, View, clients_of, gpu_name, memory_by_process
 from exporter.watchdog import restart
 from exporter.watchdog.context import Policy
@@ -67,12 +68,12 @@ MODES = {
 
 
 def document_of(node: Node, policy: Policy | None = None, host: str = "") -> StatusDocument:
-    """Return the status of a node when it was last observed."""
-    return status_document(StatusInput(node=node, at=node.at, host=host, policy=policy))
+    """Return the status of a node when it was last observed, as root sees it."""
+    return status_document(StatusInput(node=node, at=node.at, host=host, policy=policy, viewer=ROOT))
 
 
 def status_document(data: StatusInput) -> StatusDocument:
-    """Return the status of a node."""
+    """Return the status of a node, as its viewer may see it."""
     node, at, policy = data.node, data.at, data.policy
     found = findings(node, at, policy)
     if data.stalled_seconds is not None:
@@ -83,7 +84,7 @@ def status_document(data: StatusInput) -> StatusDocument:
     newest = sorted(known.values(), key=lambda each: -each.detected_at)
     past = [each.id for each in newest if not each.open]
     incidents = [each for each in newest if each.open or each.id in node.incidents or each.id in past[:MOST_PAST]]
-    return with_summary(
+    document = with_summary(
         StatusDocument(
             version=VERSION,
             severity=found[0].severity if found else Severity.WELL,
@@ -103,6 +104,7 @@ def status_document(data: StatusInput) -> StatusDocument:
             attribution_problem=attribution_problem(node, sharing.values()),
         )
     )
+    return seen_by(ROOT if node.simulated else data.viewer, document)
 
 
 def _failure_domains(node: Node) -> tuple[FailureDomainStatus, ...]:
@@ -145,10 +147,12 @@ def _daemon(
     runtime, totals, limits, connections = daemon.runtime, daemon.totals, daemon.default_limits, daemon.connections
     of_daemon = [each for each in domains if each.daemon == printed(daemon.name)]
     domain_of = {pid: each.name for each in of_daemon for pid in each.clients}
-    gpus = gpus_of_clients(node, daemon, daemon.clients)
+    gpus, kernels = gpus_of_clients(node, daemon, daemon.clients), current_kernels(node)
 
     def client(each: Client) -> ClientStatus:
-        return client_status(node, each, memory.get(each.pid, {}), gpus.get(each.pid, ()), domain_of.get(each.pid))
+        pid = each.pid
+        held, used = memory.get(pid, {}), gpus.get(pid, ())
+        return client_status(node, each, held, used, domain_of.get(pid), kernels.get(pid))
 
     def server(each: Server) -> ServerStatus:
         running = node.processes.get(each.pid)
@@ -248,12 +252,7 @@ def _gpus(node: Node, found: Sequence[Finding], sharing: Mapping[str, GpuSharing
 
 
 def _gpu(
-    node: Node,
-    uuid: str,
-    gpu: Gpu,
-    sharing: GpuSharing | None,
-    finding: Finding | None,
-    roles: Mapping[int, str],
+    node: Node, uuid: str, gpu: Gpu, sharing: GpuSharing | None, finding: Finding | None, roles: Mapping[int, str]
 ) -> GpuStatus:
     reading, mode = gpu.reading, sharing_mode(node, gpu)
     label, severity = MODES[mode]

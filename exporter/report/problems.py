@@ -66,6 +66,9 @@ class Definition:
 critical = partial(Definition, severity=Severity.CRITICAL)
 """Defines a critical problem."""
 
+advisory = partial(Definition, fails=False)
+"""Defines a problem that does not fail `status`."""
+
 
 class Entry(Protocol):
     """An entry of the catalogue: a problem that a node can have, or a mistake that a check of `doctor` finds."""
@@ -94,14 +97,13 @@ class Problem(Enum):
         return definition
 
 
-_BYPASSING = Definition(
+_BYPASSING = advisory(
     label="process bypasses MPS",
     summary="CUDA processes bypass MPS on GPU {gpu} of {node}[: {processes}]",
     meaning="CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and "
     "MPS clients wait while they compute.",
     remedy="Restart the processes with CUDA_MPS_PIPE_DIRECTORY set to the daemon's directory.",
     alert="CudaMpsProcessBypassing",
-    fails=False,
 )
 
 
@@ -134,21 +136,19 @@ class NodeProblem(Problem):
         remedy="Take the node out of scheduling. Then reset the GPU or reboot. A restart of MPS does not help.",
         alert="CudaMpsGpuResetNeeded",
     )
-    HARDWARE_XID = Definition(
+    HARDWARE_XID = advisory(
         label="hardware Xid recently",
         summary="GPU {gpu} on {node} reported a hardware error (Xid {xid})",
         meaning="The driver reported a failure of memory or of a link. No program causes such an error.",
         remedy="Look up the number in the runbook: it lists what NVIDIA advises for each.",
         alert="CudaMpsHardwareXid",
-        fails=False,
     )
-    GPU_XID = Definition(
+    GPU_XID = advisory(
         label="Xid recently",
         summary="The driver on {node} reported Xid {xid} for GPU {gpu}",
         meaning="The driver reported an error of the GPU or of a program.",
         remedy="Look up the number in the runbook of CudaMpsHardwareXid.",
         runbook="CudaMpsHardwareXid",
-        fails=False,
     )
     GPU_LOST = critical(
         label="GPU lost",
@@ -167,7 +167,7 @@ class NodeProblem(Problem):
         runbook="CudaMpsGpuLost",
         fails=False,
     )
-    WORKLOAD_FILLS_MEMORY = Definition(
+    WORKLOAD_FILLS_MEMORY = advisory(
         label="workload fills memory",
         summary="Workload {workload} fills the memory of GPU {gpu} on {node}"
         "[: it has {part} of it, and {free} are free]",
@@ -175,9 +175,8 @@ class NodeProblem(Problem):
         "of the other workloads fail.",
         remedy="Limit the workload's memory (`pinned_memory_limits` in the configuration), or move it.",
         alert="CudaMpsWorkloadFillsMemory",
-        fails=False,
     )
-    CLIENT_STARVED = Definition(
+    CLIENT_STARVED = advisory(
         label="client starved",
         summary="Client {client} on GPU {gpu} of {node} is starved[ by its {neighbours}][: {slowdown}]",
         meaning="For ten minutes, the client's work has taken more than twice as long as on a quiet GPU. MPS "
@@ -186,9 +185,8 @@ class NodeProblem(Problem):
         "neighbours' threads. If it waits for memory bandwidth, that does not help: move it to another GPU. This ends "
         "its process.",
         alert="CudaMpsClientStarved",
-        fails=False,
     )
-    CLIENTS_WAITING = Definition(
+    CLIENTS_WAITING = advisory(
         label="clients waiting",
         summary="Clients of MPS daemon {daemon} on {node} wait for another user's clients to exit[: {clients}]",
         meaning="A server serves one user at a time. The waiting clients hang, without an error, until the last "
@@ -196,33 +194,29 @@ class NodeProblem(Problem):
         remedy="Wait, or end the current user's clients. To keep users apart, give each user a node or a daemon. If "
         "users may share faults and memory, start the daemon with -multiuser-server.",
         alert="CudaMpsClientsWaiting",
-        fails=False,
     )
-    CLIENTS_REFUSED = Definition(
+    CLIENTS_REFUSED = advisory(
         label="clients refused",
         summary="MPS daemon {daemon} on {node} refuses new clients",
         meaning="MPS refused new clients for another reason than a fault; their programs ended with an error. "
         "Usually all client slots of the server are taken.",
         remedy="Move work to another node, or end idle clients.",
         alert="CudaMpsClientsRefused",
-        fails=False,
     )
-    CLIENT_SLOTS_NEARLY_FULL = Definition(
+    CLIENT_SLOTS_NEARLY_FULL = advisory(
         label="client slots nearly full",
         summary="MPS server {server} of {daemon} on {node} has few free client slots",
         meaning="At least nine tenths of the server's client slots have been taken for ten minutes. When all are "
         "taken, new CUDA processes fail.",
         remedy="Move work to another node, or spread it over one daemon for each GPU.",
         alert="CudaMpsClientSlotsNearlyFull",
-        fails=False,
     )
-    CLIENT_SLOTS_FULL = Definition(
+    CLIENT_SLOTS_FULL = advisory(
         label="client slots full",
         summary="MPS server {server} of {daemon} on {node} has no free client slot[ ({clients} of {limit})]",
         meaning="All client slots of the server are taken. New CUDA processes fail when they start.",
         remedy="End clients that are idle, or start new work later.",
         runbook="CudaMpsClientsRefused",
-        fails=False,
     )
     PROCESS_BYPASSING = _BYPASSING
     PROCESS_BYPASSING_AFTER_DEATH = replace(
@@ -241,7 +235,7 @@ class NodeProblem(Problem):
         "Neither ends a client.",
         alert="CudaMpsLimitsDrifted",
     )
-    LOG_GROWING = Definition(
+    LOG_GROWING = advisory(
         label="log not rotated",
         summary="Log {file} of MPS daemon {daemon} on {node} is larger than 1 GB",
         meaning="The log has been larger than 1 GB for an hour, and is not rotated. When the file system is full, "
@@ -249,9 +243,8 @@ class NodeProblem(Problem):
         remedy="Set up logrotate with copytruncate: the daemon never opens its log again, and continues to write "
         "into a renamed file.",
         alert="CudaMpsLogGrowing",
-        fails=False,
     )
-    LOG_BLOCKED = Definition(
+    LOG_BLOCKED = advisory(
         label="log blocked",
         summary="MPS daemon {daemon} [has not written its logs for {since}|on {node} no longer writes its logs]",
         meaning="The control daemon answers commands, but they do not appear in its log. A process wrote data "
@@ -259,24 +252,21 @@ class NodeProblem(Problem):
         "does not know which clients a fault affects or which are refused.",
         remedy="Restart the daemon when its clients may end. The restart makes a new log fifo.",
         alert="CudaMpsLogBlocked",
-        fails=False,
     )
-    LOG_CONTRADICTED = Definition(
+    LOG_CONTRADICTED = advisory(
         label="log contradicted",
         summary="Logs of MPS daemon {daemon} on {node} contradict other sources",
         meaning="No other source confirms some lines of the daemon's logs. A user of the node may forge log lines. "
         "The watchdog does not act on such lines.",
         remedy="Restrict the log fifo to the daemon's user: `cuda-mps-exporter doctor` shows the command.",
         alert="CudaMpsLogContradicted",
-        fails=False,
     )
-    LOG_NOT_FOLLOWED = Definition(
+    LOG_NOT_FOLLOWED = advisory(
         label="log not followed",
         summary="Exporter on {node} cannot read a log of MPS daemon {daemon}[: {problem}]",
         meaning="The exporter misses short faults, the affected clients, and refused clients.",
         remedy="Let the exporter read the log.",
         runbook="CudaMpsExporterCannotCollect",
-        fails=False,
     )
     NOTHING_COLLECTED = Definition(
         severity=Severity.UNKNOWN,
@@ -513,7 +503,7 @@ class DaemonProblem(Problem):
         "connected.",
         alert="CudaMpsServerFault",
     )
-    FAULT = Definition(
+    FAULT = advisory(
         label="fault recently",
         summary="A fatal GPU error affected [{affected}|clients] of MPS daemon {daemon} [{since} ago and has ended; "
         "suspect: {suspect}|on {node}]",
@@ -521,7 +511,6 @@ class DaemonProblem(Problem):
         "through other clients. The server recovers after the exit of the last of them, as a rule within a minute.",
         remedy="Start the affected clients that do not restart by themselves. The daemon needs no action.",
         alert="CudaMpsFault",
-        fails=False,
     )
     FAULT_LASTED = replace(FAULT, alert=None, runbook="CudaMpsFault")
     SERVER_SUSPENDED = critical(

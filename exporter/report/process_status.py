@@ -1,24 +1,28 @@
 """Processes, clients and reasons of the status document. Texts that users chose become printable here."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
 from exporter.model.daemon import Daemon
+from exporter.model.kernels import ClientKernels
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.reason import Reason
 from exporter.model.server import Client
 from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_VALUE, printable
 from exporter.report.document import ClientStatus
-from exporter.report.document_parts import ProcessStatus, ReasonStatus
+from exporter.report.document_parts import Bytes, ProcessStatus, ReasonStatus
 from exporter.report.reasons import reason_text
 from exporter.report.text import pid_text, process_text, workload_text
 from exporter.state.processes import cgroup_of, client_id, holders_of, pod_of, pod_of_daemon, workload_of
 from exporter.view import gpu_name
 
 Part = TypeVar("Part")
+
+EARLIER = "some names are unknown, because the client got the kernels before the exporter began, or in an unusual way"
+TOO_MANY = "some names are unknown, because too many came at once, or too many processes launched kernels"
 
 
 def filled(kind: Callable[..., Part], *sources: object, longest: int = LONGEST_VALUE, **given: Any) -> Part:
@@ -99,7 +103,7 @@ def described(
 
 
 def client_status(
-    node: Node, client: Client, memory: Mapping[str, int], gpus: Iterable[str], domain: str | None
+    node: Node, client: Client, memory: Bytes, gpus: Iterable[str], domain: str | None, kernels: ClientKernels | None
 ) -> ClientStatus:
     """Return a connected client. `memory` are its bytes on each GPU, and `domain` names its failure domain."""
     process = node.processes.get(client.pid)
@@ -110,12 +114,22 @@ def client_status(
         cgroup_of(process),
         client,
         process,
+        kernels,
         client=client_id(client, process),
         namespace=None if pod is None else printed(pod.namespace),
         memory_used_bytes=memory,
         gpus=by_number(node, gpus),
         failure_domain=domain,
+        kernels=() if kernels is None else kernels.most,
+        kernels_problem=None if kernels is None else _kernels_problem(kernels),
     )
+
+
+def _kernels_problem(kernels: ClientKernels) -> str | None:
+    named = all(each.names for each in kernels.most)
+    if kernels.names_lost and not (kernels.most and named):
+        return TOO_MANY
+    return None if named else EARLIER
 
 
 def by_number(node: Node, uuids: Iterable[str]) -> tuple[str, ...]:

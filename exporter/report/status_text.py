@@ -5,10 +5,19 @@ from dataclasses import replace
 from math import hypot
 
 from exporter.parse.printable import printable
-from exporter.report.document import DaemonStatus, FindingStatus, GpuProcess, GpuStatus, ManualStep, StatusDocument
+from exporter.report.document import (
+    ClientStatus,
+    DaemonStatus,
+    FindingStatus,
+    GpuProcess,
+    GpuStatus,
+    ManualStep,
+    StatusDocument,
+)
 from exporter.report.document_parts import IncidentStatus, ProcessStatus, Severity
 from exporter.report.incident_text import brief, command_text, details
 from exporter.report.text import (
+    NOT_SHOWN,
     SEVERITY_STYLES,
     SIMULATED,
     Column,
@@ -23,6 +32,7 @@ from exporter.report.text import (
     display_name,
     drop_columns,
     duration_text,
+    kernel_name,
     line_of,
     listed,
     mebibytes,
@@ -44,7 +54,7 @@ MOST_BRIDGES = 4
 MOST_ROWS = 8
 """At most so many clients of a GPU have a row, those with the most use."""
 
-_LONGEST_WORKLOAD = 22
+_LONGEST_WORKLOAD, _LONGEST_KERNEL = 22, 32
 
 _COLUMNS = (
     Column(name="DAEMON", min_width=12, truncate_start=True),
@@ -72,9 +82,10 @@ _SHARING_COLUMNS = (
     Column(name="SLOWDOWN", align_right=True),
     Column(name="MEMORY", align_right=True),
     Column(name="SINCE", align_right=True),
+    Column(name="KERNELS", min_width=12),
 )
-_IF_KNOWN = {"WORKLOAD": 3, "SLOWDOWN": 7}
-_SHARING_DROPPABLE = ("SINCE", "WORKLOAD", "USER", "MAY USE", "METHOD", "MEMORY", "SLOWDOWN")
+_IF_KNOWN = {"WORKLOAD": 3, "SLOWDOWN": 7, "KERNELS": 10}
+_SHARING_DROPPABLE = ("SINCE", "WORKLOAD", "KERNELS", "USER", "MAY USE", "METHOD", "MEMORY", "SLOWDOWN")
 
 _STATE_STYLES = {
     "up": Style.OK,
@@ -243,6 +254,29 @@ def modes(mode: str, expected: Sequence[str | None]) -> str:
     return "watchdog acts" if (acting if expected else mode == "act") else "watchdog observes"
 
 
+def kernels_text(client: ClientStatus, most: int, longest: int) -> str:
+    """Return the first kernels of a client, with the part of its time in flight: `gemm 62 %, softmax 21 %`."""
+    if client.kernels_hidden:
+        return "not shown"
+    uses = client.kernels or ()
+    return ", ".join(f"{truncate(kernel_name(each), longest)} {percent(each.flight_ratio)}" for each in uses[:most])
+
+
+def kernel_notes(clients: Iterable[ClientStatus]) -> Iterable[str]:
+    """Return why kernels of these clients are not shown, and why some are unknown."""
+    found: dict[str, list[str]] = {}
+    for each in clients:
+        problem = NOT_SHOWN if each.kernels_hidden else each.kernels_problem
+        if problem is not None:
+            found.setdefault(problem, []).append(str(each.pid))
+    return (f"kernels of PID {listed(pids, MOST_BRIDGES)}: {problem}" for problem, pids in found.items())
+
+
+def clients_by_pid(document: StatusDocument) -> Mapping[int, ClientStatus]:
+    """Return the connected clients."""
+    return {each.pid: each for daemon in document.daemons for server in daemon.servers for each in server.clients}
+
+
 def gpu_numbers(document: StatusDocument) -> Mapping[str, str]:
     """Return how texts name each GPU, by UUID."""
     return {gpu.uuid: printable(gpu.number) for gpu in document.gpus}
@@ -319,8 +353,7 @@ def _styled(rows: Sequence[Sequence[str]]) -> Iterable[Row]:
 
 def _joined_domains(document: StatusDocument) -> Iterable[Line]:
     """Yield the failure domains of several clients on several GPUs, with the clients that join the GPUs."""
-    numbers = gpu_numbers(document)
-    clients = [each for daemon in document.daemons for server in daemon.servers for each in server.clients]
+    numbers, clients = gpu_numbers(document), clients_by_pid(document).values()
     for domain in document.failure_domains:
         if len(domain.gpus) > 1 and len(domain.clients) > 1:
             yield line_of(
@@ -345,18 +378,20 @@ def sharing_lines(document: StatusDocument, width: int | None) -> Iterable[Line]
             text = warning(each.text) if each.severity is Severity.WARNING else each.text
             yield line_of(before, text)
         if gpu.sharing is not None:
-            yield from _clients_table(document.at, gpu, width)
+            yield from _clients_table(document, gpu, width)
     if document.attribution_problem is not None:
         yield line_of(dim(document.attribution_problem))
+    yield from (line_of(dim(note)) for note in kernel_notes(clients_by_pid(document).values()))
 
 
-def _clients_table(at: float, gpu: GpuStatus, width: int | None) -> Iterable[Line]:
+def _clients_table(document: StatusDocument, gpu: GpuStatus, width: int | None) -> Iterable[Line]:
     clients = [each for each in gpu.processes if each.client is not None]
     methods = {each.method for each in clients if each.method is not None}
     if not methods:
         return
     order = sorted(clients, key=lambda each: (-(each.sm_ratio or 0.0), -(each.memory_used_bytes or 0), each.pid))
-    rows = [_sharing_row(at, each) for each in order[:MOST_ROWS]]
+    known = clients_by_pid(document)
+    rows = [_sharing_row(document.at, each, known.get(each.pid)) for each in order[:MOST_ROWS]]
     dropped = ["METHOD"] if len(methods) == 1 else []
     dropped.extend(name for name, place in _IF_KNOWN.items() if all(row[place].text == "-" for row in rows))
     yield from align_table(*drop_columns(_SHARING_COLUMNS, rows, dropped), width, _SHARING_DROPPABLE)
@@ -369,7 +404,7 @@ def _clients_table(at: float, gpu: GpuStatus, width: int | None) -> Iterable[Lin
         yield line_of(dim(f"and {len(rest)} more, which together hold {held} and used {share}"))
 
 
-def _sharing_row(at: float, client: GpuProcess) -> Row:
+def _sharing_row(at: float, client: GpuProcess, known: ClientStatus | None) -> Row:
     threads, sms, connected = client.active_thread_ratio, client.usable_sms, client.connected_at
     may_use = "" if threads is None else percent(threads) if sms is None else f"{sms} SMs"
     texts = (
@@ -382,6 +417,7 @@ def _sharing_row(at: float, client: GpuProcess) -> Row:
         "" if client.memory_used_bytes is None else mebibytes(client.memory_used_bytes),
         # One unit is enough.
         "" if connected is None else " ".join(duration_text(max(0.0, at - connected)).split()[:2]),
+        "" if known is None else kernels_text(known, 2, _LONGEST_KERNEL),
     )
     return [cell(text or "-") for text in texts]
 

@@ -9,16 +9,20 @@ from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from exporter.model.identity import Workload, WorkloadKind
-from exporter.parse.printable import printable
+from exporter.parse.printable import LONGEST_TEXT, printable
 from exporter.report.document_parts import Severity
 
 if TYPE_CHECKING:
     # With these, commands that only ask the service would take 1.8 times the instructions.
     from exporter.model.daemon import FailedStarts
+    from exporter.model.kernels import Kernel
     from exporter.model.observation import PodFound
 
 SIMULATED = "SIMULATED NODE of `cuda-mps-exporter demo`: nothing here describes this machine"
 """Stated wherever a simulated node is shown."""
+
+NOT_SHOWN = "not shown: only root and the owner of the client see them; run with sudo"
+"""Stated of kernels that are hidden from the viewer."""
 
 
 def utc_time(at: float) -> str:
@@ -255,6 +259,12 @@ def cell(text: str, style: Style = Style.PLAIN) -> Piece:
 def external_text(text: str, longest: int) -> str:
     """Return text from outside, printable and without backquotes, which mark our own commands."""
     return printable(text, longest).replace("`", "'")
+
+
+def kernel_name(kernel: "Kernel") -> str:
+    """Return the short name of a kernel, or the kernels of a graph."""
+    names = ", ".join(external_text(each.short, LONGEST_TEXT) for each in kernel.names)
+    return " of ".join(filter(None, ("graph", names))) if kernel.is_graph else names or "unknown"
 
 
 _LONGEST_NAME = 32

@@ -333,12 +333,8 @@ def _count(
 
 def client_id(client: Client, process: ProcessReading | None) -> str:
     """Return the id of a client: PID and start time, or PID and time of connection if the start is unknown."""
-    return f"{client.pid}-s{_base36(int(client.connected_at))}" if process is None else process_id(process)
-
-
-def process_id(process: ProcessReading) -> str:
-    """Return the id of a process: PID and start time."""
-    return f"{process.pid}-{_base36(process.start_ticks)}"
+    since = f"s{_base36(int(client.connected_at))}" if process is None else _base36(process.start_ticks)
+    return f"{client.pid}-{since}"
 
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"

@@ -23,7 +23,7 @@ from exporter.errors import HistoryError
 from exporter.history import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.model.event import TIMELINE, Event, EventName
 from exporter.model.identity import Workload, WorkloadIdentity
-from exporter.model.incident import Incident
+from exporter.model.incident import Clues, Incident
 from exporter.model.node import Gpu, Node, select_fairly
 from exporter.model.observation import DaemonName, GpuReading, GpuUuid
 from exporter.model.reason import Reason, ReasonCode
@@ -168,8 +168,8 @@ def _row(value: Storable, expected: Collection[DaemonName]) -> tuple[str, tuple[
             key, daemon, is_expected = _json(value.id), _json(value.daemon), value.daemon in expected
             return "incidents", (key, value.started_at, daemon, is_expected, value.open, _json(value))
         case Event():
-            # The details of the clients are stored with the incident only.
-            incident = None if value.incident is None else replace(value.incident, client_details={})
+            # The details of the clients and the clues are stored with the incident only.
+            incident = None if value.incident is None else replace(value.incident, client_details={}, clues=Clues())
             text, daemon = _json(replace(value, incident=incident)), _json(value.daemon)
             is_expected = value.daemon is None or value.daemon in expected
             return "events", (None, value.at, daemon, is_expected, value.event in TIMELINE, text)
@@ -300,10 +300,7 @@ def _totals_of(rows: Iterable[UsageRow]) -> UsageTotals:
                 identities[row.account] = identities.get(row.account, row.identity).merged(row.identity)
     gpus = {
         gpu: GpuUsage(
-            total=sum(by_account.values(), Usage()),
-            by_account=by_account,
-            memory_byte_ms=memory[gpu],
-            paces=paces[gpu],
+            total=sum(by_account.values(), Usage()), by_account=by_account, memory_byte_ms=memory[gpu], paces=paces[gpu]
         )
         for gpu, by_account in used.items()
     }

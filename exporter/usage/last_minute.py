@@ -6,6 +6,7 @@ from math import hypot, inf
 from typing import NamedTuple
 
 from exporter.model.estimates import NONE, ClientEstimates
+from exporter.model.kernels import ClientKernels
 from exporter.model.launches import LaunchCounts, LaunchHistory, ProcessLaunches, ProcessWork, WorkReading, began_ns
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
@@ -205,6 +206,7 @@ MAX_READINGS = 16
 """The age and number of readings that are remembered: MPS reports a fault late."""
 
 STALE_SECONDS = 10.0  # An older reading is not current.
+KERNELS_STALE_SECONDS = 30.0  # Kernels are read every 10 s.
 WATCHED_NS = 60_000_000_000  # The time over which the watched fraction is computed.
 
 
@@ -236,6 +238,15 @@ def with_reading(node: Node, seen: WorkReading) -> Node:
 def current_reading(node: Node) -> WorkReading | None:
     """Return the last reading; None if it is stale or there is none."""
     return None if node.work is None or node.at - node.work.at > STALE_SECONDS else node.work
+
+
+def current_kernels(node: Node) -> Mapping[int, ClientKernels]:
+    """Return the kernels of each process by its PID. Without those of an earlier process, or of a stale reading."""
+    reading, processes = node.kernels, node.processes
+    if reading is None or not 0 <= node.at - reading.at <= KERNELS_STALE_SECONDS:
+        return {}
+    known = ((each, processes.get(each.pid)) for each in reading.clients)
+    return {each.pid: each for each, process in known if process and may_belong_to(each.first_ns, process)}
 
 
 def launch_counts(node: Node, pid: int) -> LaunchCounts | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from exporter.model.action import ActionKind, ActionReason, ActionResult, ActionStep
+from exporter.model.action import ActionCause, ActionKind, ActionReason, ActionResult, ActionStep
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
@@ -124,11 +124,9 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedAction:
+class PlannedAction(ActionCause):
     """An action to take now. `cause` identifies the exit, hang or fault, for which the action is taken once."""
 
-    kind: ActionKind
-    reason: ActionReason
     steps: tuple[ActionStep, ...]
     cause: str
     escalation: EscalationStep | None = None

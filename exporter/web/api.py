@@ -97,13 +97,13 @@ _LIMIT, _CLIENTS = _integer(MAX_LIMIT), _integer(MOST_LISTED)
 class Api:
     """The pages of a node.
 
-    `status` returns its status, or why there is none, and `incident` an incident of `history` with at most so many
-    clients of each kind. All answers of a `simulated` node have a warning.
+    `status` returns its status as a viewer may see it, or why there is none, and `incident` an incident of `history`
+    with at most so many clients of each kind. All answers of a `simulated` node have a warning.
     """
 
     history: History
-    status: Callable[[], StatusDocument | str]
-    incident: Callable[[Incident, int], IncidentStatus]
+    status: Callable[[int | None], StatusDocument | str]
+    incident: Callable[[int | None, Incident, int], IncidentStatus]
     simulated: bool = False
 
     @property
@@ -119,7 +119,7 @@ class Api:
 
     def _status(self, request: Request) -> Answer:
         _parameters(request)
-        document = self.status()
+        document = self.status(request.viewer)
         if isinstance(document, str):
             return error_answer(HTTPStatus.UNPROCESSABLE_ENTITY, document)
         return self._success(plain(document))
@@ -128,13 +128,14 @@ class Api:
         wanted = _parameters(request, limit=_LIMIT, daemon=str, open=_FLAG, clients=_CLIENTS)
         clients = wanted.pop("clients", MOST_LISTED)
         incidents = IncidentFilter(**{"limit": DEFAULT_LIMIT, **wanted}).apply(self.history.incidents)
-        return self._list(incidents, lambda each: plain(self.incident(each, clients)))
+        viewer = request.viewer
+        return self._list(incidents, lambda each: plain(self.incident(viewer, each, clients)))
 
     def _incident(self, request: Request) -> Answer:
         _parameters(request)
         name = unquote(request.page.rpartition("/")[2])
         for incident in IncidentFilter(id=name, limit=1).apply(self.history.incidents):
-            return self._success(plain(self.incident(incident, MOST_LISTED)))
+            return self._success(plain(self.incident(request.viewer, incident, MOST_LISTED)))
         return error_answer(HTTPStatus.NOT_FOUND, f"unknown incident; {INCIDENTS} lists the known ones")
 
     def _events(self, request: Request) -> Answer:

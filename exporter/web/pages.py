@@ -1,6 +1,6 @@
 """Requests and answers of one connection, and the page of each path: metrics, health, landing page, runbooks.
 
-`Request.may_see_private` is the access rule of private pages.
+`Request.may_see_private` is the access rule of private pages, and `Request.viewer` of kernels on them.
 """
 
 import io
@@ -8,20 +8,24 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
 from importlib import resources
 from importlib.resources.abc import Traversable
 from ipaddress import IPv6Address, ip_address
+from itertools import islice
 from socket import socket
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from exporter import __version__
 from exporter.metrics.exposition import Exposition, offers, quality_of
+from exporter.model.values import replace
 from exporter.parse.printable import printable_lines
+from exporter.parse.proc import tcp_user
+from exporter.report.document_parts import ROOT
 from exporter.report.node_status import status_document
 from exporter.report.status_text import status_lines
 from exporter.report.text import text_of
@@ -36,6 +40,9 @@ IDLE_SECONDS = 5.0
 
 MAX_REQUEST_BYTES = 1 << 17
 """Limit of the request line and all headers. http.server limits each line (64 KiB) and their number (100)."""
+
+MOST_SOCKETS = 1 << 16
+"""How many TCP sockets of each kind are searched for that of a visitor."""
 
 _PROXY_HEADERS = ("forwarded", "x-forwarded-", "x-real-ip", "via", "x-client-ip", "true-client-ip", "cf-connecting-ip")
 """Prefixes of headers that a proxy adds. Only their presence counts, not their value."""
@@ -55,6 +62,8 @@ class Request:
     """Whether a header shows that a proxy forwarded the request."""
     authenticated: bool = False
     """Whether the visitor gave a password or a required and verified client certificate."""
+    find_user: Callable[[], int | None] = lambda: None
+    """Returns the UID at the other end; None if it is unknown. Only some pages need it."""
 
     @property
     def page(self) -> str:
@@ -65,6 +74,11 @@ class Request:
     def query(self) -> str:
         """The part after the question mark."""
         return self.path.partition("?")[2]
+
+    @property
+    def viewer(self) -> int | None:
+        """The UID by which the visitor sees kernels. Root gave the passwords and certificates."""
+        return ROOT if self.authenticated else self.find_user()
 
     @property
     def may_see_private(self) -> bool:
@@ -87,6 +101,15 @@ def is_loopback(text: str) -> bool:
         mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
         return (mapped or address).is_loopback
     return False
+
+
+def user_of_peer(connection: socket, peer: tuple[Any, ...]) -> int | None:
+    """Return the UID that made the other end of a TCP connection within this network namespace; None if unknown."""
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError), open(f"/proc/self/net/{table}") as lines:
+            if (uid := tcp_user(islice(lines, MOST_SOCKETS), peer[:2], connection.getsockname()[:2])) is not None:
+                return uid
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +234,7 @@ class Handler(BaseHTTPRequestHandler):
                 host=self.headers.get("Host", ""),
                 proxied=any(name.lower().startswith(_PROXY_HEADERS) for name in self.headers),
                 authenticated=users is not None or self._protection.authenticates_by_tls,
+                find_user=partial(user_of_peer, self.connection, self.client_address),
             )
         )
 
@@ -235,6 +259,9 @@ DEFAULT_TELEMETRY_PATH = "/metrics"
 RUNBOOKS_PATH = "/runbooks"
 
 MIN_TTL_SECONDS = 1.0
+MOST_PAGES = 8
+"""How many rendered pages are stored. Each user has an own one, because all see the same but the kernels."""
+
 MAX_RENDER_SHARE = 0.1
 """The largest part of the time that is spent on rendering one page. If a page takes long, its TTL is longer."""
 
@@ -244,7 +271,7 @@ _FORBIDDEN = (
     "this page names users and workloads, so it is shown to local or authenticated visitors only: open it on this"
     " machine, at http://localhost, or set up passwords or client certificates (--web.config.file)"
 )
-_LANDING_PAGE_HEADERS = MappingProxyType(
+_PAGE_HEADERS = MappingProxyType(
     {
         "Cache-Control": "no-store",
         "Content-Security-Policy": (
@@ -312,11 +339,12 @@ class Site:
         directory = resources.files("exporter") / "runbooks" if runbooks is None else runbooks
         files = sorted(directory.iterdir() if directory.is_dir() else (), key=lambda file: file.name)
         self._runbooks = {file.name: file.read_bytes() for file in files if file.name.endswith(".md")}
-        status_page = TtlCache(lambda: _text(status()), monotonic)
-        self._node_page = TtlCache(lambda: self._page.node(status()), monotonic)
+        self._caches = lru_cache(MOST_PAGES)(
+            lambda render, viewer: TtlCache(lambda: render(replace(status(), viewer=viewer)), monotonic)
+        )
         self._routes = {
             "/status": Route(
-                respond=lambda _: Answer(HTTPStatus.OK, status_page.page(), headers={"Cache-Control": "no-store"}),
+                respond=lambda request: Answer(HTTPStatus.OK, self._rendered(_text, request), headers=_PAGE_HEADERS),
                 private=True,
                 title="Status",
             ),
@@ -346,6 +374,10 @@ class Site:
         except BadRequestError as error:
             return route.problem(HTTPStatus.BAD_REQUEST, str(error))
 
+    def _rendered(self, render: Callable[[StatusInput], bytes], request: Request) -> bytes:
+        """Return a page as the visitor may see it."""
+        return self._caches(render, request.viewer).page()
+
     def _metrics(self, request: Request) -> Answer:
         encoded = self._exposition.get(request.accept, gzipped=_accepts_gzip(request.accept_encoding))
         if encoded is None:
@@ -362,7 +394,7 @@ class Site:
 
     def _landing_page(self, request: Request) -> Answer:
         """Return the node for visitors who can see names, links for all others."""
-        body = self._node_page.page() if request.may_see_private else self._page.links()
+        body = self._rendered(self._page.node, request) if request.may_see_private else self._page.links()
         return _page_answer(body, "text/html")
 
     def _runbook(self, request: Request) -> Answer:
@@ -411,7 +443,7 @@ def _static(name: str, content_type: str) -> Route:
 
 def _page_answer(body: bytes, content_type: str, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
     content_type = f"{content_type}; charset=utf-8"
-    return Answer(HTTPStatus.OK, body, content_type, headers={**_LANDING_PAGE_HEADERS, **headers})
+    return Answer(HTTPStatus.OK, body, content_type, headers={**_PAGE_HEADERS, **headers})
 
 
 def _accepts_html(request: Request) -> bool:

@@ -312,14 +312,14 @@ def activated_listeners(environment: Mapping[str, str], pid: int) -> Sequence[so
     return listeners
 
 
-Commands = Mapping[str, Callable[..., Mapping[str, Any]]]
+Commands = Callable[[int], Mapping[str, Callable[..., Mapping[str, Any]]]]
+"""Returns the functions by the name of the command, for the user with a UID. Each returns the answer."""
 
 
 class ServiceSocket:
     """Answers requests in its own thread, one at a time."""
 
     def __init__(self, directory: Path, commands: Commands, failures: AcceptFailures | None = None) -> None:
-        """`commands` are functions by the name of the command; each returns the answer."""
         self._failures = failures or AcceptFailures("service_socket")
         self._closing = threading.Event()
         self._path = directory / NAME
@@ -394,13 +394,15 @@ class ServiceSocket:
             structlog.get_logger().exception("answer_failed")
 
     def _answer(self, connection: socket.socket) -> Mapping[str, Any]:
-        if peer_of(connection)[1] not in (0, os.geteuid()):
+        _, uid = peer_of(connection)
+        if uid not in (0, os.geteuid()):
             return {"problem": "this socket serves only root and the service's own user"}
+        commands = self._commands(uid)
         try:
             request = json.loads(read_line(connection, MAX_COMMAND_BYTES))
-            command, arguments = self._commands[request["command"]], dict(request.get("arguments", {}))
+            command, arguments = commands[request["command"]], dict(request.get("arguments", {}))
         except (ValueError, KeyError, TypeError, RecursionError):
-            return {"problem": f"unknown command; the commands are: {', '.join(self._commands)}"}
+            return {"problem": f"unknown command; the commands are: {', '.join(commands)}"}
         try:
             return command(**arguments)
         except Exception as error:  # noqa: BLE001 (a defect in one command must not stop the thread)

@@ -36,9 +36,9 @@ def doctor(daemon: ControlDaemon) -> dict[str, Any]:
 
 
 class Exporter:
-    """`serve`, on a free port of the loopback address."""
+    """`serve` of the checkout `source`, on a free port of the loopback address."""
 
-    def __init__(self, daemon: ControlDaemon, *arguments: str, **constants: Any) -> None:
+    def __init__(self, daemon: ControlDaemon, *arguments: str, source: Path = SOURCE, **constants: Any) -> None:
         self.address = f"127.0.0.1:{_free_port()}"
         self.url = f"http://{self.address}/metrics"
         command = _command(
@@ -46,11 +46,11 @@ class Exporter:
         )
         output = daemon.directory / "exporter.log"
         self._environment = {
-            **_environment(),
+            **_environment(source),
             "RUNTIME_DIRECTORY": str(daemon.directory / "run"),
             "STATE_DIRECTORY": str(daemon.directory / "state"),
         }
-        self.child = Child(command, output=output, environment=self._environment, directory=SOURCE)
+        self.child = Child(command, output=output, environment=self._environment, directory=source)
 
     def command(self, *words: str) -> str:
         """Run a command that uses its socket, such as `pause`, and return the output."""
@@ -150,10 +150,10 @@ def _directories(daemon: ControlDaemon) -> tuple[str, str]:
     return f"--pipe-directory={daemon.pipe_directory}", f"--log-directory={daemon.log_directory}"
 
 
-def _environment() -> dict[str, str]:
+def _environment(source: Path = SOURCE) -> dict[str, str]:
     """Return the environment without the variables of MPS, because the options must be enough."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_MPS_")}
-    path = os.pathsep.join(filter(None, [str(SOURCE), own.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(source), own.get("PYTHONPATH")]))
     return {**own, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.gpu
 
 AS_UNIT = Path(__file__).with_name("as_unit.py")
 USER = pwd.getpwnam("nobody").pw_uid
-PACKAGES = ("jinja2", "markupsafe", "prometheus_client", "psutil", "pynvml", "structlog", "tenacity")
+PACKAGES = ("jinja2", "markupsafe", "prometheus_client", "psutil", "pycxxfilt", "pynvml", "structlog", "tenacity")
 ADDRESS = "127.0.0.1:10690"
 CLIENT_MIB = 64
 READ_WITHIN = 40

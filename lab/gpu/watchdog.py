@@ -31,7 +31,7 @@ class Watchdog:
         self._daemon = daemon
         self._file = daemon.directory / "config.toml"
         self._file.write_text(_configuration(daemon, {"mode": "act", "allow": list(allow)}))
-        self._constants = {"discovery": False, "intervals": {"liveness": liveness}, "rules": rules}
+        self._constants: dict[str, Any] = {"discovery": False, "intervals": {"liveness": liveness}, "rules": rules}
         self.exporter = self._start()
 
     def restart(self) -> None:

@@ -4,13 +4,13 @@ Prometheus scrapes every 15 or 60 s, at several times after the failure, and eva
 are in one test of promtool: a node for each failure, scrape interval and delay.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.alerts.files import ALERTMANAGER, RULES, RUNBOOKS, read, rules, seconds
 from tests.tools import promtool
@@ -277,9 +277,8 @@ class Nodes:
 def check(nodes: Nodes, directory: Path) -> None:
     test = {"interval": f"{STEP}s", "input_series": nodes.series, "promql_expr_test": nodes.checks}
     file = directory / "resolution.test.yml"
-    file.write_text(
-        yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": f"{EVALUATION}s", "tests": [test]})
-    )
+    tests = {"rule_files": [str(RULES)], "evaluation_interval": f"{EVALUATION}s", "tests": [test]}
+    file.write_text(json.dumps(tests))  # YAML holds all of JSON
     promtool("test", "rules", file)
 
 

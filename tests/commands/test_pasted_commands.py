@@ -68,7 +68,7 @@ class PastedCommands:
             each: lambda name=each, **arguments: (self.requests.append((name, arguments)), answer)[1]
             for each in ("pause", "resume")
         }
-        self._service = ServiceSocket(root, recorded)
+        self._service = ServiceSocket(root, lambda _: recorded)
 
     def __enter__(self) -> "PastedCommands":
         self._service.open()

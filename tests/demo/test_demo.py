@@ -8,18 +8,20 @@ from itertools import islice
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.demo.simulation import CALM_SECONDS, FAILURES, Simulation, advance
+from exporter.demo.simulation import CALM_SECONDS, FAILURES, PlannedFailure, Simulation, advance
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.action import ActionResult
 from exporter.model.contention import Resource
 from exporter.model.event import Event, EventName
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import FaultKind, Incident, IncidentEnd
+from exporter.model.kernels import KernelReading
 from exporter.model.node import CollectorName, Node
 from exporter.model.server import RefusalReason
 from exporter.model.usage import Method, SharedAccount
 from exporter.model.watchdog import Condition
 from exporter.report.node_status import document_of
+from exporter.report.status_text import clients_by_pid
 from exporter.usage.capacity import gpu_sharing
 from exporter.view import View
 from tests.builders import AT, Reduced
@@ -198,6 +200,19 @@ def test_attributes_the_sm_time_of_clients_that_share_a_gpu_only_if_asked() -> N
     assert not [name for name in families if name.startswith(("cuda_mps_client_kernel", "cuda_mps_client_slowdown"))]
     problems = {document_of(minute.node).attribution_problem for minute in observing()}
     assert "SM time by client is not known: start the exporter with --attribution=bpf" in problems
+
+
+def test_shows_the_kernels_of_clients_only_if_asked() -> None:
+    """Those of some have no name, because the clients began before the exporter. A fault has what was in flight."""
+    clients = [each for minute in probed()[0] for each in clients_by_pid(document_of(minute.node)).values()]
+    assert {each.command for each in clients if each.kernels and not each.kernels_problem} >= {"train.py", "vllm"}
+    assert {each.command for each in clients if each.kernels_problem} >= {"jupyter-lab"}
+    assert not [each for each in clients_by_pid(document_of(observing()[-1].node)).values() if each.kernels]
+    clock = HandClock(AT)
+    seconds = Simulation(1, clock, calm=True, past=CALM_SECONDS, probes=True)
+    seconds.plan([PlannedFailure(after=60, failure="fault")])
+    readings = [each for each in seconds.collect().observations if isinstance(each, KernelReading) and each.at_fault]
+    assert [len(reading.clients) >= 4 and all(each.last for each in reading.clients) for reading in readings] == [True]
 
 
 def test_a_circuit_opens_and_is_closed_again() -> None:

@@ -86,7 +86,7 @@ def test_both_landing_pages_have_a_banner(simulated: bool) -> None:
 def test_the_json_api_warns(simulated: bool, path: str) -> None:
     history = History()
     history.add(Node(incidents={"one": blocked(id="one")}), ())
-    api = Api(history, status=str, incident=lambda each, _: incident_status(each, AT), simulated=simulated)
+    api = Api(history, status=str, incident=lambda _, each, __: incident_status(each, AT), simulated=simulated)
     route = api.routes["/api/v1/incidents/*" if path else "/api/v1/incidents"]
 
     envelope = json.loads(route.respond(Request(path=f"/api/v1/incidents{path}")).body)

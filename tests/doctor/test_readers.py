@@ -145,7 +145,7 @@ def test_the_command_itself_is_the_exporter_process_without_a_service(tmp_path: 
 
 
 def test_identifies_the_service(tmp_path: Path) -> None:
-    service = ServiceSocket(tmp_path, {})
+    service = ServiceSocket(tmp_path, lambda _: {})
     service.open()
     try:
         found = read_exporter(

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from exporter.incidents import root_cause
 from exporter.incidents.root_cause import rank_suspects, rankings
 from exporter.model.incident import (
+    AddressClue,
+    AddressMatch,
     ClientDetails,
     Clues,
     EarlyDisconnect,
@@ -19,10 +21,12 @@ from exporter.model.incident import (
     Incident,
     IncidentXid,
     InFlightWork,
+    Place,
 )
+from exporter.model.kernels import FaultKernels
 from exporter.model.reason import Reason, ReasonCode
 from tests.builders import AT, DAEMON, GPU, SERVER
-from tests.incidents.values import confidences
+from tests.incidents.values import confidences, fault_kernels, launched
 
 A, B, C, LEFT, ALSO_LEFT = 600, 601, 602, 700, 701
 SIGKILL, SIGSEGV, EXIT_1 = 9, 11, 1 << 8
@@ -266,6 +270,43 @@ class TestInFlight:
         assert sum(weighed.values()) <= sum(without.values()) + 1e-9
         if len(set(hit) - idle_pids - set(in_reset)) > 1:
             assert sum(weighed.values()) == pytest.approx(sum(without.values()))
+
+
+class TestNewKernel:
+    """A client with the only new kernel in flight may be innocent: any client can avoid to launch new ones."""
+
+    @pytest.mark.parametrize("place", Place)
+    @pytest.mark.parametrize("number", [2, 3, 4, 8])
+    def test_of_clients_with_the_same_ranges_it_names_none(self, number: int, place: Place) -> None:
+        pids = range(600, 600 + number)
+        match = AddressMatch(
+            pid=A, share=0.97 / number, place=place, distance=0, range_bytes=1 << 30, alike=tuple(pids)
+        )
+        alike = tuple(replace(match, pid=pid, alike=tuple({*pids} - {pid})) for pid in pids)
+        of = fault(*pids)
+        clues = replace(of.clues, address=AddressClue(address=1 << 44, matches=alike, candidates=tuple(pids)))
+        found = rankings(replace(of, clues=replace(clues, kernels=with_new(B, *pids))))
+        assert max(each.confidence for each in found.values()) < 0.5
+        assert max(found, key=lambda pid: found[pid].confidence) == B
+
+    @pytest.mark.parametrize(
+        "others",
+        [
+            {"early_disconnects": (early(),), "access": INSTRUCTIONS},
+            {"early_disconnects": (early(), early(ALSO_LEFT))},
+            {"in_reset": (A,), "named": None, "xids": (43,)},
+        ],
+    )
+    def test_it_takes_nothing_from_a_stronger_sign(self, others: dict[str, Any]) -> None:
+        of = fault(A, B, C, **others)
+        found = rankings(replace(of, clues=replace(of.clues, kernels=with_new(C, A, B, C))))
+        assert max(found, key=lambda pid: found[pid].confidence) != C
+        assert sum(each.confidence for each in found.values()) <= 1
+
+
+def with_new(new: int, *pids: int) -> tuple[FaultKernels, ...]:
+    """Return the kernels of clients of which only one has none that completed before."""
+    return tuple(fault_kernels(pid, launched("k", completed=0 if pid == new else 9)) for pid in pids)
 
 
 class TestHardware:

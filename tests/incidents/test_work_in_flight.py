@@ -72,6 +72,14 @@ class TestIdle:
             B: True,
         }
 
+    def test_a_client_with_a_launch_whose_end_may_be_missed_is_not_known_to_be_idle(self) -> None:
+        """It would make its neighbour the only one with work in flight. A synchronisation of all its work ends it."""
+        hidden = boot_ns(AT + 2)
+        other = work(B, launched=LOGGED_AT - 0.2, since=LOGGED_AT - 0.2)
+        for synced, known in ((0, {B: True}), (hidden - 1, {B: True}), (hidden + 1, {A: False, B: True})):
+            client = replace(work(A), hidden_ns=hidden, synced_ns=synced)
+            assert in_flight_work(fault(client, after=(client, other))) == known
+
     def test_exited_client_without_launches_is_idle(self) -> None:
         """The counts of an exited process are read once more."""
         died = fault(

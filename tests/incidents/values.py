@@ -7,6 +7,7 @@ from typing import Any
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.incident import (
     ClientDetails,
+    Clues,
     FaultKind,
     Incident,
     IncidentEnd,
@@ -15,6 +16,7 @@ from exporter.model.incident import (
     Refusal,
     Suspect,
 )
+from exporter.model.kernels import FaultKernels, KernelName, LaunchedKernel
 from exporter.model.reason import Reason, ReasonCode
 from tests.builders import AT, DAEMON, GPU, MIB, SERVER
 
@@ -43,6 +45,23 @@ def faulted_client(pid: int = 600, **known: Any) -> ClientDetails:
 def suspect(pid: int, confidence: float, *indications: Reason) -> Suspect:
     named = (Reason(ReasonCode.NAMED_BY_LOG),)
     return Suspect(client=faulted_client(pid), confidence=confidence, indications=indications or named)
+
+
+FAULT_NS = 10_000_000_000_000
+
+
+def launched(*names: str, seconds: float = 0.012, **known: Any) -> LaunchedKernel:
+    """Return a kernel that was launched before a fault, or a graph of several, and never completed before."""
+    kernels = tuple(KernelName(raw=f"_Z{len(each)}{each}v", short=each) for each in names)
+    named = {"name": kernels[0]} if len(names) == 1 else {"nodes": kernels, "is_graph": bool(names)}
+    at = FAULT_NS - round(seconds * 1e9)
+    return LaunchedKernel(**{"launches": 1, "since_ns": at, "last_ns": at, **named, **known})
+
+
+def fault_kernels(pid: int, *in_flight: LaunchedKernel, **known: Any) -> FaultKernels:
+    """Return the kernels of a client at a fault, which it also launched last."""
+    usual = {"in_flight_count": len(in_flight), "last": in_flight, "launches_since_ns": 1}
+    return FaultKernels(**{"pid": pid, "fault_ns": FAULT_NS, "in_flight": in_flight, **usual, **known})
 
 
 def incident(**known: Any) -> Incident:
@@ -112,6 +131,7 @@ def hostile(name: str) -> Incident:
         xids=(IncidentXid(at=AT, number=31, gpu=name, pid=600, name=name),),
         client_details={600: bad, 601: bad},
         suspects=(replace(suspect(600, 0.9, Reason(ReasonCode.UNSPECIFIED, text=name)), client=bad),),
+        clues=Clues(kernels=(fault_kernels(600, launched(name)),)),
     )
 
 

@@ -10,9 +10,12 @@ import pytest
 
 from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
 from exporter.libcuda_probes.collector import LibcudaCollector
+from exporter.libcuda_probes.handles import Handles
 from exporter.libcuda_probes.libraries import Libraries
 from exporter.libcuda_probes.loader import Kernel
 from exporter.libcuda_probes.probes import Group, LibcudaProbes
+from exporter.libcuda_probes.recorder import KernelRecorder
+from exporter.model.kernels import KernelName, KernelReading
 from exporter.model.launches import WorkReading
 from exporter.model.sharing import GpuUse, NodeGpus
 from exporter.parse.elf import Machine
@@ -79,6 +82,13 @@ def probes(loaded: ReusableProbes, cuda: StandInCuda) -> Iterator[LibcudaProbes]
     loaded.close()
 
 
+def recorder() -> KernelRecorder:
+    """Return a recorder for processes of one tenant, with the names as the programs have them."""
+    return KernelRecorder(
+        Handles(lambda _: 1, lambda _: "user"), lambda raws: {raw: KernelName(raw=raw, short=raw) for raw in raws}
+    )
+
+
 @dataclass(slots=True)
 class TimedCollector:
     """A collector and its clock."""
@@ -91,7 +101,7 @@ class TimedCollector:
         self.clock.time += seconds
         reading = self.collector.collect()
         assert reading.problem is None
-        work, *uses = reading.observations
+        work, *uses = (each for each in reading.observations if not isinstance(each, KernelReading))
         assert uses == [USE]
         assert isinstance(work, WorkReading)
         return work
@@ -115,6 +125,7 @@ def start_collector(
                 proc=proc,
                 clock=clock,
                 boot_ns=boot_ns,
+                recorder=recorder(),
             )
         )
         return TimedCollector(made[-1], clock)

@@ -3,6 +3,8 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -78,6 +80,20 @@ int cancelled(const char *name)
     pthread_cancel(thread);
     pthread_join(thread, NULL);
     return cleaned_up;
+}
+
+static sigjmp_buf outside;
+
+static void leave(int number) { siglongjmp(outside, number); }
+
+/* A signal handler leaves a function of the library, more often than the kernel has room for pending returns (64). */
+void left(const char *name)
+{
+    gate("ready");
+    signal(SIGUSR1, leave);
+    for (volatile int each = 0; each < 200; each++)
+        if (sigsetjmp(outside, 1) == 0)
+            find(name)(NULL);
 }
 
 /* From now on, seccomp refuses the kernel's own system calls for probes, or kills the process. */

@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,7 @@ static struct stream *legacy_stream;
 static __thread struct stream *thread_stream;
 static uint64_t synchronisations;
 static uint64_t faulty_from = UINT64_MAX; /* the first synchronisation that returns an error */
+static CUresult faulty_with = CUDA_ERROR_ILLEGAL_ADDRESS;
 
 static uint64_t now(void)
 {
@@ -76,8 +78,11 @@ static void in_child(void)
 __attribute__((constructor)) static void begin(void)
 {
     const char *faulty = getenv("STANDIN_CUDA_FAULTY_FROM");
+    const char *with = getenv("STANDIN_CUDA_FAULTY_WITH");
     if (faulty)
         faulty_from = strtoull(faulty, NULL, 10);
+    if (with)
+        faulty_with = atoi(with);
     legacy_stream = made();
     pthread_atfork(NULL, NULL, in_child);
 }
@@ -166,8 +171,7 @@ static CUresult extended(struct stream *(*on)(CUstream), const CUlaunchConfig *c
 
 static CUresult synchronised(void)
 {
-    return __atomic_add_fetch(&synchronisations, 1, __ATOMIC_RELAXED) >= faulty_from ? CUDA_ERROR_ILLEGAL_ADDRESS
-                                                                                      : CUDA_SUCCESS;
+    return __atomic_add_fetch(&synchronisations, 1, __ATOMIC_RELAXED) >= faulty_from ? faulty_with : CUDA_SUCCESS;
 }
 
 static void closed(struct stream *stream)
@@ -208,11 +212,20 @@ static CUresult wait_for_all(void)
 
 /* ---- queries: a successful one ends what a synchronisation would ---- */
 
+/* A call does not return, if a test wants that. */
+static void interrupted(void)
+{
+    const char *raised = getenv("STANDIN_CUDA_RAISES");
+    if (getenv("STANDIN_CUDA_BLOCKS"))
+        pause();
+    if (raised)
+        raise(atoi(raised));
+}
+
 static CUresult asked(struct stream *stream, uint64_t ends, uint64_t launches)
 {
     int done = now() >= ends;
-    if (getenv("STANDIN_CUDA_BLOCKS"))
-        pause();
+    interrupted();
     pthread_mutex_lock(&mutex);
     truth.queries++;
     if (done && stream && stream->launches == launches)
@@ -275,6 +288,7 @@ static CUresult capture(struct stream *stream, struct graph *into)
 
 static CUresult captured(struct stream *stream, CUgraph *into)
 {
+    interrupted();
     *into = stream->capture;
     return capture(stream, NULL);
 }
@@ -374,6 +388,87 @@ CUresult cuCtxCreate_v4(void **context, UNUSED void *limits, UNUSED unsigned fla
 CUresult cuCtxSetCurrent(UNUSED void *context) { return CUDA_SUCCESS; }
 CUresult cuCtxPushCurrent_v2(UNUSED void *context) { return CUDA_SUCCESS; }
 CUresult cuCtxPopCurrent_v2(UNUSED void **context) { return CUDA_SUCCESS; }
+
+/* ---- handles: a name ends with the handle of the function ---- */
+
+static CUresult named(CUfunction *function, const char *name)
+{
+    interrupted();
+    const char *handle = strrchr(name, '_');
+    if (!handle)
+        return CUDA_ERROR_INVALID_VALUE;
+    *function = (void *)(uintptr_t)strtoull(handle + 1, NULL, 10);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetFunction(CUfunction *f, UNUSED void *module, const char *name) { return named(f, name); }
+CUresult cuLibraryGetKernel(CUfunction *f, UNUSED void *library, const char *name) { return named(f, name); }
+CUresult cuKernelGetFunction(CUfunction *f, void *kernel)
+{
+    interrupted();
+    *f = (char *)kernel + 1;
+    return CUDA_SUCCESS;
+}
+CUresult cuModuleUnload(UNUSED void *module) { return CUDA_SUCCESS; }
+CUresult cuLibraryUnload(UNUSED void *library) { return CUDA_SUCCESS; }
+CUresult cuGraphDestroy(UNUSED CUgraph graph) { return CUDA_SUCCESS; }
+CUresult cuGraphExecDestroy(UNUSED CUgraph graph) { return CUDA_SUCCESS; }
+
+static CUresult cloned(CUgraph *into, CUgraph from)
+{
+    interrupted();
+    *into = malloc(sizeof(struct graph));
+    **into = *from;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphCreate(CUgraph *into, UNUSED unsigned flags)
+{
+    *into = calloc(1, sizeof(struct graph));
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphInstantiate(CUgraph *into, CUgraph from) { return cloned(into, from); }
+CUresult cuGraphInstantiate_v2(CUgraph *into, CUgraph from) { return cloned(into, from); }
+CUresult cuGraphInstantiateWithFlags(CUgraph *into, CUgraph from, UNUSED uint64_t flags) { return cloned(into, from); }
+CUresult cuGraphInstantiateWithParams(CUgraph *into, CUgraph from, UNUSED void *p) { return cloned(into, from); }
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraph *into, CUgraph from, UNUSED void *p) { return cloned(into, from); }
+CUresult cuGraphClone(CUgraph *into, CUgraph from) { return cloned(into, from); }
+#define NODE UNUSED void *node, UNUSED CUgraph graph, UNUSED void *after, UNUSED size_t count
+CUresult cuGraphAddKernelNode(NODE, UNUSED void *description) { return CUDA_SUCCESS; }
+CUresult cuGraphAddKernelNode_v2(NODE, UNUSED void *description) { return CUDA_SUCCESS; }
+
+/* A conditional node receives its bodies. */
+struct parameters {
+    int type, reserved[3];
+    uint64_t handle;
+    unsigned kind, bodies;
+    CUgraph *graphs;
+};
+
+static CUresult added(struct parameters *parameters)
+{
+    interrupted();
+    if (parameters->type != 13)
+        return CUDA_SUCCESS;
+    parameters->graphs = calloc(parameters->bodies, sizeof(CUgraph));
+    for (unsigned i = 0; i < parameters->bodies; i++)
+        parameters->graphs[i] = calloc(1, sizeof(struct graph));
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddNode(NODE, struct parameters *parameters) { return added(parameters); }
+CUresult cuGraphAddNode_v2(UNUSED void *node, UNUSED CUgraph graph, UNUSED void *after, UNUSED void *edges,
+                           UNUSED size_t count, struct parameters *parameters)
+{
+    return added(parameters);
+}
+CUresult cuGraphExecKernelNodeSetParams(UNUSED CUgraph g, UNUSED void *n, UNUSED void *d) { return CUDA_SUCCESS; }
+CUresult cuGraphExecKernelNodeSetParams_v2(UNUSED CUgraph g, UNUSED void *n, UNUSED void *d) { return CUDA_SUCCESS; }
+CUresult cuGraphKernelNodeSetParams(UNUSED void *n, UNUSED void *d) { return CUDA_SUCCESS; }
+CUresult cuGraphKernelNodeSetParams_v2(UNUSED void *n, UNUSED void *d) { return CUDA_SUCCESS; }
+CUresult cuGraphExecUpdate(UNUSED CUgraph g, UNUSED CUgraph from, UNUSED void *result) { return CUDA_SUCCESS; }
+CUresult cuGraphExecUpdate_v2(UNUSED CUgraph g, UNUSED CUgraph from, UNUSED void *result) { return CUDA_SUCCESS; }
+CUresult cuGraphAddChildGraphNode(NODE, UNUSED CUgraph child) { return CUDA_SUCCESS; }
 
 /* ---- functions without probes ---- */
 

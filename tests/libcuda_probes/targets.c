@@ -6,7 +6,7 @@
  * until after the synchronisation. `around_ns` is the time of the synchronisations alone. Between two questions it sleeps
  * for TARGET_PAUSE microseconds. A copy is of `blocks` bytes, values or columns, and of two rows if it has rows; it is from
  * the memory type TARGET_SOURCE to TARGET_DESTINATION. After each launch, captured or not, it copies TARGET_COPIES bytes, if that is set.
- * TARGET_CAPTURES captures of nothing come first.
+ * TARGET_CAPTURES captures of nothing come first. With TARGET_HANDLES, each thread first gets handles in all ways.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -125,6 +125,31 @@ static CUgraph captured(CUstream stream, int variant)
     return graph;
 }
 
+/* Get kernels by name, and graphs. A wrong answer is an error. */
+static void got_handles(CUstream stream, int variant)
+{
+    static const char *copies[] = {"cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams",
+                                   "cuGraphInstantiateWithParams_ptsz", "cuGraphClone"};
+    uint64_t loop[16] = {13, 0, 0, (uint64_t)1 << 32}; /* a conditional node with one body */
+    CUfunction kernel, same, function, expected = (CUfunction)work.nanoseconds;
+    CUgraph graph = captured(stream, variant), copy;
+    char name[32];
+    snprintf(name, sizeof name, "kernel_%lu", work.nanoseconds);
+    checked(find("cuModuleGetFunction")(&kernel, NULL, name));
+    checked(find("cuLibraryGetKernel")(&same, NULL, name));
+    checked(find("cuKernelGetFunction")(&function, same));
+    checked(find("cuLibraryGetKernel")(&copy, NULL, "invalid") != CUDA_ERROR_INVALID_VALUE);
+    checked(kernel != expected || same != expected || function != (void *)((char *)expected + 1));
+    checked(find("cuGraphAddNode")(NULL, graph, NULL, (size_t)0, loop));
+    checked(find("cuGraphAddNode_v2")(NULL, graph, NULL, NULL, (size_t)0, loop));
+    for (size_t each = 0; each < sizeof copies / sizeof *copies; each++) {
+        copy = NULL;
+        checked(find(copies[each])(&copy, graph, NULL));
+        checked(copy == NULL || copy == graph);
+    }
+    checked(find("cuGraphDestroy")(graph));
+}
+
 static CUresult launched(cuda_function *launch, CUstream stream, CUgraph graph)
 {
     CUfunction function = (CUfunction)work.nanoseconds;
@@ -169,6 +194,7 @@ static CUresult waited(cuda_function *synchronise, CUstream stream, CUevent even
 
 static void *worked(void *stream)
 {
+    static __thread int has_handles;
     int variant = strstr(work.launch, "_ptsz") != NULL, forever = strcmp(work.synchronise, "never") == 0;
     cuda_function *launch = find(work.launch), *synchronise = forever ? NULL : find(work.synchronise);
     cuda_function *record = begins(work.synchronise, "cuEvent") ? find(variant ? "cuEventRecord_ptsz" : "cuEventRecord") : NULL;
@@ -176,6 +202,9 @@ static void *worked(void *stream)
     CUevent event = NULL;
     uint64_t began = 0;
     checked(find("cuInit")(0u));
+    if (!has_handles && getenv("TARGET_HANDLES"))
+        got_handles(stream, variant);
+    has_handles = 1;
     if (record)
         find("cuEventCreate")(&event, 0u);
     for (unsigned long done = 0; done < work.launches; done++) {
@@ -344,7 +373,9 @@ static void go(const char *mode, unsigned long count)
     else if (strcmp(mode, "cancelled") == 0) {
         gate("ready");
         result = cancelled(work.synchronise) ? 0 : 1;
-    } else if (strcmp(mode, "absurd-grids") == 0)
+    } else if (strcmp(mode, "left") == 0)
+        left(work.synchronise);
+    else if (strcmp(mode, "absurd-grids") == 0)
         by_absurd_grids();
     else if (strcmp(mode, "bad-copies") == 0)
         by_bad_copies();

@@ -17,3 +17,4 @@ void by_absurd_grids(void);
 void by_bad_copies(void);
 void filtered(int deadly);
 int cancelled(const char *name);
+void left(const char *name);

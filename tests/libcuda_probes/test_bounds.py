@@ -18,6 +18,7 @@ from exporter.model.reason import ReasonCode
 from exporter.model.sharing import NodeGpus
 from tests.clocks import HandClock
 
+from .conftest import recorder
 from .process_work import SMS, boot_ns, work_of
 from .standin import StandInCuda, Work
 
@@ -30,7 +31,7 @@ class TimedCollector:
     clock: HandClock
 
     def read(self) -> tuple[ProcessWork, ...]:
-        (reading,) = self.collector.collect().observations
+        reading, *_ = self.collector.collect().observations
         assert isinstance(reading, WorkReading)
         return reading.processes
 
@@ -49,6 +50,7 @@ def timed(kernel: Kernel, cuda: StandInCuda) -> Iterator[TimedCollector]:
         proc=proc,
         clock=clock,
         boot_ns=boot_ns,
+        recorder=recorder(),
         wait=lambda _: None,
         check_seccomp=lambda *_: None,
     )

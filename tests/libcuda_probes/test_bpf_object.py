@@ -17,6 +17,8 @@ from exporter.libcuda_probes.probes import (
     PROGRAMS,
     SEVERAL_GPUS,
     Group,
+    KernelEntry,
+    MessageKind,
     Stream,
 )
 from tests.tools import needed, not_here
@@ -82,8 +84,16 @@ def test_every_map_has_a_bound(checked_in: BpfObject) -> None:
         "currents": 8192,
         "creations": 1024,
         "streams": 8192,
-        "numbers": 6,
+        "numbers": 8,
         "blank": 1,
+        "no_kernels": 1,
+        "no_capture": 1,
+        "kernels_of": 896,
+        "lookups": 1024,
+        "captures": 256,
+        "same": 4096,
+        "rates": 1024,
+        "messages": 1 << 21,
     }
 
 
@@ -91,9 +101,15 @@ def test_python_uses_the_layout_of_the_programs(checked_in: BpfObject, machine: 
     """The compiler compares: each field where it is read, and each register where the kernel stores it."""
     head = {name: 8 * place for place, name in enumerate(FIELDS)} | {"streams": 8 * len(FIELDS)}
     stream = {name: 8 * place for place, name in enumerate(Stream._fields)}
+    kernel = {name.removesuffix("_ns"): 8 * place for place, name in enumerate(KernelEntry._fields[:9])} | {"block": 76}
     checks = [
         *_offsets("process", head),
         *_offsets("stream", stream),
+        *_offsets("kernel", kernel),
+        *_offsets("message", {"pid": 0, "kind": 4, "at": 8, "value": 16, "of": 24}),
+        "sizeof(struct kernel) == 88",
+        f"CAPTURED_KERNELS == {probes.CAPTURED_KERNELS}",
+        *(f"{kind.name} == {kind.value}" for kind in MessageKind),
         *_offsets("registers", REGISTERS[machine]),
         f"STREAMS == {probes.STREAMS}",
         f"FRACTION_BITS == {probes.FRACTION_BITS}",

@@ -1,6 +1,7 @@
 """The collector finds libcuda, reads the launches, and pauses if probes would cost too much."""
 
 import itertools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -342,3 +343,15 @@ def test_reports_a_missing_driver(start_collector: Callable[..., TimedCollector]
         raise DriverError(NO_DRIVER)
 
     assert start_collector(uses=fail).collector.collect().problem == NO_DRIVER
+
+
+def test_many_signs_of_faults_do_not_stop_the_counts(start_collector: Callable[..., TimedCollector]) -> None:
+    """A process that causes one Xid after the other would end the counts, and the pauses that limit their cost."""
+    timed, kinds = start_collector(), list[str]()
+    for sign in range(1, 41):
+        timed.clock.time += 0.1
+        timed.collector.watch({os.getpid(): 100.0}, (), sign_at=float(sign))
+        kinds += [type(each).__name__ for each in timed.collector.collect().observations]
+
+    assert kinds.count("WorkReading") >= 30
+    assert kinds.count("KernelReading") in range(4, 7)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.libcuda_probes.loader import Kernel
+from exporter.report.process_status import EARLIER
 from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.exporter_process import GPU, Exporter, fast_command, run
@@ -150,8 +151,9 @@ def test_charges_two_clients_by_their_launches(
 
 
 def test_continues_the_accounts_after_the_exporter_was_killed(
-    kernel: Kernel, clients: Clients, serve: Serve, cuda: StandInCuda
+    kernel: Kernel, clients: Clients, serve: Serve, cuda: StandInCuda, mps: MpsStandIn
 ) -> None:
+    """Kernels that a client got before are unknown."""
     programs = clients(2)
     exporter = serve("bpf")
     grown(exporter, SM, 0.2, method="flight")
@@ -169,6 +171,11 @@ def test_continues_the_accounts_after_the_exporter_was_killed(
     again = serve("bpf")
     eventually(lambda: assert_at_least(again, before), every=0.2)
     grown(again, SM, 0.2, method="flight")
+    with cuda.started(FOREVER, TARGET_HANDLES="1") as later:
+        mps.connect_and_wait(later.pid)
+        later.go()
+        eventually(lambda: assert_kernels(again, later, "kernel_2000000"), every=0.2)
+        assert_kernels(again, programs[0], None)
     assert_conserved(again)
 
 
@@ -239,6 +246,16 @@ def assert_objects_removed(held: set[tuple[str, int]]) -> None:
 
 def assert_original_code(pid: int, cuda: StandInCuda, offset: int, written: bytes) -> None:
     assert code_at(pid, cuda.library, offset, 8) == written
+
+
+def assert_kernels(exporter: Exporter, program: Program, name: str | None) -> None:
+    """Assert that the status has one kernel of a client, with this name, or None and a reason."""
+    daemons = exporter.page("/api/v1/status")["data"]["daemons"]
+    clients = (client for daemon in daemons for server in daemon["servers"] for client in server["clients"])
+    known = {client["pid"]: (client["kernels"], client.get("kernels_problem")) for client in clients}
+    kernels, problem = known.get(program.pid) or ((), None)
+    names = [kernel.get("name", {}).get("raw") for kernel in kernels]
+    assert (names, problem) == ([name], None if name else EARLIER)
 
 
 def assert_at_least(exporter: Exporter, before: float) -> None:

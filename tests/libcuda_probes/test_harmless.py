@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.probes import PROBE_POINTS, LibcudaProbes, MessageKind
 
 from .standin import NEVER, StandInCuda, Work
 
@@ -27,12 +27,17 @@ PROGRAMS = {
     "queries before another program": Work(mode="exec", synchronise="cuStreamQuery"),
     "queries in a container that kills for calls": Work(mode="filtered-deadly", synchronise="cuEventQuery"),
     "launch-ex": Work(launch="cuLaunchKernelEx"),
-    "never": Work(synchronise=NEVER, launches=20_000, nanoseconds=0),
+    "never": Work(synchronise=NEVER, launches=20_000, nanoseconds=1),
     "bad configurations": Work(mode="bad-configurations"),
     "absurd grids": Work(mode="absurd-grids"),
     "in a container that refuses calls": Work(mode="filtered", launches=200),
     "in a container that kills for calls": Work(mode="filtered-deadly", launches=200),
 }
+
+NO_HANDLES = {"streams", "bad-configurations", "absurd-grids"}
+HANDLES = {"get_function", "same_kernel", "same_graph", "add_node", "add_node_v2", "end_capture"}
+RETURNING = [point.name for point in PROBE_POINTS if point.kind in HANDLES]
+"""Functions that return a handle, and have a return probe."""
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +57,17 @@ def outcome(cuda: StandInCuda, work: Work, **environment: str) -> tuple[int, lis
     return status, [truth.counts for truth in truths]
 
 
-@pytest.mark.usefixtures("probes")
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_probes_do_not_change_the_outcome(name: str, cuda: StandInCuda, unprobed: StandInCuda) -> None:
-    probed = outcome(cuda, PROGRAMS[name])
+def test_probes_do_not_change_the_outcome(
+    name: str, probes: LibcudaProbes, cuda: StandInCuda, unprobed: StandInCuda
+) -> None:
+    probed = outcome(cuda, PROGRAMS[name], TARGET_HANDLES="1")
 
-    assert probed == outcome(unprobed, PROGRAMS[name])
+    assert probed == outcome(unprobed, PROGRAMS[name], TARGET_HANDLES="1")
     assert probed[0] == 9
+    if PROGRAMS[name].mode not in NO_HANDLES:
+        others = {MessageKind.ANEW, MessageKind.REPLACED}
+        assert {message.kind for message in probes.messages()} >= {*MessageKind} - others
 
 
 @pytest.mark.usefixtures("probes")
@@ -82,6 +91,18 @@ def test_a_thread_can_be_cancelled_in_a_query(cuda: StandInCuda) -> None:
     status, _ = cuda.run(Work(mode="cancelled", synchronise="cuStreamQuery"), STANDIN_CUDA_BLOCKS="1")
 
     assert status == 0
+
+
+@pytest.mark.usefixtures("probes")
+@pytest.mark.parametrize("function", RETURNING)
+def test_a_call_that_does_not_return_ends_as_without_probes(function: str, cuda: StandInCuda) -> None:
+    """A signal ends the process, or its handler leaves the function. A cancelled thread may skip its destructors."""
+    work = Work(mode="left", synchronise=function)
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV):
+        assert cuda.run(work, STANDIN_CUDA_RAISES=str(number.value))[0] == -number
+    status, (truth,) = cuda.run(work, STANDIN_CUDA_RAISES=str(signal.SIGUSR1.value))
+    assert (status, truth.result) == (0, 0)
+    assert cuda.run(Work(mode="cancelled", synchronise=function), STANDIN_CUDA_BLOCKS="1")[0] in (0, 70)
 
 
 @pytest.mark.usefixtures("probes")

@@ -59,14 +59,17 @@ def is_probed(target: Program, cuda: StandInCuda, function: str) -> bool:
     return code_at(target.pid, cuda.library, offset) != cuda.library.read_bytes()[offset : offset + 1]
 
 
-def test_rare_functions_stay_probed_while_frequent_ones_are_not(probes: LibcudaProbes, cuda: StandInCuda) -> None:
+def test_rare_functions_and_those_with_names_stay_probed_while_frequent_ones_are_not(
+    probes: LibcudaProbes, cuda: StandInCuda
+) -> None:
     for group in (Group.QUERIES, Group.FREQUENT):
         probes.pause(group)
     with cuda.started(Work(launch="cuGraphLaunch", launches=6, each=2)) as program:
         probed = {point.name for point in PROBE_POINTS if is_probed(program, cuda, point.name)}
         program.end()
     work = work_of(probes, program.pid)
-    rare = {point for point in PROBE_POINTS if group_of(point.kind) is Group.RARE and point.kind not in CONTEXTS}
+    stay = {Group.RARE, Group.NAMES, Group.LOOKUPS}
+    rare = {point for point in PROBE_POINTS if group_of(point.kind) in stay and point.kind not in CONTEXTS}
     assert probed == {point.name for point in rare} >= {"cuInit", "cuStreamBeginCapture_v2", SYNCHRONISE}
     assert (work.kernels, work.graphs, work.context_syncs, work.syncs) == (0, 0, 3, 3)
     assert work.context_calls == 3  # the first call, and begin and end of the capture

@@ -39,7 +39,7 @@ BUILD_SECONDS = 500
 MACHINES = {"amd64": 62, "arm64": 183}
 """The architectures of the packages, and their machines in ELF files (EM_X86_64, EM_AARCH64)."""
 
-EXTENSIONS = frozenset({"bcrypt", "markupsafe", "psutil", "yaml"})
+EXTENSIONS = frozenset({"bcrypt", "markupsafe", "psutil", "pycxxfilt", "yaml"})
 """Packages with compiled files. `lib/python3.X/site-packages` is before their names."""
 
 OF_THE_SOURCE = ("tests/web/test_runbooks.py", "tests/test_layering.py", "tests/deploy/test_image.py")

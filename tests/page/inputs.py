@@ -7,11 +7,12 @@ from exporter.history import SAMPLE_SECONDS, Sample
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.event import Event, EventName
 from exporter.model.identity import Workload, WorkloadKind
-from exporter.model.incident import ClientDetails, FaultKind, IncidentEnd, IncidentXid, RecoveryDelay, Suspect
+from exporter.model.incident import ClientDetails, Clues, FaultKind, IncidentEnd, IncidentXid, RecoveryDelay, Suspect
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.watchdog import ActionCount, LastAction
+from exporter.report.document_parts import ROOT
 from exporter.view import StatusInput
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
@@ -45,6 +46,8 @@ from tests.builders import (
 )
 from tests.builders import idle as idle_node
 from tests.builders import split as split_of
+from tests.incidents.values import fault_kernels, launched
+from tests.kernels import client, use, with_kernels
 
 JOB = Workload(kind=WorkloadKind.JOB, name="42")
 TRAINER = ClientDetails(pid=700, client="700-1", user="alice", command="python3", workload=JOB, memory_bytes={GPU: 1})
@@ -79,6 +82,7 @@ def status_input(present: Node, *, after: float = 1.0, **known: object) -> Statu
         host="node1",
         incidents=tuple(sorted(present.incidents.values(), key=lambda each: -each.started_at)),
         policy=POLICY,
+        viewer=ROOT,
     )
     return replace(shown, **known)  # type: ignore[arg-type]
 
@@ -96,7 +100,9 @@ def busy() -> StatusInput:
 def attributed() -> StatusInput:
     """Return a node with attributed SM time. On one GPU, the bandwidth is used up."""
     first = split_of(limited(), {600: flight(0.48, 0.012), 601: flight(0.004, 0.002)}, unattributed=0.02, dram=0.91)
-    return status_input(split_of(first, {602: flight(0.11), 801: flight(0.3)}, gpu=OTHER_GPU))
+    present = split_of(first, {602: flight(0.11), 801: flight(0.3)}, gpu=OTHER_GPU)
+    known = client(600, use("ampere_sgemm_128x64_tn", 0.62), use(None, 0.2, nodes=("softmax", "bias")))
+    return status_input(with_kernels(present, known, client(601, use(None))))
 
 
 def fault() -> StatusInput:
@@ -162,10 +168,11 @@ def filled() -> StatusInput:
 
 
 def full(gpus: int = 8, clients: int = 48) -> StatusInput:
-    """Return a server on each GPU without free client slots, and many workloads with many events."""
+    """Return a server on each GPU without free client slots, and many workloads with kernels and many events."""
     seen = [each for number in range(gpus) for each in _server_of(number, clients)]
 
     present = reduced(*seen, *looks(), start=node(*(f"/run/mps/{number}" for number in range(gpus)))).node
+    present = with_kernels(present, *(client(pid, *[use("ampere_sgemm_128x64_tn")] * 5) for pid in present.processes))
     events = tuple(
         replace(each, at=AT - 900 - 7 * number, daemon=f"/run/mps/{number % gpus}")
         for number in range(400)
@@ -214,12 +221,16 @@ def hostile() -> StatusInput:
         Suspect(client=guilty, confidence=0.9, indications=(Reason(ReasonCode.UNSPECIFIED, text=names[0]),)),
         affected=tuple(pids),
         client_details={600: guilty},
+        clues=Clues(
+            kernels=tuple(fault_kernels(pid, launched(name)) for pid, name in zip(pids[:3], names, strict=False))
+        ),
         blocking={600: RecoveryDelay(since=AT + 4)},
     )
     happened = Event(
         at=AT, event=EventName.WATCHDOG_WAITS, daemon=names[0], reason=Reason(ReasonCode.UNSPECIFIED, text=names[1])
     )
     present = split_of(present, {600: flight(0.5)}, dram=0.9)
+    present = with_kernels(present, *(client(pid, use(name)) for pid, name in zip(pids, names, strict=True)))
     present = replace(present, incidents={open_one.id: open_one})
     return status_input(present, events=(happened,), host=names[0])
 

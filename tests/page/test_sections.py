@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from exporter.model.incident import IncidentXid
+from exporter.model.incident import Clues, IncidentXid
 from exporter.model.settings import Mode
 from exporter.page.page import Page, sentence
 from exporter.page.tables import domains
@@ -14,8 +14,9 @@ from exporter.report.node_status import MOST_PAST, status_document
 from exporter.report.status_text import counts_text
 from exporter.view import StatusInput
 from exporter.watchdog.context import Policy
-from tests.builders import AT, failure, idle, incident, look, mig, reduced, with_incidents
-from tests.page.html_reader import section
+from tests.builders import AT, failure, idle, incident, look, mig, reduced, suspect, with_incidents
+from tests.incidents.values import fault_kernels, launched
+from tests.page.html_reader import Read, section
 from tests.page.inputs import (
     INPUTS,
     busy,
@@ -225,6 +226,14 @@ def test_a_fault_with_core_dumps_says_that_its_cause_may_have_got_success() -> N
     text = shown(status_input(with_incidents(dumped)), "faults")
     assert "with GPU core dumps on server" in text
     assert "Core dumps GPU core dumps were on: calls of the cause may have succeeded" in text
+
+
+def test_a_fault_shows_the_kernels_in_flight_with_their_whole_names_and_the_last_launches() -> None:
+    kernels = fault_kernels(600, launched("scale"), launched("<b>"))
+    data = status_input(with_incidents(incident("513-3", suspect(600), clues=Clues(kernels=(kernels,)))))
+    shown_kernels = "In flight PID 600: scale (no completed launch is known); <b> (no completed launch is known)"
+    assert f"{shown_kernels} Launched PID 600: scale 12 ms before; <b> 12 ms before" in shown(data, "faults")
+    assert "_Z5scalev\n_Z3<b>v" in Read(page().node(data)).all_of("title")
 
 
 def test_a_failing_collector_has_its_error_and_a_growing_age() -> None:

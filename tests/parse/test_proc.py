@@ -1,5 +1,6 @@
 """Files of /proc, with any name or path that a process can choose."""
 
+import sys
 from itertools import product
 
 import pytest
@@ -14,6 +15,7 @@ from exporter.parse.proc import (
     max_open_files,
     parse_address_ranges,
     parse_mapped_file,
+    tcp_user,
 )
 
 HEAD = b"7f5c28d21000-7f5c28d22000 r-xp 00000000 "
@@ -249,3 +251,35 @@ def test_many_small_ranges_are_not_all_that_is_reserved() -> None:
     start = 1 << 44
     lines = (f"{start + (n << 20):x}-{start + (n << 20) + (1 << 19):x} ---p 00000000 00:00 0\n" for n in range(2100))
     assert parse_address_ranges("".join(lines).encode()) == ((), (), False)
+
+
+def tcp_line(local: str, remote: str, uid: int, inode: int, state: str = "01") -> str:
+    return f"   7: {local} {remote} {state} 00000000:00000000 00:00000000 00000000  {uid}        0 {inode} 1 0 20 4\n"
+
+
+HOME, MAPPED, SIX = "0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="NOT RUN: the lines are of a little-endian machine")
+@pytest.mark.parametrize(
+    ("line", "host", "uid"),
+    [
+        (tcp_line(f"{HOME}:9C40", f"{HOME}:29B5", 1001, 9), "127.0.0.1", 1001),
+        (tcp_line(f"{MAPPED}:9C40", f"{MAPPED}:29B5", 1001, 9), "127.0.0.1", 1001),
+        (tcp_line(f"{MAPPED}:9C40", f"{MAPPED}:29B5", 1001, 9), "::ffff:127.0.0.1", 1001),
+        (tcp_line(f"{HOME}:9C40", f"{HOME}:29B5", 1001, 9), "::ffff:127.0.0.1", 1001),
+        (tcp_line(f"{SIX}:9C40", f"{SIX}:29B5", 1001, 9), "::1", 1001),
+        (tcp_line(f"{SIX}:9C40", f"{SIX}:29B5", 1001, 9), "127.0.0.1", None),
+        (tcp_line(f"{HOME}:29B5", f"{HOME}:9C40", 0, 9), "127.0.0.1", None),
+        (tcp_line(f"{HOME}:9C40", f"{HOME}:29B6", 0, 9), "127.0.0.1", None),
+        (tcp_line(f"{HOME}:9C40", "00000000:0000", 0, 9, "0A"), "127.0.0.1", None),
+        (tcp_line(f"{HOME}:9C40", f"{HOME}:29B5", 0, 0, "06"), "127.0.0.1", None),
+        (f"{HOME}:9C40\n", "127.0.0.1", None),
+        ("", "127.0.0.1", None),
+    ],
+)
+def test_the_user_of_the_other_end_of_a_connection(line: str, host: str, uid: int | None) -> None:
+    """The own end, another connection, a listener, and a socket that its process has closed are of no user."""
+    others = (tcp_line(f"{HOME}:9C41", f"{HOME}:29B5", 1002, 9), "  sl  local_address rem_address   st\n")
+
+    assert tcp_user([*others, line], (host, 40000), (host, 10677)) == uid

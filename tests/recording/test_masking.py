@@ -7,15 +7,17 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from exporter.model.kernels import ClientKernels, KernelName, KernelReading, KernelUse, LaunchedKernel
 from exporter.model.observation import PodFound
 from exporter.parse import cgroup, control_reply, kernel_log, log_message, protocol3
-from exporter.recording import WORDS, Mask, Recording, write_header, write_observation
+from exporter.recording import WORDS, Header, Mask, Recording, write_header, write_observation
 from tests.baseline.replayed import RECORDINGS, name_of, replay
 from tests.builders import GPU, OTHER_GPU
 
@@ -115,6 +117,29 @@ def test_keys_and_values_of_pod_labels_are_replaced() -> None:
     masked = json.loads(stream.getvalue())["labels"]
     assert masked == {MASK.text(key): MASK.text(value) for key, value in labels.items()}
     assert not {"vision", "secret", "owner", "alice"} & {*LETTERS.findall(str(masked))}
+
+
+def test_names_of_kernels_are_replaced() -> None:
+    stream = io.StringIO()
+    name = KernelName(raw="_ZN6secret5scaleEPf", short="secret::scale")
+    kernel = LaunchedKernel(name=name, nodes=(name,), launches=3, stream=1, grid=(4, 2, 1))
+    client = ClientKernels(pid=600, first_ns=1, last=(kernel,), most=(KernelUse(name=name, nodes=(name,), width=8),))
+    reading = KernelReading(at=1.0, boot_ns=1, clients=(client,), at_fault=True)
+    write_header(stream, Header(), MASK)
+    write_observation(stream, reading, MASK)
+    masked = KernelName(raw=MASK.text(name.raw), short=MASK.text(name.short))
+    (replayed,) = Recording(io.StringIO(stream.getvalue())).observations()
+    assert replayed == replace(
+        reading,
+        clients=(
+            replace(
+                client,
+                last=(replace(kernel, name=masked, nodes=(masked,)),),
+                most=(replace(client.most[0], name=masked, nodes=(masked,)),),
+            ),
+        ),
+    )
+    assert not {"secret", "scale"} & {*LETTERS.findall(stream.getvalue())}
 
 
 def test_identifiers_keep_their_form_and_what_is_equal_in_them() -> None:

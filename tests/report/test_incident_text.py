@@ -10,7 +10,18 @@ from exporter.report.incident_text import MOST_LISTED
 from exporter.report.remedy import Address
 from exporter.report.text import Style, local_time, short_time, text_of
 from tests.builders import AT, DAEMON, GPU, MIB, OTHER_GPU, SERVER
-from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
+from tests.incidents.values import (
+    FAULT_NS,
+    HOSTILE,
+    blocked,
+    crowded,
+    ended,
+    fault_kernels,
+    hostile,
+    incident,
+    launched,
+    suspect,
+)
 from tests.status import NOW, brief_of, details_of, incident_json, table_of
 
 ENDING = {client.client: (client.pid,) for client in blocked().client_details.values()}
@@ -91,6 +102,34 @@ class TestDetails:
     def test_marks_an_inferred_list_of_affected_clients(self) -> None:
         shown = text_of(details_of(incident(affected_confirmed=False), NOW, None))
         assert "2 clients, inferred from the GPUs that clients share" in shown
+
+    def test_shows_kernels_in_flight_and_the_last_launches_of_the_leading_suspect(self) -> None:
+        scale, add = launched("scale"), launched("add", "relu", seconds=0.15, completed=7)
+        kernels = (
+            fault_kernels(600, scale, add, in_flight_count=9, last=(launched("late", seconds=-1), scale, add)),
+            fault_kernels(601, launched(), began_before_exporter=True, names_lost=2),
+            fault_kernels(602, launches_since_ns=FAULT_NS - 1_500_000_000),
+            fault_kernels(
+                603,
+                launched("copy", completed=1),
+                launches_until_ns=FAULT_NS - 3_000_000_000,
+                earlier_faults={"_Z4copyv": 2},
+            ),
+        )
+        kernels += (fault_kernels(604, launched("last", completed=1), launches_until_ns=FAULT_NS + 1),)
+        suspects = (suspect(600, 0.9), suspect(601, 0.05))
+        struck = incident(affected=(601, 602, 603, 604), suspects=suspects, clues=Clues(kernels=kernels))
+        shown = text_of(details_of(struck, NOW, None))
+        assert shown[shown.index("  In flight") :] == (
+            "  In flight  PID 600: scale (no completed launch is known); graph of add, relu; 7 more\n"
+            "             PID 601: unknown (no completed launch is known); names are unknown because it began before"
+            " the exporter; names and launches were lost because there were too many\n"
+            "             PID 602: none known; only launches in the last 1.5 s are known\n"
+            "             PID 603: copy (in flight at 2 earlier faults of its workload); launches in the last 3.0 s"
+            " are unknown because of too many calls\n"
+            "             PID 604: last\n"
+            "  Launched   PID 600: scale 12 ms before; graph of add, relu 0.1 s before\n"
+        )
 
     def test_an_unknown_client_is_a_pid(self) -> None:
         """One in another PID namespace is not even that."""
@@ -294,6 +333,20 @@ def test_ended_incident() -> None:
     assert (shown["ended_at"], shown["seconds"]) == (AT + 4.25, 4.25)
 
 
+def test_clients_have_their_kernels() -> None:
+    kernels = fault_kernels(600, launched("scale", grid=(4, 2, 1)), launched("add", "relu"))
+    shown = incident_json(incident(suspects=(suspect(600, 0.9),), clues=Clues(kernels=(kernels,))))
+    (affected, other), (suspected,) = shown["affected"], shown["suspects"]
+    assert [each.get("name") for each in affected["kernels"]["in_flight"]] == [
+        {"raw": "_Z5scalev", "short": "scale"},
+        None,
+    ]
+    assert [each["grid"] for each in suspected["kernels"]["last"]] == [[4, 2, 1], [0, 0, 0]]
+    assert [each["short"] for each in suspected["kernels"]["in_flight"][1]["nodes"]] == ["add", "relu"]
+    assert affected["kernels"] == suspected["kernels"]
+    assert "kernels" not in other
+
+
 def test_affected_clients_have_in_flight_if_it_is_known() -> None:
     in_flight_work = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
     shown = incident_json(incident(affected=(600, 601, 602), clues=Clues(in_flight_work=in_flight_work)))["affected"]
@@ -314,7 +367,7 @@ def test_names_are_short_and_printable(subtests: pytest.Subtests) -> None:
 
             assert text.isprintable()
             text.encode()
-            assert len(text) < 30_000
+            assert len(text) < 70_000
 
 
 def test_size_is_bounded_for_many_clients_with_long_names() -> None:

@@ -257,6 +257,9 @@ class TestJson:
                 "connected_at": AT,
                 "gpus": [GPU],
                 "failure_domain": "A",
+                "kernels": [],
+                "kernels_problem": None,
+                "streams": None,
             }
         ]
         assert (gpu["uuid"], gpu["number"], gpu["name"], gpu["mode"]) == (GPU, "0", "NVIDIA H200", "mps")

@@ -51,7 +51,7 @@ def test_service_socket_answers_after_a_failed_accept(
     tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = AcceptFailures("service_socket")
-    service = ServiceSocket(tmp_path, {"status": lambda: {"table": "all well"}}, failures)
+    service = ServiceSocket(tmp_path, lambda _: {"status": lambda: {"table": "all well"}}, failures)
     listen = service._listen
     monkeypatch.setattr(service, "_listen", lambda: FailingSocket(listen(), 1, code))
     service.open()
@@ -63,7 +63,9 @@ def test_service_socket_answers_after_a_failed_accept(
 
 
 def test_service_socket_answers_after_an_answer_that_cannot_be_encoded(tmp_path: Path) -> None:
-    service = ServiceSocket(tmp_path, {"broken": lambda: {"set": {1}}, "status": lambda: {"table": "all well"}})
+    service = ServiceSocket(
+        tmp_path, lambda _: {"broken": lambda: {"set": {1}}, "status": lambda: {"table": "all well"}}
+    )
     service.open()
     try:
         with pytest.raises(Exception, match="does not answer"):
@@ -74,7 +76,7 @@ def test_service_socket_answers_after_an_answer_that_cannot_be_encoded(tmp_path:
 
 
 def test_service_continues_without_a_thread_for_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = ServiceSocket(tmp_path, {})
+    service = ServiceSocket(tmp_path, lambda _: {})
 
     def refuse() -> None:
         raise RuntimeError("can't start new thread")

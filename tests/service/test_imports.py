@@ -64,7 +64,7 @@ def service(tmp_path: Path) -> Iterator[Path]:
         "pause": lambda: {"message": "paused"},
         "resume": lambda: {"message": "resumed"},
     }
-    answering = ServiceSocket(tmp_path, commands)
+    answering = ServiceSocket(tmp_path, lambda _: commands)
     answering.open()
     yield tmp_path
     answering.close()

@@ -178,7 +178,7 @@ def test_rejects_invalid_arguments(run_command: RunCommand, arguments: list[str]
 def test_reports_a_service_of_another_version(
     tmp_path: Path, run_command: RunCommand, answer: dict[str, object], arguments: tuple[str, ...]
 ) -> None:
-    service = ServiceSocket(tmp_path, {"incidents": lambda **_: answer})
+    service = ServiceSocket(tmp_path, lambda _: {"incidents": lambda **_: answer})
     service.open()
     code, output, problem = run_command(*arguments)
     service.close()
@@ -191,7 +191,7 @@ def test_prints_no_escape_sequence_of_a_false_service(
     tmp_path: Path, run_command: RunCommand, arguments: tuple[str, ...]
 ) -> None:
     fault = incident_json(blocked()) | {"title": "\x1b[2J\nfault", "verdict": "\x1b["}
-    service = ServiceSocket(tmp_path, {"incidents": lambda **_: {"incidents": [fault]}})
+    service = ServiceSocket(tmp_path, lambda _: {"incidents": lambda **_: {"incidents": [fault]}})
     service.open()
     code, output, _ = run_command(*arguments)
     service.close()

@@ -59,11 +59,11 @@ def test_a_renamed_daemon_is_not_removed() -> None:
 def test_a_stalled_service_reports_only_that() -> None:
     clock = HandClock()
     service = Service(config(), Node(), CollectorPool(()), Inbox(), clock)
-    assert isinstance(service.status_document(), StatusDocument)
+    assert isinstance(service.status_document(0), StatusDocument)
 
     clock.time += HEALTHY_SECONDS
 
-    assert "has not run for 30 s" in str(service.status_document())
+    assert "has not run for 30 s" in str(service.status_document(0))
 
 
 def test_interrupts_actions_when_a_signal_stops_the_service() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from exporter.errors import ServiceError
 from exporter.status_client import NAME, query_service
-from exporter.web.server import Commands, ServiceSocket, send
+from exporter.web.server import ServiceSocket, send
 from tests.eventually import PATIENCE_SECONDS
 
 PATIENCE = PATIENCE_SECONDS
@@ -28,8 +28,8 @@ def repeat(*, word: str, times: int) -> dict[str, object]:
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     """Where a service answers."""
-    commands: Commands = {"status": lambda: {"table": "all well"}, "break": breaks, "repeat": repeat}
-    service = ServiceSocket(tmp_path, commands)
+    commands = {"status": lambda: {"table": "all well"}, "break": breaks, "repeat": repeat}
+    service = ServiceSocket(tmp_path, lambda _: commands)
     service.open()
     yield tmp_path
     service.close()
@@ -77,21 +77,21 @@ def test_replaces_the_socket_of_a_killed_service(
         left.bind(str(tmp_path / NAME))
     assert query_service(tmp_path, "status", PATIENCE) is None
 
-    service = ServiceSocket(tmp_path, {"status": dict})
+    service = ServiceSocket(tmp_path, lambda _: {"status": dict})
     service.open()
     assert query_service(tmp_path, "status", PATIENCE) == {}
     service.close()
 
 
 def test_a_second_service_does_not_replace_the_socket(directory: Path) -> None:
-    second = ServiceSocket(directory, {"status": lambda: {"table": "another"}})
+    second = ServiceSocket(directory, lambda _: {"status": lambda: {"table": "another"}})
     second.open()
     second.close()
     assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
 def test_only_the_owner_can_open_the_socket_which_close_removes(tmp_path: Path) -> None:
-    service = ServiceSocket(tmp_path, {})
+    service = ServiceSocket(tmp_path, lambda _: {})
     service.open()
     assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
     service.close()
@@ -100,7 +100,7 @@ def test_only_the_owner_can_open_the_socket_which_close_removes(tmp_path: Path) 
 
 def test_service_continues_without_a_directory_for_the_socket(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    service = ServiceSocket(tmp_path / "file" / "below", {})
+    service = ServiceSocket(tmp_path / "file" / "below", lambda _: {})
     service.open()
     service.close()
 

@@ -170,7 +170,7 @@ def test_prints_no_escape_sequence_of_a_false_service(
                 return [forged(each) for each in value]
         return value
 
-    service = ServiceSocket(tmp_path, {"status": lambda: {"status": forged(status_json(blocked_recovery()))}})
+    service = ServiceSocket(tmp_path, lambda _: {"status": lambda: {"status": forged(status_json(blocked_recovery()))}})
     service.open()
     _, output, _ = run_command(*arguments)
     service.close()
@@ -194,7 +194,7 @@ def test_reports_a_service_of_another_version(
     )
     for answer in answers:
         with subtests.test(answer=answer):
-            service = ServiceSocket(tmp_path, {"status": lambda answer=answer, **_: answer})
+            service = ServiceSocket(tmp_path, lambda _, answer=answer: {"status": lambda **_: answer})
             service.open()
             code, output, problem = run_command()
             service.close()

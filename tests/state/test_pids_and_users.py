@@ -39,6 +39,7 @@ from tests.builders import (
     servers,
     status,
 )
+from tests.incidents.test_fault_kernels import kernel, kernels_read, of_client
 from tests.status import status_table
 
 INNER = {7: 70_007, 20: 70_020, 31: 70_031}
@@ -436,12 +437,16 @@ def test_other_users_are_not_suspects_of_its_faults(known: float) -> None:
     users = (replace(ROOTS, at=known),)
     claims = (*server_log(EXITS, at=AT + 0.85), *server_log(NAMED, *FAULT_BLOCK, str(VICTIM), at=AT + 1))
     confirms = status("FAULT", at=AT + 1)
-    seen = sorted((*claims, confirms, *users, look("log", at=AT + 4)), key=lambda each: each.at)
-    result = reduced(*seen, start=own.node)
+    kernels = kernels_read(*(of_client(pid, kernel(since=AT + 0.5)) for pid in (CLIENT, VICTIM)), at=AT + 1.1)
+    seen = sorted((*claims, confirms, *users, kernels, look("log", at=AT + 4)), key=lambda each: each.at)
+    before = reduced(*seen[:-1], start=own.node)
+    result = reduced(seen[-1], start=before.node)
     (incident,) = result.node.incidents.values()
     assert (incident.affected, set(incident.client_details)) == ((CLIENT,), {CLIENT})
     assert {suspect.client.pid for suspect in incident.suspects} <= {CLIENT}
     assert (incident.clues.named, incident.clues.early_disconnects) == (None, ())
+    for shown in (before.node, result.node):
+        assert [each.pid for fault in shown.incidents.values() for each in fault.clues.kernels] == [CLIENT]
     faulted = {workload.name: account.faults_affected for workload, account in result.node.accounts.items()}
     assert faulted == {"mallory": 1}
 

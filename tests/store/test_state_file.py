@@ -11,6 +11,7 @@ import pytest
 from exporter.errors import HistoryError
 from exporter.history import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.model.event import EventName
+from exporter.model.incident import Clues
 from exporter.model.settings import Retention
 from exporter.store.database import FILE, LOADED_INCIDENTS, StateFile, read_history
 from tests.builders import AT, DAEMON
@@ -34,7 +35,7 @@ def test_an_event_is_stored_without_the_details_of_clients(state_file: StateFile
     state_file.write([rich(), opening])
     _, (stored,) = read_history(tmp_path)
     assert stored.as_json() == opening.as_json()
-    assert stored.incident == replace(rich(), client_details={})
+    assert stored.incident == replace(rich(), client_details={}, clues=Clues())
 
 
 def test_distinguishes_ids_that_sqlite_cannot_store(tmp_path: Path, clock: HandClock) -> None:

@@ -13,7 +13,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 from hypothesis import strategies as st
 
 from exporter.model.event import Event, EventName
-from exporter.model.incident import ClientDetails, Incident, IncidentEnd, Suspect
+from exporter.model.incident import ClientDetails, Clues, Incident, IncidentEnd, Suspect
+from exporter.model.kernels import FaultKernels
 from exporter.model.reason import Parameters, Reason, ReasonCode, parameters_of
 from exporter.model.settings import Retention
 from exporter.model.usage import UsageTotals
@@ -78,7 +79,9 @@ def fault(name: str = "one", *, at: float = AT, ended: float | None = None, **kn
 def rich(name: str = "one") -> Incident:
     client = ClientDetails(pid=600, client="600-a", user=HOSTILE, command=HOSTILE, memory_bytes={HOSTILE: 1})
     suspect = Suspect(client=client, confidence=0.5, indications=(Reason(ReasonCode.UNSPECIFIED, text=HOSTILE),))
-    return fault(name, daemon=HOSTILE, affected=(600,), client_details={600: client}, suspects=(suspect,))
+    kernels = FaultKernels(pid=600, fault_ns=1, in_flight=(), in_flight_count=0, last=())
+    known = {"affected": (600,), "client_details": {600: client}, "suspects": (suspect,)}
+    return fault(name, daemon=HOSTILE, clues=Clues(kernels=(kernels,)), **known)
 
 
 def event(at: float = AT, **known: Any) -> Event:

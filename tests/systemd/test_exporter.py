@@ -8,6 +8,7 @@ import pytest
 
 from tests.eventually import eventually
 
+from .machine import ROOT
 from .node import CLIENT, CONFIGURATION, EXPORTER, NAME, Node
 
 NEWEST = 10
@@ -102,3 +103,34 @@ def test_stops_in_order_and_loses_nothing(node: Node) -> None:
     node.settles()
     after = node.page("/api/v1/events")["data"]
     assert [each for each in newest if each not in after] == []
+
+
+VISITED = """
+import socket
+from exporter.web.pages import user_of_peer
+
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print("port", listener.getsockname()[1], flush=True)
+    print("visitor", user_of_peer(*listener.accept()), flush=True)
+"""
+VISIT = "import socket, sys; socket.create_connection((b'127.0.0.1', int(sys.argv[1])), 30).recv(1)"
+
+
+def test_the_sandbox_shows_the_user_of_a_visitor(node: Node) -> None:
+    """Another program runs in the exporter's sandbox, because no client of this machine has kernels to show."""
+    python, unit = "/opt/cuda-mps-exporter/bin/python", (ROOT / "systemd" / EXPORTER).read_text()
+    unit = re.sub("(?m)^(Type|ExecReload|Restart|WatchdogSec|RuntimeDirectory|StateDirectory).*\n", "", unit)
+    unit = re.sub("(?m)^ExecStart=.*$", f"ExecStart={python} /opt/visited.py", unit)
+    node.machine.write("/opt/visited.py", VISITED)
+    node.machine.write("/etc/systemd/system/visited.service", unit)
+
+    def printed(word: str) -> str:
+        found = re.findall(f"(?m)^{word} (.+)$", node.journal("visited"))
+        assert found
+        return str(found[0])
+
+    node.machine.do("systemctl", "start", "visited")
+    node.machine.do(
+        "setpriv", "--reuid=1234", "--clear-groups", python, "-c", VISIT, eventually(lambda: printed("port"))
+    )
+    assert eventually(lambda: printed("visitor")) == "1234"

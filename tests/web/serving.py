@@ -4,7 +4,7 @@ import contextlib
 import http.client
 import socket
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from exporter.clock import SystemClock
 from exporter.config.settings import Config
 from exporter.history import History
 from exporter.metrics.exposition import Exposition
+from exporter.report.document_parts import seen_by
 from exporter.report.incident_status import incident_status
 from exporter.report.node_status import status_document
 from exporter.report.remedy import Address
@@ -99,9 +100,10 @@ class Web:
         address = Address(pipe_directory=DAEMON, ending=ENDING)
         api = Api(
             self.history,
-            status=lambda: status_document(self.sight),
-            incident=lambda each, clients: incident_status(
-                each, AT + 182, address if each.daemon == DAEMON else None, clients=clients
+            status=lambda viewer: status_document(replace(self.sight, viewer=viewer)),
+            incident=lambda viewer, each, clients: seen_by(
+                viewer,
+                incident_status(each, AT + 182, address if each.daemon == DAEMON else None, clients=clients),
             ),
         )
         return Site(

@@ -211,7 +211,7 @@ def test_returns_a_hundred_entries_unless_more_are_wanted(web: Web) -> None:
 
 
 def test_a_status_that_is_not_known_is_an_error_and_not_an_empty_one() -> None:
-    api = Api(History(), lambda: "nothing yet", lambda each, _: incident_status(each, AT))
+    api = Api(History(), lambda _: "nothing yet", lambda _, each, __: incident_status(each, AT))
     answer = api.routes[STATUS].respond(Request(path=STATUS))
     assert answer.status == 422
     assert json.loads(answer.body) == {
