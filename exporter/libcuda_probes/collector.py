@@ -49,7 +49,7 @@ MAX_QUERIES_PER_SECOND = 4_000.0
 part of the time: if there are many, only while GPM is read."""
 
 MAX_LOOKUPS_PER_SECOND = 1_000.0
-"""The same for cuKernelGetFunction, of which the return is probed too: 0.3 %. CuPy calls it before each launch."""
+"""The same for lookups, of which the return of some is probed too: 0.3 %. cuBLAS makes one before some launches."""
 
 FAULT_SECONDS = 1.0
 """The least time between two readings at a fault: any process can cause an Xid, and at once another one."""

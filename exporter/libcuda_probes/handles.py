@@ -53,8 +53,8 @@ class _Process:
     def learn(self, message: Message) -> None:
         at, value, of = message.at, message.value, message.of
         known = self.handles.get(of)
-        alive = known is not None and known.gone[0] == NEVER and known.at >= self.replaced_at
-        parts = known.parts if known is not None and alive else ()
+        valid = known is not None and known.gone[0] == NEVER and known.at >= self.replaced_at
+        parts = known.parts if known and valid else ()
         match message.kind:
             case MessageKind.NAMED:
                 name = message.data.partition(b"\0")[0].decode(errors="replace")

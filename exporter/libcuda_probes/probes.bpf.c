@@ -6,7 +6,7 @@
  * handle, and send what libcuda is asked about handles: names, and the kernels of graphs.
  *
  * build.sh compiles this file to probes.MACHINE.o, which is checked in; a test compiles it again and
- * compares. loader.py creates the maps and loads the programs; libraries.py lists the functions that
+ * compares. loader.py creates the maps and loads the programs; probes.py lists the functions that
  * each is attached to. The programs read the saved registers of the probed function, of a fixed layout,
  * and no other kernel data. So they need no vmlinux.h and no CO-RE, but Linux 5.12 (atomic exchange).
  *
@@ -173,16 +173,17 @@ struct recording { u64 process, stream, at; };
  */
 #define DEPTH 4
 struct current { u32 depth, device; u64 contexts[DEPTH]; };
-struct creation { u64 context; u32 device, push; }; /* the address that receives a new context */
 struct map_definition { u32 type, key_size, value_size, max_entries; };
 enum { WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS, RARE_SINCE, QUERIES_SINCE, NAMES_SINCE, LOOKUPS_SINCE, NUMBERS };
 
-/* What a thread asks libcuda: `value` receives a handle. `text` is the address of its name, or one of the next. */
+/* What a thread asks libcuda: the address `value` receives a handle. `text` is the address of its name, or one of these. */
 struct lookup { u64 value, of, text; };
 #define SAME_AS_OF 0 /* it is the same as `of` */
 #define END_OF_CAPTURE ~0ULL
 #define BODIES ~1ULL /* `value` has the number of bodies of a node of the graph `of`, and the address of their handles */
 #define MOST_BODIES 4
+#define OLD_CONTEXT ~2ULL /* `of` is a device */
+#define NEW_CONTEXT ~3ULL
 struct rate { u64 second, bytes; };
 struct relation { u64 of, changes; };
 #define CAPTURED_KERNELS 48
@@ -199,7 +200,6 @@ MAP(events, BPF_MAP_TYPE_LRU_HASH, struct handle, struct recording, 32768);
 /* On nodes with several GPUs: devices by context, the contexts of threads, and processes by stream. */
 MAP(contexts, BPF_MAP_TYPE_LRU_HASH, struct handle, u32, 4096);
 MAP(currents, BPF_MAP_TYPE_LRU_HASH, u64, struct current, 8192);
-MAP(creations, BPF_MAP_TYPE_LRU_HASH, u64, struct creation, 1024);
 MAP(streams, BPF_MAP_TYPE_LRU_HASH, struct handle, u64, 8192);
 /* How many SMs a process may use, by PID, if not all. The exporter writes it. */
 MAP(sm_limits, BPF_MAP_TYPE_HASH, u64, u64, 2048);
@@ -300,12 +300,13 @@ INLINE struct process *get_process(u64 key, u64 now)
 /* The first argument of cuLaunchKernel and its equals: CUfunction, CUkernel or CUgraphExec; its stream, grid and block. */
 struct launched { u64 handle, stream; u32 grid[3], block[3]; };
 
-#define WAYS 8 /* of entries that a handle can have */
+#define FIRST_ENTRY(handle) ((handle) * 0x9E3779B97F4A7C15ULL >> 58)
+#define WAYS 8 /* how many entries, from the first one on, a handle can have */
 
 /* Return the entry of a handle. If there is none, the handle replaces the one with the oldest last launch. */
 INLINE u64 kernel_index(struct process *process, struct kernels *kernels, u64 handle)
 {
-	u64 first = handle * 0x9E3779B97F4A7C15ULL >> 58, oldest = ~0ULL, index = first, at, known;
+	u64 first = FIRST_ENTRY(handle), oldest = ~0ULL, index = first, at, known;
 	struct kernel *kernel;
 
 #pragma nounroll
@@ -560,7 +561,8 @@ INLINE void add_to_capture(u64 handle)
 /* A launch of a kernel of so many blocks, or of a graph. */
 INLINE int launch(struct launched *launched, u64 blocks, int graph, int ptsz)
 {
-	u64 pid = current_pid(), owner = process_key(), key = stream_key(launched->stream, ptsz), now = bpf_ktime_get_boot_ns();
+	u64 pid = current_pid(), owner = process_key(), key = stream_key(launched->stream, ptsz);
+	u64 now = bpf_ktime_get_boot_ns();
 	u64 width = blocks, widest, kernels = 1, captured, captures, copies, *limit, *rare;
 	struct process *process = get_caller(owner, now);
 	struct stream *stream;
@@ -783,7 +785,7 @@ INLINE int tell_once(u32 kind, u64 about, u64 value, u64 of)
 /* The handle has another meaning from now on, so what was counted for it ends. */
 INLINE void forget(u64 handle)
 {
-	u64 owner = process_key(), first = handle * 0x9E3779B97F4A7C15ULL >> 58;
+	u64 owner = process_key(), first = FIRST_ENTRY(handle);
 	struct kernels *kernels = bpf_map_lookup_elem(&kernels_of, &owner);
 	struct kernel *kernel;
 
@@ -845,16 +847,25 @@ INLINE int tell_bodies(struct lookup *lookup)
 	return 0;
 }
 
-INLINE int found_handle(struct registers *regs)
+/* Return whether the thread asked for something, and the call succeeded. */
+INLINE int take_lookup(struct registers *regs, struct lookup *lookup)
 {
-	u64 thread = bpf_get_current_pid_tgid(), value = 0;
-	struct lookup *found = bpf_map_lookup_elem(&lookups, &thread), lookup;
+	u64 thread = bpf_get_current_pid_tgid();
+	struct lookup *found = bpf_map_lookup_elem(&lookups, &thread);
 
 	if (!found)
 		return 0;
-	lookup = *found;
+	*lookup = *found;
 	bpf_map_delete_elem(&lookups, &thread);
-	if ((u32)RESULT(regs))
+	return !(u32)RESULT(regs);
+}
+
+INLINE int found_handle(struct registers *regs)
+{
+	struct lookup lookup;
+	u64 value = 0;
+
+	if (!take_lookup(regs, &lookup))
 		return 0;
 	if (lookup.text == BODIES)
 		return tell_bodies(&lookup);
@@ -867,17 +878,18 @@ INLINE int found_handle(struct registers *regs)
 	return tell_name(value, &lookup);
 }
 
-/* A node of a kernel: the description has a CUfunction, and if `kernel` is not 0, at that offset a CUkernel for it. */
-INLINE int add_node(u64 graph, u64 description, u64 kernel)
+/* Return the kernel of a node. Its description has a CUfunction, or if `kernel` is not 0, at that offset a CUkernel. */
+INLINE u64 kernel_of_node(u64 description, u64 kernel)
 {
 	u64 handle = 0;
 
 	bpf_probe_read_user(&handle, sizeof(handle), (void *)description);
 	if (!handle && kernel)
 		bpf_probe_read_user(&handle, sizeof(handle), (void *)(description + kernel));
-	return tell(ADDED, handle, graph);
+	return handle;
 }
 
+#define IN_VERSION_2 56 /* CUDA_KERNEL_NODE_PARAMS_v2_st and later have `kern` at this byte */
 #define KERNEL_NODE 0 /* CU_GRAPH_NODE_TYPE_KERNEL and _CONDITIONAL in cuda.h */
 #define CONDITIONAL_NODE 13
 
@@ -894,32 +906,28 @@ INLINE int add_any_node(u64 graph, u64 parameters)
 	bpf_map_delete_elem(&lookups, &thread);
 	if (type == CONDITIONAL_NODE)
 		return look_up(parameters + 28, graph, BODIES);
-	return type == KERNEL_NODE ? add_node(graph, parameters + 16, 56) : 0;
+	return type == KERNEL_NODE ? tell(ADDED, kernel_of_node(parameters + 16, IN_VERSION_2), graph) : 0;
 }
 
 /* A node of an executable graph gets another kernel, or only other parameters of it. */
-INLINE int replace_node(u64 graph, u64 description, u64 kernel)
+INLINE int replace_node(u64 graph, u64 kernel)
 {
-	u64 handle = 0;
-
-	bpf_probe_read_user(&handle, sizeof(handle), (void *)description);
-	if (!handle && kernel)
-		bpf_probe_read_user(&handle, sizeof(handle), (void *)(description + kernel));
-	return tell_once(REPLACED, graph ^ handle << 16, handle, graph);
+	return tell_once(REPLACED, graph ^ kernel << 16, kernel, graph);
 }
 
 INLINE int captured(struct registers *regs)
 {
 	u64 thread = bpf_get_current_pid_tgid(), pid = thread >> 32, graph = 0;
-	struct lookup *found = bpf_map_lookup_elem(&lookups, &thread);
 	struct capture *capture = bpf_map_lookup_elem(&captures, &pid);
 	struct captured_message *into;
+	struct lookup lookup;
+	int succeeded = take_lookup(regs, &lookup) && lookup.text == END_OF_CAPTURE;
 
-	if (!found || !capture || capture->thread != thread || found->text != END_OF_CAPTURE)
+	if (!capture || capture->thread != thread)
 		return 0;
-	bpf_probe_read_user(&graph, sizeof(graph), (void *)found->value);
-	bpf_map_delete_elem(&lookups, &thread);
-	if (!(u32)RESULT(regs) && graph && (into = message(CAPTURED, graph, capture->number, sizeof(*into)))) {
+	if (succeeded)
+		bpf_probe_read_user(&graph, sizeof(graph), (void *)lookup.value);
+	if (graph && (into = message(CAPTURED, graph, capture->number, sizeof(*into)))) {
 		__builtin_memcpy(into->kernels, capture->kernels, sizeof(into->kernels));
 		bpf_ringbuf_submit(into, 0);
 	}
@@ -963,7 +971,7 @@ INLINE int capture(int begins, u64 graph)
 			capture->thread = thread;
 			capture->number = mixed ? CAPTURED_KERNELS + 1 : 0;
 		}
-	} else
+	} else if (!begins)
 		look_up(graph, 0, END_OF_CAPTURE);
 	ADD(process->contexts, 1);
 	if (begins)
@@ -1240,36 +1248,22 @@ INLINE int change_current(u64 context, int change)
 	return 0;
 }
 
-/* A context of a device is created, or retained. cuCtxCreate makes it current. */
-INLINE int create(u64 address, u32 device, u32 push)
-{
-	u64 thread = bpf_get_current_pid_tgid();
-	struct creation creation = { address, device, push };
-
-	bpf_map_update_elem(&creations, &thread, &creation, BPF_ANY);
-	return 0;
-}
-
+/* A context of the device `of` was created, which makes it current, or retained. */
 INLINE int created(struct registers *regs)
 {
-	u64 thread = bpf_get_current_pid_tgid();
-	struct creation *found = bpf_map_lookup_elem(&creations, &thread), creation;
-	struct handle key = { thread >> 32, 0 };
+	struct handle key = { current_pid(), 0 };
+	struct lookup lookup;
 	u32 device;
 
-	if (!found)
+	if (!take_lookup(regs, &lookup) || lookup.of >= MOST_DEVICES)
 		return 0;
-	creation = *found;
-	bpf_map_delete_elem(&creations, &thread);
-	if ((u32)RESULT(regs) || creation.device >= MOST_DEVICES)
-		return 0;
-	bpf_probe_read_user(&key.value, sizeof(key.value), (void *)creation.context);
-	device = creation.device + 1;
+	bpf_probe_read_user(&key.value, sizeof(key.value), (void *)lookup.value);
+	device = lookup.of + 1;
 	bpf_map_update_elem(&contexts, &key, &device, BPF_ANY);
-	return creation.push ? change_current(key.value, PUSH) : 0;
+	return lookup.text == NEW_CONTEXT ? change_current(key.value, PUSH) : 0;
 }
 
-/* -- programs: the names are those in libraries.py --------------------------------------------- */
+/* -- programs: the names are those in probes.py ------------------------------------------------ */
 
 #define PROGRAM(name, call) SEC("uprobe/" #name) int on_##name(struct registers *regs) { return call; }
 
@@ -1289,14 +1283,14 @@ PROGRAM(same_kernel, look_up(ARGUMENT_0(regs), ARGUMENT_1(regs), SAME_AS_OF)) /*
 PROGRAM(same_graph, look_up(ARGUMENT_0(regs), ARGUMENT_1(regs), SAME_AS_OF)) /* cuGraphInstantiate(executable, graph, ...) */
 PROGRAM(found_handle, found_handle(regs))
 /* cuGraphAddKernelNode(node, graph, needed, number, description); since version 2 it can have a CUkernel */
-PROGRAM(add_kernel, add_node(ARGUMENT_1(regs), ARGUMENT_4(regs), 0))
-PROGRAM(add_kernel_v2, add_node(ARGUMENT_1(regs), ARGUMENT_4(regs), 56))
+PROGRAM(add_kernel, tell(ADDED, kernel_of_node(ARGUMENT_4(regs), 0), ARGUMENT_1(regs)))
+PROGRAM(add_kernel_v2, tell(ADDED, kernel_of_node(ARGUMENT_4(regs), IN_VERSION_2), ARGUMENT_1(regs)))
 PROGRAM(add_graph, tell(ADDED, ARGUMENT_4(regs), ARGUMENT_1(regs))) /* cuGraphAddChildGraphNode(..., graph) */
 PROGRAM(add_node, add_any_node(ARGUMENT_1(regs), ARGUMENT_4(regs)))
 PROGRAM(add_node_v2, add_any_node(ARGUMENT_1(regs), ARGUMENT_5(regs)))
 /* cuGraphExecKernelNodeSetParams(executable, node, description), cuGraphExecUpdate(executable, graph, ...) */
-PROGRAM(replace_kernel, replace_node(ARGUMENT_0(regs), ARGUMENT_2(regs), 0))
-PROGRAM(replace_kernel_v2, replace_node(ARGUMENT_0(regs), ARGUMENT_2(regs), 56))
+PROGRAM(replace_kernel, replace_node(ARGUMENT_0(regs), kernel_of_node(ARGUMENT_2(regs), 0)))
+PROGRAM(replace_kernel_v2, replace_node(ARGUMENT_0(regs), kernel_of_node(ARGUMENT_2(regs), IN_VERSION_2)))
 PROGRAM(replace_in_graph, tell_once(REPLACED, 0, 0, 0)) /* cuGraphKernelNodeSetParams(node, ...), of an unknown graph */
 PROGRAM(update_graph, tell_once(SAME, ARGUMENT_0(regs), ARGUMENT_0(regs), ARGUMENT_1(regs)))
 PROGRAM(unload, tell(GONE, ARGUMENT_0(regs), 0)) /* cuModuleUnload(module), cuGraphDestroy(graph) */
@@ -1338,8 +1332,8 @@ PROGRAM(other, goes_on())
 PROGRAM(set_context, change_current(ARGUMENT_0(regs), REPLACE))
 PROGRAM(push_context, change_current(ARGUMENT_0(regs), PUSH))
 PROGRAM(pop_context, change_current(0, POP))
-PROGRAM(retain_context, create(ARGUMENT_0(regs), ARGUMENT_1(regs), 0)) /* cuDevicePrimaryCtxRetain(context, device) */
-PROGRAM(create_context, create(ARGUMENT_0(regs), ARGUMENT_2(regs), 1)) /* cuCtxCreate(context, flags, device) */
-PROGRAM(create_context_v3, create(ARGUMENT_0(regs), ARGUMENT_4(regs), 1)) /* (context, limits, number, flags, device) */
-PROGRAM(create_context_v4, create(ARGUMENT_0(regs), ARGUMENT_3(regs), 1)) /* (context, limits, flags, device) */
+PROGRAM(retain_context, look_up(ARGUMENT_0(regs), (u32)ARGUMENT_1(regs), OLD_CONTEXT)) /* cuDevicePrimaryCtxRetain(context, device) */
+PROGRAM(create_context, look_up(ARGUMENT_0(regs), (u32)ARGUMENT_2(regs), NEW_CONTEXT)) /* cuCtxCreate(context, flags, device) */
+PROGRAM(create_context_v3, look_up(ARGUMENT_0(regs), (u32)ARGUMENT_4(regs), NEW_CONTEXT)) /* (context, limits, number, flags, device) */
+PROGRAM(create_context_v4, look_up(ARGUMENT_0(regs), (u32)ARGUMENT_3(regs), NEW_CONTEXT)) /* (context, limits, flags, device) */
 PROGRAM(created, created(regs))

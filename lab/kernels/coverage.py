@@ -35,7 +35,7 @@ from lab.gpu.child import Child
 from lab.gpu.mps import ControlDaemon
 from lab.gpu.program import SOURCE
 
-from .service import Service, compiled, events, said, shown_kernels, wait_for
+from .service import Service, compiled, events, first_event, shown_kernels, wait_for
 
 READY_SECONDS, UPDATE_SECONDS = 60.0, 0.5
 OPTIONS = {
@@ -238,7 +238,7 @@ class Run:
         self._read(running)
 
     def _read(self, running: Sequence[tuple[str, Child]]) -> None:
-        """Read what is known of these clients, and end them: only then they tell what they launched."""
+        """Read what is known of these clients, and end them: only then they print what they launched."""
         try:
             status, scrape = self.service.ask("status"), self.service.exporter.scrape()
         except Exception:
@@ -254,7 +254,7 @@ class Run:
             child.terminate()
         for client, child in running:
             child.end(within=15)
-            kernels, done = said(child, "kernels"), said(child, "done")
+            kernels, done = first_event(child, "kernels"), first_event(child, "done")
             found = direct.get(child.pid)
             expected = [str(each) for each in (kernels or {}).get("names", ())]
             shown = shown_kernels(status, child.pid)
@@ -263,7 +263,9 @@ class Run:
                 each.value for info in watched
                 for each in scrape.select("cuda_mps_client_watched_ratio", client=info.labels["client"])
             ]  # fmt: skip
-            failed = said(child, "failed") or ({} if said(child, "ready") else {"why": child.evidence()[-600:]})
+            failed = first_event(child, "failed") or (
+                {} if first_event(child, "ready") else {"why": child.evidence()[-600:]}
+            )
             self.results.append(
                 {
                     "client": client,

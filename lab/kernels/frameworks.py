@@ -1,7 +1,7 @@
 """A client of one framework that repeats one step: `python3 -m lab.kernels.frameworks KIND [--pause SECONDS]`.
 
 It prints JSON lines: `ready` after its warm-up, and after SIGTERM the kernels that it launches, as far as it knows.
-PyTorch tells by its profiler, which runs only then. Further kinds are those of `lab.attribution.frameworks`.
+PyTorch knows them by its profiler, which runs only then. Further kinds are those of `lab.attribution.frameworks`.
 """
 
 import argparse

@@ -96,16 +96,16 @@ def events(child: Child) -> list[Json]:
     return found
 
 
-def said(child: Child, event: str) -> Json | None:
+def first_event(child: Child, event: str) -> Json | None:
     """Return its first event of a kind."""
     return next((each for each in events(child) if each.get("event") == event), None)
 
 
 def wait_for(children: Iterable[Child], event: str, deadline: float) -> None:
-    """Wait until each has said it or has ended, or until a time of the monotonic clock."""
+    """Wait until each has printed it or has ended, or until a time of the monotonic clock."""
     waiting = [*children]
     while waiting and time.monotonic() < deadline:
-        waiting = [each for each in waiting if each.exit_code is None and said(each, event) is None]
+        waiting = [each for each in waiting if each.exit_code is None and first_event(each, event) is None]
         time.sleep(0.02)
 
 

@@ -139,7 +139,7 @@ def words(trial: Trial, index: int, fault_at: float) -> list[str]:
 
 
 class Poller(threading.Thread):
-    """Asks for incidents 20 times a second, and reads the kernel log. It keeps what each incident was, and when."""
+    """Asks for incidents 20 times a second, and reads the kernel log. It stores what each incident was, and when."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(daemon=True)

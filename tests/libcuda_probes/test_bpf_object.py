@@ -82,7 +82,6 @@ def test_every_map_has_a_bound(checked_in: BpfObject) -> None:
         "events": 32768,
         "contexts": 4096,
         "currents": 8192,
-        "creations": 1024,
         "streams": 8192,
         "numbers": 8,
         "blank": 1,
