@@ -1,6 +1,8 @@
 """Writes dashboards and rules, the generated ones as they are committed, or all of them for another site."""
 
 import argparse
+import contextlib
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,6 +32,11 @@ def boards(parameters: Parameters) -> Sequence[Board]:
 
 
 BOARDS = boards(DEFAULTS)
+
+_MATCHER = re.compile(r'\s*([A-Za-z_]\w*)\s*(=~|!~|!=|=)\s*("(?:[^"\\`]|\\["\\])*")\s*', re.ASCII)
+_MATCHERS = re.compile(f"(?:{_MATCHER.pattern},)*{_MATCHER.pattern}", re.ASCII)
+_NOT_IN_RE2 = re.compile(r"\(\?(?!:|i\))|\\[^dDsSwW\W]|[*+?}]\+|\{\d{4}")
+"""Other groups, references and escapes, possessive quantifiers, and more than 999 repetitions."""
 
 
 def path(board: Board) -> Path:
@@ -97,6 +104,12 @@ def _parser() -> argparse.ArgumentParser:
         help=f"start of the runbook links (default {DEFAULTS.runbook_url}; {{instance}} is the exporter of the alert)",
     )
     parser.add_argument(
+        "--page-url",
+        type=lambda url: f"{url.rstrip('/')}/",
+        metavar="URL",
+        help=f"start of the links to the pages of an exporter (default {DEFAULTS.page_url})",
+    )
+    parser.add_argument(
         "--grafana-url",
         type=lambda url: url.rstrip("/"),
         metavar="URL",
@@ -127,9 +140,23 @@ def _label_name(text: str) -> str:
 
 def _selector(text: str) -> str:
     """Return matchers without their braces. They are used in templates of annotations, too."""
-    if text.startswith("{") or any(part in text for part in ("`", "{{", "\n")):
+    matchers = text.strip().rstrip(",")
+    if not _MATCHERS.fullmatch(matchers) or not matchers.isprintable() or "{{" in matchers:
         raise argparse.ArgumentTypeError("expected matchers without braces around them, such as 'env=\"prod\"'")
-    return text.strip().rstrip(",")
+    for name, operator, quoted in _MATCHER.findall(matchers):
+        if name == "__name__":
+            raise argparse.ArgumentTypeError("the matchers are used with names of metrics, so they cannot have another")
+        if operator.endswith("~") and not _is_pattern(json.loads(quoted)):
+            raise argparse.ArgumentTypeError(f"{quoted} is not a regular expression that Prometheus and Python know")
+    return matchers
+
+
+def _is_pattern(text: str) -> bool:
+    """Return whether a text is a regular expression of Python without what RE2 does not have."""
+    with contextlib.suppress(re.error, RecursionError, OverflowError):
+        re.compile(text)
+        return not _NOT_IN_RE2.search(text)
+    return False
 
 
 def _fraction(text: str) -> float:

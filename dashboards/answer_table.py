@@ -34,7 +34,7 @@ def answer_table(answer: Answer, more: str = "", *, many: bool = False, width: i
         answer.queries("$__range", CLUSTER, LIMIT if many else None),
         {
             **{
-                label: Column(heading, link=to_node("cluster") if heading == "Node" else {})
+                label: Column(heading, links=to_node("cluster") if heading == "Node" else ())
                 for label, heading in answer.labels.items()
                 if heading
             },

@@ -1,8 +1,8 @@
-"""The table of faults, in which each leads to the dashboard of its incident, and marks of faults over time."""
+"""The tables of faults and deaths, in which each leads to its incident, and marks of both over time."""
 
 from dashboards import looks
 from dashboards.board import Annotation
-from dashboards.links import to_incident, to_node
+from dashboards.links import to_death, to_incident, to_node
 from dashboards.panel import Column, Panel, table
 from dashboards.query import DAEMON
 
@@ -34,13 +34,34 @@ def faults() -> Panel:
         ),
         {
             "Value #A": Column("Began", looks.MOMENT),
-            "instance": Column("Node", link=to_node()),
+            "instance": Column("Node", links=to_node()),
             "daemon": "Daemon",
-            "incident": Column("Incident", link=to_incident()),
+            "incident": Column("Incident", links=to_incident()),
             "Value #B": Column("Affected clients", looks.COUNT),
         },
         sort=("Began", True),
         later={"From": ("Began", _BEFORE), "To": ("Began", _AFTER)},
+        width=12,
+    )
+
+
+def deaths() -> Panel:
+    """Return the table of the newest deaths of daemons and servers, the newest first."""
+    by = f"{INCIDENT}, kind"
+    ends = f"max by ({by}) (last_over_time(cuda_mps_death_timestamp_seconds{{node}}[$__range]))"
+    return table(
+        "Deaths",
+        f"The {NEWEST} newest deaths of daemons and servers, and restarts by the watchdog, even if the daemon returned "
+        "at once. Click one for the clients that ended with it. Empty: there was none in the selected time range.",
+        f"1000 * topk({NEWEST}, {ends})",
+        {
+            "Value": Column("Died", looks.MOMENT),
+            "instance": Column("Node", links=to_node()),
+            "daemon": "Daemon",
+            "kind": "Kind",
+            "incident": Column("Death", links=to_death()),
+        },
+        sort=("Died", True),
         width=12,
     )
 

@@ -2,7 +2,7 @@
 
 from dashboards import looks
 from dashboards.board import Board, Row
-from dashboards.faults import faults
+from dashboards.faults import deaths, faults
 from dashboards.links import to_node
 from dashboards.panel import Column, bars, lines, stat, table, timeline
 from dashboards.problems import EVERY_PROBLEM, HEALTH
@@ -86,7 +86,7 @@ NOW = Row(
             f"topk({_LISTED}, {EVERY_PROBLEM})",
             {
                 "Value": Column("How", looks.NUMBER, mappings=HEALTH),
-                "instance": Column("Node", link=to_node()),
+                "instance": Column("Node", links=to_node()),
                 "problem": "Problem",
                 "daemon": "Daemon",
                 "cluster": "Cluster",
@@ -131,7 +131,7 @@ NODES = Row(
                 )
             ),
             {
-                "instance": Column("Node", link=to_node()),
+                "instance": Column("Node", links=to_node()),
                 "cluster": "Cluster",
                 "Value #A": Column("Worst", looks.NUMBER, mappings=HEALTH),
                 "Value #B": Column("Daemons up", looks.COUNT),
@@ -154,6 +154,7 @@ OVER_TIME = Row(
     "Over time",
     (
         faults(),
+        deaths(),
         lines(
             "Clients",
             "Connected clients of all chosen nodes, by cluster.",

@@ -3,7 +3,7 @@
 from dashboards import looks
 from dashboards.board import Board, Row, Variable
 from dashboards.faults import NEWEST, began, marks
-from dashboards.links import to_node
+from dashboards.links import to_chosen_incident, to_node
 from dashboards.node.daemons import SERVER_STATES
 from dashboards.panel import Column, bars, lines, stat, table, timeline
 from dashboards.query import CLIENT, DAEMON, NODE, SERVER, WORKLOAD, Query, increase, max_by, which
@@ -94,9 +94,9 @@ WHAT = Row(
                 f"1000 * max_over_time(timestamp(cuda_mps_fault_info{{node, {_THIS}}})[$__range:30s])",
             ),
             {
-                "instance": Column("Node", link=to_node()),
+                "instance": Column("Node", links=to_node()),
                 "daemon": "Daemon",
-                "kind": "Kind",
+                "kind": Column("Kind", links=to_chosen_incident()),
                 "suspect_workload": "Suspect",
                 "confidence": "Confidence",
                 "Value #A": Column("From", looks.MOMENT),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from dashboards.parameters import DEFAULTS
 from dashboards.query import Json
 
 _OF_NODES = ("cluster", "job", "instance")
@@ -16,6 +17,11 @@ BOARDS = {
 """The title of each dashboard, and the first of its variables."""
 OF_CHOSEN_NODES = frozenset(("cuda-mps-node", "cuda-mps-accounting"))
 """Those that read the raw series of the chosen nodes. A link to them never chooses all nodes."""
+
+
+NODE = "${__data.fields.Node}"
+PAGE = DEFAULTS.page_of(NODE)
+"""The page of the node that the column Node names."""
 
 
 def _url(board: str, *variables: str) -> str:
@@ -46,19 +52,39 @@ def _passes(uid: str, other: str, name: str) -> bool:
     return name != "instance" or uid in OF_CHOSEN_NODES or other not in OF_CHOSEN_NODES
 
 
-def to_node(*variables: str) -> Json:
+def to_node(*variables: str) -> Sequence[Json]:
     """The node that the column Node names, over the same time. `variables` are passed too; none: cluster and job."""
     node = "var-instance=${__data.fields.Node:percentencode}&${__url_time_range}"
-    return {"title": "Show this node", "url": f"{_url('cuda-mps-node', *(variables or ('cluster', 'job')))}&{node}"}
+    url = f"{_url('cuda-mps-node', *(variables or ('cluster', 'job')))}&{node}"
+    return {"title": "Show this node", "url": url}, *to_page()
 
 
-def to_incident() -> Json:
+def to_page() -> Sequence[Json]:
+    """The exporter's page of the node that the column Node names."""
+    return ({"title": "Open its page", "url": PAGE},)
+
+
+def to_incident() -> Sequence[Json]:
     """The incident of a row, with the time around it, which stands in two columns beside it, in milliseconds."""
-    return {
-        "title": "Show this incident",
-        "url": (
-            f"{_url('cuda-mps-incident', 'cluster', 'job')}&var-instance=${{__data.fields.Node:percentencode}}"
-            "&var-incident=${__data.fields.Incident:percentencode}"
-            "&from=${__data.fields.From.numeric}&to=${__data.fields.To.numeric}"
-        ),
-    }
+    url = (
+        f"{_url('cuda-mps-incident', 'cluster', 'job')}&var-instance=${{__data.fields.Node:percentencode}}"
+        "&var-incident=${__data.fields.Incident:percentencode}"
+        "&from=${__data.fields.From.numeric}&to=${__data.fields.To.numeric}"
+    )
+    page = f"{PAGE}incidents/${{__data.fields.Incident:percentencode}}"
+    return {"title": "Show this incident", "url": url}, {"title": "Open its page", "url": page}
+
+
+def to_client() -> Sequence[Json]:
+    """The exporter's page of the client of a row."""
+    return ({"title": "Open its page", "url": f"{PAGE}clients/${{__data.fields.Client:percentencode}}"},)
+
+
+def to_death() -> Sequence[Json]:
+    """The exporter's page of the death of a row."""
+    return ({"title": "Open its page", "url": f"{PAGE}incidents/${{__data.fields.Death:percentencode}}"},)
+
+
+def to_chosen_incident() -> Sequence[Json]:
+    """The exporter's page of the incident that the dashboard shows."""
+    return ({"title": "Open its page", "url": f"{PAGE}incidents/${{incident:percentencode}}"},)

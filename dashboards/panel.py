@@ -75,7 +75,7 @@ def _table_options(sort: str, *, descending: bool) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: what it is called, and how it looks. `link` is where a click on it leads.
+    """A column of a table: what it is called, and how it looks. `links` are where a click on it leads.
 
     Thresholds and mappings paint its cells, unless they are not to be `painted`.
     """
@@ -84,7 +84,7 @@ class Column:
     unit: str = looks.WORD
     thresholds: Json = field(default_factory=dict)
     mappings: Sequence[Json] = ()
-    link: Json = field(default_factory=dict)
+    links: Sequence[Json] = ()
     hidden: bool = False
     painted: bool = True
 
@@ -97,8 +97,8 @@ class Column:
             properties.append({"id": "mappings", "value": list(self.mappings)})
         if self.painted and (self.thresholds or self.mappings):
             properties.append({"id": "custom.cellOptions", "value": {"type": "color-background", "mode": "basic"}})
-        if self.link:
-            properties.append({"id": "links", "value": [self.link]})
+        if self.links:
+            properties.append({"id": "links", "value": list(self.links)})
         if self.hidden:
             properties.append({"id": "custom.hidden", "value": True})
         return {"matcher": {"id": "byName", "options": self.name}, "properties": properties}

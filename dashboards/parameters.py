@@ -20,10 +20,16 @@ class Parameters:
     """Fraction of client-minutes without fault, refusal or bypass that is promised; below 1."""
     runbook_url: str = "http://{instance}/runbooks/"
     """Start of the runbook links of alerts; `{instance}` is the address of the alert's exporter."""
+    page_url: str = "http://{instance}/"
+    """Start of the links of alerts and dashboards to the pages of an exporter."""
     grafana_url: str = "http://localhost:3000"
     """Start of the dashboard links of alerts."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """Numbers that differ from those of the committed rules, by their names in `site.THRESHOLDS`."""
+
+    def page_of(self, instance: str) -> str:
+        """Return the start of the URLs of an exporter's pages."""
+        return self.page_url.replace("{instance}", instance)
 
     @property
     def matchers(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from dashboards.links import NODE, PAGE
 from dashboards.parameters import DEFAULTS, Parameters
 
 
@@ -69,6 +70,9 @@ def with_thresholds(expressions: str, parameters: Parameters) -> str:
     return expressions
 
 
+_INSTANCE = "{{ $labels.instance }}"
+
+
 def alerts(text: str, parameters: Parameters) -> str:
     """Return a file of alerting rules with the site's job, selector, thresholds and URLs, without its comments."""
     content = yaml.safe_load(text)
@@ -92,6 +96,8 @@ def _annotation(text: str, alert: str, parameters: Parameters) -> str:
                 text = text.replace(words, of_value(value))
     if link := re.fullmatch(r"http://(.*)/runbooks/(\w+\.md)", text):
         text = parameters.runbook_url.replace("{instance}", link[1]) + link[2]
+    else:
+        text = text.replace(DEFAULTS.page_of(_INSTANCE), parameters.page_of(_INSTANCE))
     return _selected(text.replace(DEFAULTS.grafana_url, parameters.grafana_url), parameters)
 
 
@@ -105,9 +111,9 @@ def _selected(text: str, parameters: Parameters) -> str:
 
 
 def board(model: Any, parameters: Parameters) -> Any:
-    """Return a dashboard, or a part of one, with the site's selector and thresholds in its queries."""
+    """Return a dashboard, or a part of one, with the site's selector and thresholds in its queries, and its links."""
     if isinstance(model, str):
-        model = with_thresholds(model, parameters)
+        model = with_thresholds(model, parameters).replace(PAGE, parameters.page_of(NODE))
         if parameters.selector:
             # The first variable's query has no selector. Recorded series have no other labels than their rules name.
             model = re.sub(r"^(label_values\(cuda_mps_\w+)(?=,)", r"\1{}", model)

@@ -93,7 +93,7 @@ PACKING = Row(
             f"topk({LISTED}, ({clients_fit('clusters')}) > 0)",
             {
                 "cluster": "Cluster",
-                "instance": Column("Node", link=to_node("cluster")),
+                "instance": Column("Node", links=to_node("cluster")),
                 "gpu": "GPU",
                 "Value": Column("More clients", looks.COUNT),
                 "bound": "Limited by",
@@ -113,7 +113,7 @@ PACKING = Row(
             ),
             {
                 "cluster": "Cluster",
-                "instance": Column("Node", link=to_node("cluster")),
+                "instance": Column("Node", links=to_node("cluster")),
                 "daemon": "Daemon",
                 "Value #A": Column("Would end", looks.COUNT),
                 "Value #B": Column("Clients", looks.COUNT),

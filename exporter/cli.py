@@ -74,6 +74,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     given = next((word for word in arguments if not word.startswith("-")), "")
     # The table of options takes longer to import than Python takes to start.
     parser = build_parser((given,))
+    if given == "report":
+        parser.error("`report` is now the script dashboards/report.py; see docs/fleet.md")
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(unknown[0], given)}")

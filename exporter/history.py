@@ -22,6 +22,9 @@ MAX_INCIDENTS = 200
 MAX_EVENTS = 1000
 MAX_TIMELINE = 200
 """Events of the timeline that log lines cannot cause in any number; there may be as many others."""
+Points = tuple[tuple[int, Mapping[str, bytes]], ...]
+"""Values of each client and GPU, packed, by their interval: see `exporter.recent`."""
+
 SPARE = 10
 """There may be one tenth more events than `MAX_EVENTS`. So they are not counted again at each new one."""
 
@@ -103,6 +106,7 @@ class History:
         self.events = self._shares(newest)
         self.timeline = _timeline(newest)
         self.samples = tuple(sorted(samples, key=lambda sample: sample.at))
+        self.recent: Points = ()
 
     def add(self, node: Node, events: Sequence[Event]) -> tuple[Sample, ...]:
         """Add the result of a cycle; an incident replaces its earlier state. Return the new sample, if one is due."""
@@ -125,7 +129,8 @@ class History:
 
     def _newest(self, by_id: Mapping[str, Incident], expected: Collection[str] = ()) -> tuple[Incident, ...]:
         ordered = sorted(by_id.values(), key=lambda incident: -incident.detected_at)
-        selected = select_fairly(ordered, self._max_incidents, lambda incident: incident.daemon, expected)
+        most = self._max_incidents
+        selected = select_fairly(ordered, most, lambda each: each.daemon, expected, lambda each: each.kind)
         ids = {incident.id for incident in selected}
         return tuple(incident for incident in ordered if incident.id in ids or incident.open)
 
@@ -197,12 +202,13 @@ def _sm_ratio(node: Node) -> float | None:
     splits = fresh_splits(node)
     # MIG instances have different numbers of SMs, so the mean over them is not the node's.
     mig = any(gpu.reading.mig for gpu in node.gpus.values())
-    busy = [] if mig else [_busy(gpu, splits.get(uuid)) for uuid, gpu in node.gpus.items()]
+    busy = [] if mig else [busy_ratio(gpu, splits.get(uuid)) for uuid, gpu in node.gpus.items()]
     known = [used for used in busy if used is not None]
     return round(fmean(known), _DIGITS) if busy and len(known) == len(busy) else None
 
 
-def _busy(gpu: Gpu, split: Split | None) -> float | None:
+def busy_ratio(gpu: Gpu, split: Split | None) -> float | None:
+    """Return the used fraction of the SMs of a GPU; None: unknown."""
     if gpu.reading.problem is not None:
         return None
     if split is not None:

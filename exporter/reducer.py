@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from exporter.incidents import fault_address, fault_kernels, incidents
+from exporter.incidents import deaths, fault_address, fault_kernels, incidents
 from exporter.model import observation as kinds
 from exporter.model.daemon import (
     Daemon,
@@ -14,7 +14,7 @@ from exporter.model.daemon import (
     with_declaration,
     with_runtime,
 )
-from exporter.model.event import Event, EventName, Step
+from exporter.model.event import TIMELINE, Event, EventName, Step
 from exporter.model.identity import ConnectionHolders
 from exporter.model.kernels import KernelReading
 from exporter.model.launches import WorkReading
@@ -37,7 +37,7 @@ from exporter.state import (
     xids,
 )
 from exporter.state import processes as state_processes
-from exporter.usage import accounting, attribution, last_minute
+from exporter.usage import accounting, attribution, last_minute, lasting
 from exporter.watchdog import restart
 
 QUERY_SECONDS = 7200.0
@@ -89,7 +89,7 @@ def _reduce(last: Node, observation: kinds.Observation | None) -> Reduced:
     3. The observation itself.
     4. Claims of the log, which the observation may confirm or refute.
     5. Counts of clients by workload, then faults. A fault counts each workload of a client that the steps before ended.
-    6. Processes of clients that ended with a daemon, and Xids that belong to no fault: after the faults took theirs.
+    6. Deaths of daemons and servers, and Xids that belong to no fault: after the faults took their clients and Xids.
     7. Names of workloads, then SM time, which is posted to them, then the other accounts, which close idle ones.
     """
     before, force = last, observation is None
@@ -103,10 +103,19 @@ def _reduce(last: Node, observation: kinds.Observation | None) -> Reduced:
     node, decided = _decide_claims(undecided, node, observation)
     events = explained + observed + decided
     node, faults = incidents.track(last, state_processes.count_events(before, node, events), events, force=force)
-    node, unclaimed = xids.report_unclaimed(lifecycle.with_processes_at_end(last, node), force=force)
+    node, unclaimed = xids.report_unclaimed(deaths.track(last, node, events), force=force)
     if observation is not None:
         node = attribution.attribute(state_processes.identify(node, observation), observation)
-    return accounting.account(last, node, observation, events), events + faults + unclaimed
+    reported = tuple(_with_names(last, node, event) for event in events)
+    return accounting.account(last, node, observation, events), reported + faults + unclaimed
+
+
+def _with_names(last: Node, node: Node, event: Event) -> Event:
+    """Return an event of the timeline with the user and the command of its process, which may have exited since."""
+    process = None if event.pid is None else node.processes.get(event.pid) or last.processes.get(event.pid)
+    if process is None or event.event not in TIMELINE:
+        return event
+    return replace(event, user=process.user, command=process.command)
 
 
 def _take(node: Node, observation: kinds.Observation) -> Reduced:
@@ -336,13 +345,16 @@ def _with_collector(node: Node, reading: kinds.SourceReading) -> Node:
         problems=problems,
         last_success=known.last_success if problems else reading.at,
         failures=known.failures + (reading.problem is not None),
+        failing_since=(known.failing_since or reading.at) if problems else None,
     )
     return replace(node, sources={**node.sources, reading.name: collector})
 
 
 def _collected(node: Node, reading: kinds.SourceReading) -> Reduced:
     if reading.name == CollectorName.NVML:
-        return gpus.mark_unread_gpus(node, reading)
+        node, lost = gpus.mark_unread_gpus(node, reading)
+        node, changes = lasting.examined(node)
+        return node, lost + changes
     if reading.name == CollectorName.LOGS:
         return _for_daemons(node, lambda step: _logs_collected(step, node, reading))
     still_running = reading.problem is not None and reading.problem.code is ReasonCode.STILL_RUNNING

@@ -36,11 +36,11 @@ from exporter.model.observation import DaemonFound, Paused, Resumed
 from exporter.model.values import plain, replace
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import printable, printable_value
+from exporter.recent import with_points
 from exporter.report import remedy
 from exporter.report.document import StatusDocument
-from exporter.report.document_parts import MOST_LISTED, ROOT, IncidentFilter, IncidentStatus, seen_by
-from exporter.report.incident_status import incident_status
-from exporter.report.node_status import status_document, summary_line
+from exporter.report.document_parts import MOST_LISTED, IncidentFilter, IncidentStatus
+from exporter.report.node_status import incident_as_seen, status_document, summary_line
 from exporter.view import StatusInput, View
 from exporter.web.api import Api, encode_within
 from exporter.web.pages import Site
@@ -259,9 +259,7 @@ class Service:
         return {"incidents": list(map(json.loads, encoded))}
 
     def _incident(self, viewer: int | None, incident: Incident, clients: int) -> IncidentStatus:
-        address = remedy.address_of(self.loop.node, incident.daemon, self._watchdog.policy)
-        document = incident_status(incident, self._clock.now(), address, clients=clients)
-        return seen_by(ROOT if self.loop.node.simulated else viewer, document)
+        return incident_as_seen(replace(self._status_input(), viewer=viewer), incident, clients)
 
     def _status_input(self) -> StatusInput:
         return StatusInput(
@@ -271,6 +269,7 @@ class Service:
             incidents=self._history.incidents,
             events=self._history.timeline,
             samples=self._history.samples,
+            recent=self._history.recent,
             policy=self._watchdog.policy,
             stalled_seconds=self._stalled_seconds(),
         )
@@ -335,6 +334,12 @@ class Service:
             telemetry_path=config.telemetry_path,
             extra_routes=api.routes,
             simulated=simulated,
+            monitoring={
+                "prometheus": config.prometheus_url,
+                "grafana": config.grafana_url,
+                "host": os.uname().nodename,
+                "port": config.listen[0][1],
+            },
         )
         security = None if config.web_config_file is None else WebSecurity(config.web_config_file)
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
@@ -376,6 +381,7 @@ class Service:
             accept_failures={name: each.total for name, each in self._accept_failures.items()},
         )
         self._exposition.publish(NodeCollector(view, beside=self._process_metrics, made=self._made))
+        self._history.recent = with_points(self._history.recent, view)
 
     def _end_cycle(self) -> None:
         self._cycle_ended_at = self._clock.monotonic()

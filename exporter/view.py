@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from exporter.history import HistoryStatus, Sample
+from exporter.history import HistoryStatus, Points, Sample
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event
 from exporter.model.incident import Incident
@@ -141,6 +141,9 @@ class StatusInput:
     samples: Sequence[Sample] = ()
     """The oldest first."""
 
+    recent: Points = ()
+    """The last ten minutes of each client and GPU."""
+
     policy: Policy | None = None
     """None if there is no watchdog."""
 
@@ -149,3 +152,8 @@ class StatusInput:
 
     viewer: int | None = None
     """The UID of the user who sees the status; None: unknown, who sees no kernels."""
+
+    @property
+    def known_incidents(self) -> Mapping[str, Incident]:
+        """All incidents, by ID."""
+        return {each.id: each for each in (*self.node.incidents.values(), *self.incidents)}

@@ -19,7 +19,7 @@ from exporter.model.identity import (
     Workload,
     WorkloadKind,
 )
-from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, RecoveryDelay, Suspect
+from exporter.model.incident import ClientDetails, Incident, IncidentEnd, IncidentKind, RecoveryDelay, Suspect
 from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import (
@@ -501,7 +501,7 @@ def blocked_recovery() -> Node:
         "f2",
         suspect(600, 0.62),
         suspect(601, 0.2, "bob"),
-        kind=FaultKind.MEMORY,
+        kind=IncidentKind.MEMORY,
         affected=(600, 601, 602),
         client_details={601: ClientDetails(pid=601, client="601-1")},
         blocking={601: RecoveryDelay(since=AT + 4), 602: RecoveryDelay(since=AT + 4, until=AT + 5)},

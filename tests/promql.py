@@ -17,7 +17,10 @@ LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGU
 LABELS |= {
     **{
         f"DCGM_FI_DEV_{name}": {"gpu", "UUID", "hostname", "instance"}
-        for name in ("POWER_USAGE", "FB_USED", "GPU_TEMP")
+        for name in (
+            *("POWER_USAGE", "FB_USED", "GPU_TEMP"),
+            *("BOARD_POWER_WATTS", "FB_USED_BYTES", "GPU_TEMP_CELSIUS"),
+        )
     },
     "kube_node_labels": {
         "node",

@@ -33,6 +33,13 @@ SERIES = {
     f'DCGM_FI_DEV_GPU_TEMP{{gpu="1",UUID="GPU-2",{OF_DCGM}}}': "35+0x10",
 }
 
+SINCE_4_9 = {
+    "DCGM_FI_DEV_POWER_USAGE": ("DCGM_FI_DEV_BOARD_POWER_WATTS", 1),
+    "DCGM_FI_DEV_FB_USED": ("DCGM_FI_DEV_FB_USED_BYTES", 1 << 20),
+    "DCGM_FI_DEV_GPU_TEMP": ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", 1),
+}
+"""The names of families since dcgm-exporter 4.9, and the factors between their values and the earlier ones."""
+
 EXPECTED = {
     "Power by workload": {
         '{gpu="GPU-1", workload="a", workload_kind="pod"}': 300,
@@ -56,12 +63,24 @@ def test_all_queries_have_an_expected_result() -> None:
     assert len(queries()) == len(EXPECTED)
 
 
+def since_4_9(series: str, values: str) -> tuple[str, str]:
+    """Return a series with the name and the unit that dcgm-exporter 4.9 gives it."""
+    family, brace, labels = series.partition("{")
+    name, factor = SINCE_4_9.get(family, (family, 1))
+    start, plus, rest = values.partition("+")
+    return f"{name}{brace}{labels}", f"{int(start) * factor}{plus}{rest}"
+
+
+@pytest.mark.parametrize("renamed", [False, True], ids=["before 4.9", "since 4.9"])
 @pytest.mark.parametrize(("text", "expression"), queries())
-def test_the_query_joins_the_series_of_both_exporters(text: str, expression: str, tmp_path: Path) -> None:
+def test_the_query_joins_the_series_of_both_exporters(
+    text: str, expression: str, renamed: bool, tmp_path: Path
+) -> None:
     (expected,) = [result for start, result in EXPECTED.items() if text.startswith(start)]
+    series = dict(since_4_9(*each) for each in SERIES.items()) if renamed else SERIES
     test = {
         "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in SERIES.items()],
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "promql_expr_test": [
             {
                 "expr": expression,

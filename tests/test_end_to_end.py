@@ -402,7 +402,7 @@ def test_status_prints_clients_and_bypassing_processes_as_a_table_and_as_json(
 
     done = run(environment, "status")
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (1, "")
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(str(mps.pipe_directory))]
     user = psutil.Process().username()
     assert sorted(rows) == sorted(
@@ -417,7 +417,7 @@ def test_status_prints_clients_and_bypassing_processes_as_a_table_and_as_json(
     (daemon,) = json.loads(done.stdout)["daemons"]
     (server,) = daemon["servers"]
 
-    assert (done.returncode, daemon["state"], daemon["pid"], daemon["version"]) == (0, "up", mps.pid, "13000")
+    assert (done.returncode, daemon["state"], daemon["pid"], daemon["version"]) == (1, "up", mps.pid, "13000")
     assert (server["pid"], server["state"]) == (mps.server_pid, "active")
     assert {each["pid"]: each["memory_used_bytes"] for each in server["clients"]} == {
         pid: {GPU: mebibytes * MEBIBYTE} for pid, mebibytes in clients.items()

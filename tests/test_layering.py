@@ -61,9 +61,10 @@ PACKAGES: Mapping[str, str] = {
     "reducer": "incidents model state usage watchdog",
     "history": "model state usage",
     "view": "history model state usage watchdog",
-    "metrics": "__version__ clock history incidents model parse state usage view watchdog",
+    "recent": "history usage view",
+    "metrics": "__version__ clock history model parse state usage view watchdog",
     "report": "model parse state usage view watchdog",
-    "page": "__version__ history model parse report view",
+    "page": "__version__ history model parse recent report view",
     "store": "clock errors history model",
     "collectors": "clock model parse",
     "libcuda_probes": "clock collectors model parse",
@@ -75,11 +76,12 @@ PACKAGES: Mapping[str, str] = {
     "terminal": "parse report",
     "web": "__version__ errors history metrics model page parse report status_client view",
     "loop": "actions clock collectors config history log model policy reducer state watchdog",
-    "service": "actions clock collectors config history log loop metrics model parse report view web",
+    "service": "actions clock collectors config history log loop metrics model parse recent report view web",
     "app": "actions clock collectors config incidents libcuda_probes model parse recording reducer report state usage",
     "doctor": "__version__ app clock collectors config errors libcuda_probes log model parse policy report state"
     " status_client terminal view web",
-    "demo": "clock collectors config errors history log model policy recording reducer report service watchdog web",
+    "demo": "clock collectors config errors history log model policy recent recording reducer report service view"
+    " watchdog web",
     "commands": "actions app clock collectors config demo errors history log loop metrics model parse policy"
     " recording reducer report service status_client store terminal view watchdog web",
     "cli": "__version__ commands config errors",

@@ -17,7 +17,7 @@ from exporter.report.problems import (
 
 ROOT = Path(__file__).parents[1]
 
-VARIANTS = {"daemon_died_with_clients": "daemon_died", "process_bypassing_after_death": "process_bypassing"}
+VARIANTS = {"process_bypassing_after_death": "process_bypassing"}
 """The graver forms of a problem, which have its alert with another severity."""
 
 TEXTS = [

@@ -3,7 +3,7 @@
 from dashboards import looks
 from dashboards.accounting.owners import HOUR, OWNER, by
 from dashboards.board import Row
-from dashboards.links import to_node
+from dashboards.links import to_client, to_node
 from dashboards.panel import Column, lines, table
 from dashboards.query import CLIENT, WITH_INDEX, Query
 
@@ -35,7 +35,7 @@ CLIENTS = Row(
                 f"sum by ({_SAME}) ({_ERROR}{{gpus}} {_BY_METHOD} {_INFO})",
             ),
             {
-                "instance": Column("Node", link=to_node()),
+                "instance": Column("Node", links=to_node()),
                 "gpu": "GPU",
                 "pid": "PID",
                 "user": "User",
@@ -125,7 +125,7 @@ NEIGHBOURS = Row(
             "GPU, or its own work may have changed.",
             tuple(map(_of_client, _SLOWED)),
             {
-                "instance": Column("Node", link=to_node()),
+                "instance": Column("Node", links=to_node()),
                 "gpu": "GPU",
                 "pid": "PID",
                 "user": "User",
@@ -166,6 +166,22 @@ NEIGHBOURS = Row(
             sort=("Cost others", True),
             width=24,
             height=7,
+        ),
+        table(
+            "Slowed clients",
+            "The resource that each clearly slowed client waits for, and the neighbour that uses most of it. Click a "
+            "client for its page. Empty: no client is clearly slowed down.",
+            "cuda_mps_client_slowdown_info{gpus}",
+            {
+                "instance": Column("Node", links=to_node()),
+                "gpu": "GPU",
+                "client": Column("Client", links=to_client()),
+                "resource": "Waits for",
+                "neighbour": "Neighbour",
+            },
+            sort=("Client", False),
+            width=24,
+            height=5,
         ),
         lines(
             "Slowdown over time",

@@ -189,7 +189,7 @@ OVER_TIME = Row(
                 by(GPU, "cuda_mps_gpu_closed_energy_joules_total", KILOWATT_HOUR),
             ),
             {
-                "instance": Column("Node", link=to_node()),
+                "instance": Column("Node", links=to_node()),
                 "gpu": "GPU",
                 "Value #A": Column("SM-hours", looks.COUNT),
                 "Value #B": Column("SM-hours ended", looks.COUNT),

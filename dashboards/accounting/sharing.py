@@ -40,7 +40,7 @@ SHARING = Row(
                 f"count by ({GPU}) (cuda_mps_client_memory_used_bytes{{gpus}}) + on ({GPU}) ({_LEAST})",
             ),
             {
-                "instance": Column("Node", link=to_node()),
+                "instance": Column("Node", links=to_node()),
                 "gpu": "GPU",
                 "Value #A": Column("More clients", looks.COUNT),
                 "Value #B": Column("by memory", looks.COUNT),

@@ -2,6 +2,7 @@
 
 from dashboards import looks
 from dashboards.board import Row
+from dashboards.links import to_page
 from dashboards.panel import Column, lines, table
 from dashboards.query import CLIENT, DAEMON, NODE, WORKLOAD, Query, rate
 
@@ -28,7 +29,7 @@ CLIENTS = Row(
                 ),
             ),
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "daemon": "Daemon",
                 "server": "Server",
                 "pid": "PID",
@@ -60,7 +61,7 @@ CLIENTS = Row(
                 ),
             ),
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "workload_kind": "Kind",
                 "workload": "Workload",
                 "client_namespace": "Namespace",
@@ -81,7 +82,7 @@ CLIENTS = Row(
             "option is not set, or no pod has clients.",
             "cuda_mps_pod_labels{node}",
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "client_namespace": "Namespace",
                 "client_pod": "Pod",
                 "client_pod_uid": "Pod's UID",
@@ -95,7 +96,7 @@ CLIENTS = Row(
             "CUDA processes on GPUs of MPS that run without it. Empty: there is none.",
             "cuda_mps_bypassing_process_info{gpus}",
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "gpu": "GPU",
                 "pid": "PID",
                 "user": "User",

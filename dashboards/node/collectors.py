@@ -2,6 +2,7 @@
 
 from dashboards import looks
 from dashboards.board import Row
+from dashboards.links import to_page
 from dashboards.panel import Column, bars, lines, table, timeline
 from dashboards.query import DAEMON, GPU, NODE, Query, increase, max_by, rate
 
@@ -24,7 +25,7 @@ COLLECTORS = Row(
             "Problems of collectors",
             "Why the most recent collection failed. The runbook of CudaMpsExporterCannotCollect explains what to do.",
             max_by("cuda_mps_exporter_source_problem_info", f"{NODE}, source, problem", of="node"),
-            {"instance": "Node", "source": "Collector", "problem": "Problem"},
+            {"instance": Column("Node", links=to_page()), "source": "Collector", "problem": "Problem"},
             sort=("Collector", False),
             width=8,
         ),
@@ -127,7 +128,7 @@ COLLECTORS = Row(
                 ),
             ),
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "Value #A": Column("Paused", looks.NUMBER, mappings=looks.YES_IS_ODD),
                 "Value #B": Column("All logs followed", looks.NUMBER, mappings=looks.YES_IS_WELL),
                 "Value #C": Column("Configuration in use", looks.NUMBER, mappings=looks.YES_IS_WELL),
@@ -144,7 +145,7 @@ COLLECTORS = Row(
             "Version",
             "Versions of the exporter and of Python.",
             "cuda_mps_exporter_build_info{node}",
-            {"instance": "Node", "version": "Version", "python": "Python"},
+            {"instance": Column("Node", links=to_page()), "version": "Version", "python": "Python"},
             sort=("Node", False),
             width=6,
             height=5,

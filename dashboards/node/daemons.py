@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from dashboards import looks
 from dashboards.board import Row
+from dashboards.links import to_page
 from dashboards.looks import Colour
 from dashboards.panel import Column, lines, stat, table, timeline
 from dashboards.query import DAEMON, NODE, SERVER, Query, max_by, moment, rate, which
@@ -114,7 +115,7 @@ STATES = Row(
                 max_by("cuda_mps_daemon_supported", DAEMON),
             ),
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "daemon": "Daemon",
                 "Value #A": Column("Up", looks.NUMBER, mappings=looks.YES_IS_WELL),
                 "Value #B": Column("Started", looks.MOMENT),
@@ -131,7 +132,7 @@ STATES = Row(
             "outage.",
             "cuda_mps_daemon_info{daemons}",
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "daemon": "Daemon",
                 "version": "Version",
                 "protocol": "Protocol",

@@ -2,6 +2,7 @@
 
 from dashboards import looks
 from dashboards.board import Row
+from dashboards.links import to_page
 from dashboards.panel import Column, stat, table
 from dashboards.query import CLIENT, NODE, Query
 
@@ -32,7 +33,7 @@ DRAIN = Row(
                 ),
             ),
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "client_namespace": "Namespace",
                 "client_pod": "Pod",
                 "job_id": "Job",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from dashboards import looks
 from dashboards.board import Row
+from dashboards.links import to_page
 from dashboards.looks import Colour
 from dashboards.panel import Column, Panel, lines, table, timeline
 from dashboards.query import GPU, WITH_INDEX, Query, max_by, which
@@ -80,7 +81,7 @@ GPUS = Row(
             "Each GPU, whether NVML can read it, and its memory.",
             (max_by("cuda_mps_gpu_up", GPU, of="gpus"), max_by("cuda_mps_gpu_memory_total_bytes", GPU, of="gpus")),
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "gpu": "GPU",
                 "Value #A": Column("Read", looks.NUMBER, mappings=looks.YES_IS_WELL),
                 "Value #B": Column("Memory", looks.BYTES),
@@ -95,7 +96,7 @@ GPUS = Row(
             f"topk by ({GPU}) (1, cuda_mps_gpu_compute_mode{{gpus}} == 1) "
             f"* on ({GPU}) group_left (index, name, pci_bus_id) topk by ({GPU}) (1, cuda_mps_gpu_info{{node}})",
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "index": "Index",
                 "gpu": "GPU",
                 "name": "Model",
@@ -110,7 +111,7 @@ GPUS = Row(
             "Driver",
             "Version of the driver, and the newest CUDA version that it supports.",
             "cuda_mps_driver_info{node}",
-            {"instance": "Node", "driver": "Driver", "cuda": "CUDA"},
+            {"instance": Column("Node", links=to_page()), "driver": "Driver", "cuda": "CUDA"},
             sort=("Node", False),
             width=6,
             height=7,

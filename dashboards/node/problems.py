@@ -2,7 +2,8 @@
 
 from dashboards import looks
 from dashboards.board import Row
-from dashboards.faults import faults
+from dashboards.faults import deaths, faults
+from dashboards.links import to_page
 from dashboards.panel import Column, bars, lines, stat, table
 from dashboards.query import DAEMON, NODE, SERVER, WITH_INDEX, WORKLOAD, Query, increase, max_by
 
@@ -10,6 +11,7 @@ PROBLEMS = Row(
     "Problems",
     (
         faults(),
+        deaths(),
         bars(
             "Faults and deaths",
             "Fatal GPU errors that affected all clients on a GPU, those that affected one client alone, deaths of "
@@ -79,7 +81,7 @@ PROBLEMS = Row(
             "1000 * max by (cluster, job, instance, gpu, xid, action) "
             "(cuda_mps_gpu_hardware_xid_timestamp_seconds{gpus})",
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "gpu": "GPU",
                 "xid": "Xid",
                 "action": "NVIDIA advises",

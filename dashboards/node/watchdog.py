@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from dashboards import looks
 from dashboards.board import Row
+from dashboards.links import to_page
 from dashboards.looks import Colour
 from dashboards.panel import Column, bars, lines, table, timeline
 from dashboards.query import DAEMON, Query, increase, max_by, moment_if_any, which
@@ -84,7 +85,7 @@ WATCHDOG = Row(
                 moment_if_any("cuda_mps_watchdog_circuit_opened_timestamp_seconds"),
             ),
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "daemon": "Daemon",
                 "Value #A": Column("Mode", looks.NUMBER, mappings=looks.states(MODES)),
                 "Value #B": Column("Restarts left", looks.COUNT),
@@ -101,7 +102,7 @@ WATCHDOG = Row(
             "Processes that had the session open, were stopped, hung, or could not be woken, in the selected time "
             "range. Empty: there was none.",
             "last_over_time(cuda_mps_watchdog_process_info{daemons}[$__range])",
-            {"instance": "Node", "daemon": "Daemon", "diagnosis": "Diagnosis", "pid": "PID"},
+            {"instance": Column("Node", links=to_page()), "daemon": "Daemon", "diagnosis": "Diagnosis", "pid": "PID"},
             sort=("Daemon", False),
             width=10,
             height=6,
@@ -113,7 +114,7 @@ WATCHDOG = Row(
             "1000 * max by (cluster, job, instance, daemon, gpu, xid, action) "
             "(cuda_mps_watchdog_quarantined_timestamp_seconds{daemons})",
             {
-                "instance": "Node",
+                "instance": Column("Node", links=to_page()),
                 "daemon": "Daemon",
                 "gpu": "GPU",
                 "xid": "Xid",

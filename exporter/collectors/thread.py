@@ -12,7 +12,7 @@ import structlog
 
 from exporter.clock import Clock
 from exporter.model.observation import Observation, SourceReading
-from exporter.model.reason import Reason, ReasonCode
+from exporter.model.reason import Reason, ReasonCode, of_error
 
 DEFECT_SECONDS = 1.0  # how long a thread waits after its collector raised an exception
 FULL_INBOX = 64  # A thread waits while the inbox has so many readings. The loop ordinarily takes each one at once.
@@ -289,9 +289,12 @@ def _join(threads: Sequence[CollectorThread | threading.Thread], timeout: float)
 
 
 def _collect_safely(name: str, collect: Callable[[], Reading], defects: Defects) -> Reading:
-    """Collect. A collector that raises is a defect of the exporter: it costs this reading, not the thread."""
+    """Collect. An exception ends this reading, not the thread. One that is no OSError is a defect."""
     try:
         return collect()
+    except OSError as error:
+        # If a process in another mount namespace ends meanwhile, any call for it can fail.
+        return Reading(problem=of_error(error.filename or name, error))
     except Exception as error:
         return Reading(problem=defects.problem(name, error))
 

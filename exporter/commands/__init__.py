@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
                 continue
             if title not in groups:
                 groups[title] = parser.add_argument_group(title)
-            kind: dict[str, Any] = {"choices": option.choices or None, "metavar": option.metavar}
+            kind: dict[str, Any] = {"choices": [*map(str, option.choices)] or None, "metavar": option.metavar}
             match option.default:
                 case bool():
                     kind = {"action": argparse.BooleanOptionalAction}
@@ -68,14 +68,13 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     more = operands = example = ""
     match command:
         case "serve":
-            example = "--web.listen-address=127.0.0.1:10677 --log.level=debug"
-            meaning = "Print the configuration in effect as a configuration file, and exit."
+            example = "--web.listen-address=127.0.0.1:10677"
+            meaning = "Print the configuration in effect as TOML, and exit."
             switch("--config.check", dest="config_check", help=meaning)
         case "status":
             more = (
-                "Exit code 1 if a daemon is not up or not healthy, a server is in FAULT, a GPU needs a reset, a limit"
-                " has drifted, or something cannot be collected; else 0. Waiting clients, full servers and processes"
-                " that bypass MPS do not change it."
+                "Exit code 0 if the state is `well`; 1 if it is `warning`, `CRITICAL` or `not known yet`, or cannot be"
+                " read."
             )
             example = "--brief"
             switch("--json", help="Print JSON.")
@@ -89,7 +88,7 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
             operands, example = "[ID]", "--open"
             add("id", metavar="ID", nargs="?", help="Show one incident in detail.")
             switch("--json", help="Print JSON.")
-            switch("--open", help="List only incidents whose server has not recovered.")
+            switch("--open", help="List only incidents that are open.")
             add("--daemon", metavar="NAME", help="List only incidents of one daemon, by its name in metrics.")
             meaning = f"List the newest N incidents. (default: {DEFAULT_INCIDENTS})"
             add("--limit", type=_count, default=DEFAULT_INCIDENTS, metavar="N", help=meaning)
@@ -112,7 +111,7 @@ def _add_own_arguments(parser: argparse.ArgumentParser, command: str) -> None:
             what.add_argument("--metrics", action="store_true", help="Print the metrics at the end of the recording.")
             add(
                 "--watchdog",
-                choices=tuple(Mode),
+                choices=[*map(str, Mode)],
                 help="Run the watchdog too. Each action counts as done at once; what follows is as recorded."
                 " (default: no watchdog)",
             )

@@ -33,6 +33,7 @@ def status(arguments: Namespace, config: Config) -> int:
         look = arguments.look or arguments.pipe_directory
         answer = None if look else query_service(config.runtime_directory, "status", SERVICE_SECONDS)
         document = _collected(config) if answer is None else parse_status(answer)
+    from exporter.report.document_parts import Severity
     from exporter.report.status_text import headline, only_daemon, status_lines
 
     if arguments.daemon is not None:
@@ -46,7 +47,7 @@ def status(arguments: Namespace, config: Config) -> int:
         terminal.show_text(json.dumps(printable_value(plain(document)), indent=2) + "\n")
     else:
         terminal.show(headline(document) if arguments.brief else status_lines(document, terminal.width))
-    return int(document.fails)
+    return int(document.severity is not Severity.WELL)
 
 
 def _collected(config: Config) -> "StatusDocument":
@@ -61,7 +62,7 @@ def _collected(config: Config) -> "StatusDocument":
 def incidents(arguments: Namespace, config: Config) -> int:
     """List the last faults or show one, from the service or else from its state file."""
     from exporter.report.document_parts import IncidentFilter
-    from exporter.report.incident_text import incident_lines
+    from exporter.report.incident_text import details, incidents_table
 
     wanted = IncidentFilter(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
     # The table names no clients, of which there can be many.
@@ -80,7 +81,7 @@ def incidents(arguments: Namespace, config: Config) -> int:
         raise ServiceError(f"no incident {printable(wanted.id)} is stored; `incidents` lists those that are")
     terminal = Terminal(sys.stdout, os.environ, arguments.color)
     if not arguments.json:
-        terminal.show(incident_lines(found, terminal.width, detailed=wanted.id is not None))
+        terminal.show(incidents_table(found, terminal.width) if wanted.id is None else details(found[0]))
     elif wanted.id is not None:
         terminal.show_text(json.dumps(printable_value(plain(found[0])), indent=2) + "\n")
     else:

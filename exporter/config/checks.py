@@ -23,9 +23,12 @@ MAX_SECONDS = 1e9
 
 OWN_PAGES = (
     "/status", "/page.js", "/page.css", "/-/healthy", "/healthz", "/-/ready", "/readyz", "/runbooks", "/runbooks/*",
+    "/incidents", "/incidents/*", "/events", "/clients/*",
     "/api/v1/status", "/api/v1/incidents", "/api/v1/incidents/*", "/api/v1/events",
 )  # fmt: skip
 """The other pages of the exporter. `/*` stands for all pages one level below."""
+
+_BASE_URL = r"https?://([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?(/[\w.~%/-]*)?"
 
 Address = tuple[str, int]
 Check = Callable[[Any], Any]
@@ -152,6 +155,16 @@ POD_LABEL = typed(
     "the key of a pod label, such as team or app.kubernetes.io/name",
     lambda text: re.fullmatch(r"([a-z0-9][a-z0-9.-]{0,252}/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", text, re.ASCII),
 )
+
+
+def base_url(raw: Any) -> str:
+    """Check the base URL of another server. Each visitor of the page can read it."""
+    if type(raw) is not str or not re.fullmatch(_BASE_URL, raw, re.ASCII) or len(raw) > MAX_TEXT:
+        # The message must not contain a password either.
+        masked = re.sub("(?s)//.*@", "//…@", raw) if type(raw) is str else raw
+        example = "such as https://grafana.example.com, without user, password, query and fragment"
+        raise InvalidError(masked, f"expected the http or https URL of a server, {example}")
+    return raw.rstrip("/")
 
 
 def pipe_directory(raw: object) -> Path:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,9 @@ class Constants:
     retention: model.Retention = field(default_factory=model.Retention)
 
 
+_url = partial(option, None, metavar="URL", check=checks.base_url, commands=("serve", "demo"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """The value of every option, the daemons, and the constants."""
@@ -208,6 +212,8 @@ class Config:
         help="Web configuration file of Prometheus' exporter-toolkit, for TLS and passwords.",
         commands=("serve", "demo", "doctor"),
     )
+    prometheus_url: str | None = _url(flag="--web.prometheus-url", help="URL of Prometheus, for links of pages.")
+    grafana_url: str | None = _url(flag="--web.grafana-url", help="URL of Grafana, for links of pages.")
     systemd_socket: bool = option(
         False,
         flag="--web.systemd-socket",

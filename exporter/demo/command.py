@@ -23,8 +23,10 @@ from exporter.history import History, HistoryStatus, Sample
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.policy import policy_of
+from exporter.recent import with_points
 from exporter.report.text import SIMULATED
 from exporter.service import Service
+from exporter.view import View
 from exporter.web.server import listen, url_host
 from exporter.web.web_config import WebSecurity
 
@@ -82,6 +84,7 @@ def demo(arguments: Namespace, config: Config) -> int:
     for second in advance(node, simulation, policy_of(config)):
         node, events = second
         history.add(node, events)
+        history.recent = with_points(history.recent, View(node))
     simulation.plan(plan)
     inbox: Inbox = Inbox()
     collector = CollectorThread("demo", simulation.collect, period=1.0, deadline=5.0, inbox=inbox, clock=clock)

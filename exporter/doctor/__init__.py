@@ -1,5 +1,6 @@
 """The preflight: `readers.py` reads facts once, the checks find mistakes in them, and `examine` runs all checks."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,8 +10,10 @@ from exporter.doctor import daemons, gpus, processes
 from exporter.doctor.facts import Check, Facts, shown
 from exporter.model.values import plain
 from exporter.parse.printable import printable_value
+from exporter.report.document import ManualStep
 from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding, finding_statuses
+from exporter.report.remedy import DOCTOR
 from exporter.report.status_text import finding_lines
 from exporter.report.text import Line, counted, line_of
 
@@ -44,7 +47,7 @@ class Report:
 
 def examine(facts: Facts) -> Report:
     """Return the findings, worst first, the checks that found nothing, and those that lack facts."""
-    by_check = {check: tuple(_merged(check.find(facts))) for check in CHECKS}
+    by_check = {check: tuple(map(_without_doctor, _merged(check.find(facts)))) for check in CHECKS}
     findings = (finding for of_check in by_check.values() for finding in of_check)
     not_examined = {each.area for each in facts.not_examined}
     others = [check for check, found in by_check.items() if not found]
@@ -63,6 +66,17 @@ def _merged(findings: Iterator[Finding]) -> Iterator[Finding]:
     for first, *others in alike.values():
         facts = (fact for each in (first, *others) for fact in each.facts)
         yield replace(first, facts=tuple(dict.fromkeys(facts)))
+
+
+def _without_doctor(finding: Finding) -> Finding:
+    """Return a finding that does not advise to run `doctor`, which is running."""
+
+    def other(step: ManualStep) -> ManualStep:
+        text = re.sub(rf"(Run |: )`{DOCTOR}`[^.]*", "", step.text).lstrip(". ")
+        commands = tuple(command for command in step.commands if command != DOCTOR)
+        return replace(step, text=text or "Other findings show what the exporter lacks.", commands=commands)
+
+    return replace(finding, steps=tuple(map(other, finding.all_steps)))
 
 
 def report_object(report: Report, facts: Facts) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Checks of NVIDIA's programs, and of control daemons with their units, pipe directories and logs."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from exporter.doctor.facts import (
@@ -30,7 +30,6 @@ from exporter.report.finding import Finding
 from exporter.report.node_findings import findings
 from exporter.report.problems import DaemonProblem, NodeProblem, Situation
 from exporter.report.reasons import reason_text
-from exporter.report.remedy import DOCTOR
 from exporter.state.servers import in_crash_loop
 
 ENOUGH_OPEN_FILES = 16384
@@ -77,17 +76,7 @@ def reported_by_status(facts: Facts) -> Iterator[Finding]:
         own_check = finding.problem in _OWN_CHECKS and finding.situation is not Situation.LOG_TO_STDOUT
         own_check |= finding.problem is DaemonProblem.DAEMON_NOT_QUERIED and not usable
         if not own_check and (finding.daemon is None or not facts.hidden(finding.daemon)):
-            yield _without_doctor(finding)
-
-
-def _without_doctor(finding: Finding) -> Finding:
-    """Return a finding whose commands do not run `doctor` again."""
-
-    def others(commands: Sequence[str]) -> tuple[str, ...]:
-        return tuple(command for command in commands if command != DOCTOR)
-
-    steps = tuple(replace(step, commands=others(step.commands)) for step in finding.steps)
-    return replace(finding, commands=others(finding.commands), steps=steps)
+            yield finding
 
 
 @check(Severity.CRITICAL)
@@ -164,7 +153,7 @@ def servers_exited_early(facts: Facts) -> Iterator[Finding]:
     node = facts.node
     for daemon, _ in facts.running():
         if daemon.connections.failed_starts.reported and not in_crash_loop(daemon, node.at):
-            yield replace(_without_doctor(crash_loop(node, node.at, daemon)), rated=Severity.WARNING)
+            yield replace(crash_loop(node, node.at, daemon), rated=Severity.WARNING)
 
 
 @check(Severity.INFO, Area.DAEMONS, Area.UNITS, page="docs/configuration.md")

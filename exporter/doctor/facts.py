@@ -274,7 +274,6 @@ def check(defined_by: Severity | Problem, *needs: Area, page: str | None = None)
             remedy=remedy,
             severity=defined_by,
             runbook=page,
-            fails=False,
         )
         return Check(find.__name__, definition, find, needs)
 

@@ -38,11 +38,8 @@ def new_incident(node: Node, daemon: Daemon, server: Server) -> Incident:
     """Return the incident of a fault that was just found. It began with its block, which may have been read earlier."""
     process, block = node.processes.get(server.pid), server.fault_block
     at = node.at if block is None else block.at
-    # Two faults of one server can be found at the same time.
-    first = f"{abs(server.pid)}-{int(node.at * 1000):x}"
-    ids = chain((first,), (f"{first}-{number}" for number in count(2)))
     return Incident(
-        id=next(each for each in ids if each not in node.incidents),
+        id=new_id(node, server.pid),
         daemon=daemon.name,
         server=server.pid,
         server_start_ticks=None if process is None else process.start_ticks,
@@ -50,6 +47,13 @@ def new_incident(node: Node, daemon: Daemon, server: Server) -> Incident:
         started_at=at,
         detected_at=at,
     )
+
+
+def new_id(node: Node, pid: int) -> str:
+    """Return the id of an incident that is found now. Two faults of one server can be found at the same time."""
+    first = f"{abs(pid)}-{int(node.at * 1000):x}"
+    ids = chain((first,), (f"{first}-{number}" for number in count(2)))
+    return next(each for each in ids if each not in node.incidents)
 
 
 def add_details(before: Node, node: Node, incident: Incident) -> Incident:
@@ -68,7 +72,11 @@ def add_details(before: Node, node: Node, incident: Incident) -> Incident:
         incident = replace(incident, gpus=_sorted(node, _gpus_of_xids(incident)))
     incident = replace(incident, clues=gather_clues(node, daemon, incident, block))
     incident = _remove_other_users(node, daemon, incident)
-    return replace(incident, client_details=_client_details(before, node, daemon, incident))
+    named = (incident.clues.named, *(xid.pid for xid in incident.xids))
+    clients = (pid for pid in named if pid is not None and pid in daemon.clients)
+    early = (each.pid for each in incident.clues.early_disconnects)
+    pids = (*incident.affected, *early, *clients, *incident.clues.unlisted)
+    return replace(incident, client_details=client_details(before, node, daemon, pids, incident.client_details))
 
 
 def _add_affected(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock | None) -> Incident:
@@ -193,15 +201,14 @@ def _remove_other_users(node: Node, daemon: Daemon, incident: Incident) -> Incid
     return _limit_to_affected(replace(incident, clues=clues, affected=affected, client_details=client_details))
 
 
-def _client_details(before: Node, node: Node, daemon: Daemon, incident: Incident) -> Mapping[int, ClientDetails]:
-    """Return the details of all affected and suspected clients. Once its user is known, an entry does not change."""
-    named = (incident.clues.named, *(xid.pid for xid in incident.xids))
-    clients = (pid for pid in named if pid is not None and pid in daemon.clients)
-    early = (each.pid for each in incident.clues.early_disconnects)
+def client_details(
+    before: Node, node: Node, daemon: Daemon, pids: Iterable[int], details: Mapping[int, ClientDetails]
+) -> Mapping[int, ClientDetails]:
+    """Return the `details` with those of these clients. Once its user is known, an entry does not change."""
     found: dict[int, ClientDetails] = {}
     used: Mapping[GpuUuid, Mapping[int, int]] | None = None
-    for pid in (*incident.affected, *early, *clients, *incident.clues.unlisted):
-        known, death = incident.client_details.get(pid), node.deaths.get(pid)
+    for pid in pids:
+        known, death = details.get(pid), node.deaths.get(pid)
         process = node.processes.get(pid) or before.processes.get(pid) or (None if death is None else death.process)
         if known is not None and (known.uid is not None or process is None):
             continue
@@ -226,7 +233,7 @@ def _client_details(before: Node, node: Node, daemon: Daemon, incident: Incident
             core_dumps=None if process is None else core_dumps(process.environment),
             memory_bytes=memory,
         )
-    return {**incident.client_details, **found} if found else incident.client_details
+    return {**details, **found} if found else details
 
 
 # -- clues -------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Incidents: a fault is opened once, filled with evidence, and ended."""
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable
 
 from exporter.incidents.evidence import add_details, new_incident
@@ -10,7 +9,7 @@ from exporter.incidents.root_cause import rank_suspects
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes, with_connections, with_totals
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident, IncidentEnd, RecoveryDelay, Refusal
-from exporter.model.node import Node
+from exporter.model.node import Node, expected_daemons, select_fairly
 from exporter.model.server import RefusalReason, Server, ServerState
 from exporter.model.values import replace
 from exporter.parse.log_line import seconds_between
@@ -55,7 +54,7 @@ def track(before: Node, node: Node, events: Iterable[Event], *, force: bool = Fa
             if server.state is ServerState.FAULT:
                 node = _find_fault(node, node.daemons[name], server)
     reported: list[Event] = []
-    for incident in [each for each in node.incidents.values() if not each.end_reported]:
+    for incident in [each for each in node.incidents.values() if each.is_fault and not each.end_reported]:
         changed = force or _may_have_changed(before, node, incident)
         if changed or new_events:
             node, more = _update(before, node, incident, new_events, changed=changed, force=force)
@@ -66,13 +65,14 @@ def track(before: Node, node: Node, events: Iterable[Event], *, force: bool = Fa
 
 def report_open(node: Node) -> tuple[Event, ...]:
     """Return an event for each incident that is open at the end of a recording."""
-    return tuple(_event(node.at, EventName.FAULT_OPEN, each) for each in node.incidents.values() if each.open)
+    faults = (each for each in node.incidents.values() if each.is_fault)
+    return tuple(_event(node.at, EventName.FAULT_OPEN, each) for each in faults if each.open)
 
 
 def last_sign_at(node: Node) -> float:
     """Return when the newest sign of a fault was found, an Xid or an incident; 0 if there is none."""
-    signs = (*(each.at for each in node.xids.recent), *(each.detected_at for each in node.incidents.values()))
-    return max(signs, default=0.0)
+    faults = (each.detected_at for each in node.incidents.values() if each.is_fault)
+    return max((*(each.at for each in node.xids.recent), *faults), default=0.0)
 
 
 def all_disconnected(incident: Incident) -> bool:
@@ -128,7 +128,7 @@ def _find_fault(node: Node, daemon: Daemon, server: Server) -> Node:
 
 def _open(node: Node, daemon: Daemon, server: Server) -> Node:
     """Open an incident. Beyond `MAX_OPEN`, each daemon has one, so that none hides the faults of another."""
-    daemons = [each.daemon for each in node.incidents.values() if each.open]
+    daemons = [each.daemon for each in node.incidents.values() if each.is_fault and each.open]
     if len(daemons) >= MAX_OPEN and daemon.name in daemons:
         return node
     incident = new_incident(node, daemon, server)
@@ -309,16 +309,11 @@ def _with_incident(node: Node, incident: Incident) -> Node:
 
 
 def _prune(node: Node) -> Node:
-    """Remove old incidents. Of too many, remove the oldest of the daemons with the most, so that each has its share."""
+    """Remove old incidents. Of too many, each daemon and kind has a share, for its newest ones."""
     ended = [each for each in node.incidents.values() if each.end_reported]
-    remaining = [each for each in ended if node.at - (each.ended_at or 0.0) <= REMEMBERED_SECONDS]
-    if len(remaining) > MAX_ENDED:
-        newer: Counter[str] = Counter()
-        ranks: dict[str, int] = {}
-        for each in reversed(remaining):
-            ranks[each.id] = newer[each.daemon]
-            newer[each.daemon] += 1
-        remaining = sorted(remaining, key=lambda each: ranks[each.id])[:MAX_ENDED]
+    recent = [each for each in reversed(ended) if node.at - (each.ended_at or 0.0) <= REMEMBERED_SECONDS]
+    expected = expected_daemons(node) if len(recent) > MAX_ENDED else ()
+    remaining = select_fairly(recent, MAX_ENDED, lambda each: each.daemon, expected, lambda each: each.kind)
     if len(remaining) == len(ended):
         return node
     removed = {each.id for each in ended} - {each.id for each in remaining}

@@ -11,8 +11,8 @@ from exporter.model.incident import (
     AddressClue,
     AddressMatch,
     EarlyDisconnect,
-    FaultKind,
     Incident,
+    IncidentKind,
     InFlightWork,
     Place,
     Suspect,
@@ -114,7 +114,7 @@ class Ranking(NamedTuple):
 def rank_suspects(incident: Incident) -> Incident:
     """Return the incident with its kind and its suspects, the likeliest first."""
     if any(exonerates(xid.number) for xid in incident.xids):
-        return replace(incident, kind=FaultKind.HARDWARE, suspects=())
+        return replace(incident, kind=IncidentKind.HARDWARE, suspects=())
     ranked = rankings(incident)
     if incident.clues.log_unreliable:
         ranked = _doubted(ranked, LOG_UNRELIABLE)
@@ -138,14 +138,14 @@ def _doubted(ranked: Mapping[int, Ranking], *reasons: Reason) -> Mapping[int, Ra
     return {**ranked, **{pid: Ranking(MAX_IF_DOUBTED, (*each.indications, *reasons)) for pid, each in doubted.items()}}
 
 
-def _kind(incident: Incident) -> FaultKind:
+def _kind(incident: Incident) -> IncidentKind:
     exits, suspect, dumps = _mid_kernel_exits(incident), incident.suspect, incident.core_dumps
     numbers = {xid.number for xid in incident.xids} & XIDS.keys()
     if exits and not dumps and (_is_fetch_failure(incident) or (suspect is not None and suspect.client.pid in exits)):
-        return FaultKind.CLIENT_KILLED
+        return IncidentKind.CLIENT_KILLED
     if incident.clues.named is not None or ILLEGAL_ADDRESS in numbers or any(xid.core_dump for xid in incident.xids):
-        return FaultKind.MEMORY
-    return FaultKind.EXECUTION if not dumps and (incident.affected_confirmed or numbers) else FaultKind.UNKNOWN
+        return IncidentKind.MEMORY
+    return IncidentKind.EXECUTION if not dumps and (incident.affected_confirmed or numbers) else IncidentKind.UNKNOWN
 
 
 def _is_fetch_failure(incident: Incident) -> bool:

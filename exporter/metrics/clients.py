@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable
 from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
-from exporter.incidents.incidents import REMEMBERED_SECONDS
 from exporter.metrics.daemons import DAEMON, JOB
 from exporter.metrics.family import NODE, Choice, Group, Items, Labels, Rows, Samples, Scope, Series, info, summed
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon
 from exporter.model.identity import Confidence, WorkloadCounts, WorkloadIdentity, WorkloadKind
-from exporter.model.incident import FaultKind, Incident
+from exporter.model.incident import DEATHS, Incident, IncidentKind
 from exporter.model.launches import LaunchCounts
 from exporter.model.server import Client
 from exporter.model.usage import Account, SharedAccount
@@ -242,19 +241,19 @@ IDENTITIES = Group(
 )
 
 
-def _last(view: View) -> Items[Incident]:
-    """Return each daemon's last fault, if it is not over or was recently."""
-    at = view.node.at
-    last = {
-        each.daemon: each
-        for each in view.node.incidents.values()
-        if each.ended_at is None or at - each.ended_at <= REMEMBERED_SECONDS
-    }
+def _last(view: View, *, is_fault: bool = True) -> Items[Incident]:
+    """Return each daemon's last fault, or its last death, of those that are remembered."""
+    last = {each.daemon: each for each in view.node.incidents.values() if each.is_fault is is_fault}
     incidents = (last[daemon.name] for daemon in view.daemons() if daemon.name in last)
     return (((each.daemon, each.id), each) for each in incidents)
 
 
+_FAULTS = [kind for kind in IncidentKind if kind not in DEATHS]
 _LAST: Scope[Incident] = Scope(("daemon", "incident"), _last)
+_DEATHS: Scope[Incident] = Scope(
+    ("daemon", "incident", Choice("kind", DEATHS)),
+    lambda view: (((*labels, each.kind), each) for labels, each in _last(view, is_fault=False)),
+)
 
 
 def _fault_infos(view: View) -> Rows:
@@ -319,7 +318,7 @@ FAULTS = Group(
     ),
     info(
         "cuda_mps_fault_info",
-        ("daemon", "incident", Choice("kind", FaultKind), "suspect_workload", "confidence"),
+        ("daemon", "incident", Choice("kind", _FAULTS), "suspect_workload", "confidence"),
         _fault_infos,
     ).help(
         "The daemon's last fault, until one hour after its end. suspect_workload is kind/name or pid/N, confidence 0 "
@@ -327,6 +326,9 @@ FAULTS = Group(
     ),
     _LAST.time("cuda_mps_incident_timestamp_seconds", lambda each: each.started_at).help(
         "Unix time at which the daemon's last fault began, until one hour after its end."
+    ),
+    _DEATHS.time("cuda_mps_death_timestamp_seconds", lambda each: each.started_at).help(
+        "Unix time of the last death of the daemon or of one of its servers, until one hour after its end."
     ),
     _LAST.value("cuda_mps_fault_last_affected_clients", lambda each: len(each.affected)).help(
         "Clients affected by the last fault, until one hour after its end."

@@ -10,6 +10,7 @@ from math import fsum
 
 from exporter.metrics.clients import ACCOUNT, WORKLOAD, account_labels
 from exporter.metrics.family import NODE, Choice, Group, Items, Labels, Rows, Samples, Scope, Series, info, summed
+from exporter.model.contention import Resource
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import XidCount
 from exporter.model.node import CollectorName, Gpu, Node, SharingMode
@@ -332,6 +333,17 @@ def _workload_limit(name: str, of: Callable[[ClientUsage], float | None]) -> Ser
 _CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.sharing.items()))
 
 
+_SLOWED = (*_CLIENT_USAGE.labels, Choice("resource", ("", *Resource)), "neighbour")
+
+
+def _slowed(view: View) -> Rows:
+    ids = {client.pid: client_id for _, client, client_id in view.clients}
+    for labels, usage in _CLIENT_USAGE.items(view):
+        if usage.slowdown is not None and usage.is_slowed:
+            neighbour = view.sharing[labels[-1]].main_neighbour(usage.slowdown)
+            yield *labels, usage.slowdown.resource, ids.get(neighbour[0]) if neighbour else None
+
+
 CONTENTION = Group(
     "Slowdown by neighbours (`--attribution=bpf`)",
     "clients that take more than twice as long as alone",
@@ -345,6 +357,10 @@ CONTENTION = Group(
     ),
     _SLOWDOWN.value("cuda_mps_client_slowdown_least_ratio", lambda each: each.ratio if each.at_least else None).help(
         "Lower bound of the slowdown, if the client never had a quiet GPU, or if its own work may have changed."
+    ),
+    info("cuda_mps_client_slowdown_info", _SLOWED, _slowed).help(
+        "Resource that a clearly slowed client waits for, and the neighbour that uses most of it, a value of the label "
+        "client; always 1. Empty if unknown."
     ),
     _BANDWIDTH.value("cuda_mps_client_dram_bandwidth_ratio", lambda each: each.part).help(
         "Estimated fraction of memory bandwidth that the client used in the last minute. Needs GPM."

@@ -6,13 +6,13 @@ from enum import Enum, StrEnum, auto
 from typing import Concatenate, ParamSpec
 
 from exporter.model.dialect import MULTI_USER, STATIC_PARTITIONING, Dialect, dialect_of
+from exporter.model.incident import ClientDetails
 from exporter.model.observation import (
     DaemonName,
     DaemonProcess,
     DirectoryReading,
     GpuUuid,
     LoggedCommands,
-    ProcessReading,
     SessionHolder,
     SocketProbes,
 )
@@ -231,8 +231,8 @@ class Lifecycle:
     clients_at_end: frozenset[int] | None = None
     """PIDs of the clients that were connected or waited when the daemon ended; None if not all were known."""
     process_at_end: DaemonProcess | None = None  # The process that ended then.
-    processes_at_end: Mapping[int, ProcessReading] = field(default_factory=dict)
-    """The known processes of these clients, which may have exited since."""
+    details_at_end: Mapping[int, ClientDetails] = field(default_factory=dict)
+    """What was known of these clients then."""
     loss_reason: LossReason = LossReason.DIED
     last_loss_at: float | None = None
     watchdog_ended_at: float | None = None  # When the watchdog last ended the daemon, which is no loss.
@@ -300,7 +300,8 @@ class Connections:
 
     listed_at: float | None = None  # When all servers were last known; None if they are not.
     queued: Mapping[int, int] = field(default_factory=dict)  # UIDs of the clients that wait for a server.
-    waiting: frozenset[int] = frozenset()  # Queued clients that wait until another user's server ends.
+    waiting: Mapping[int, float] = field(default_factory=dict)
+    """Since when queued clients wait until another user's server ends."""
     disconnected_at: Mapping[int, float] = field(default_factory=dict)
     server_exited_at: Mapping[int, float] = field(default_factory=dict)
     disconnects: Mapping[int, Disconnect] = field(default_factory=dict)

@@ -58,10 +58,16 @@ class EventName(StrEnum):
     CLIENT_REFUSED = "client_refused", _FREQUENT, "refused"
     CLIENT_WAITING = "client_waiting", _FREQUENT, "waits for another user's clients"
     PROCESS_BYPASSING = "process_bypassing", _FREQUENT, "bypasses MPS"
-    CLIENT_FAULT_CONTAINED = "client_fault_contained", _FREQUENT_WARNING, "a fault ended one client"
+    CLIENT_FAULT_CONTAINED = "client_fault_contained", _FREQUENT_WARNING, "ended by a fault of its own"
     SERVER_CRASH_LOOP = "server_crash_loop", _URGENT_WARNING, "servers crash repeatedly"
     GPU_XID = "gpu_xid", _FREQUENT, "Xid"
     GPU_LOST = "gpu_lost", _URGENT_ERROR, "the GPU is lost"
+    NVML_FAILED = "nvml_failed", _FREQUENT_WARNING, "NVML fails"
+    NVML_RECOVERED = "nvml_recovered", _FREQUENT, "NVML works again"
+    MEMORY_FILLED = "memory_filled", _FREQUENT_WARNING, "fills the GPU's memory with its workload"
+    MEMORY_FREED = "memory_freed", _FREQUENT, "no workload is known to fill the GPU's memory any more"
+    CLIENT_STARVED = "client_starved", _FREQUENT_WARNING, "is starved"
+    CLIENT_NOT_STARVED = "client_not_starved", _FREQUENT, "is no longer known to be starved"
     FAULT = "fault", _URGENT_ERROR, "fault"
     FAULT_CHANGED = "fault_changed", _WARNING
     FAULT_RECOVERED = "fault_recovered", _WARNING, "recovered from the fault"
@@ -107,7 +113,8 @@ class Event:
     `daemon` is None if it happened to a GPU. `incident` is the fault of the event, as it was then. `reason` is a code:
     a word, or a `Reason` if the code has parameters. `action` is what the watchdog does or would do, `result` its
     outcome, `problem` why it failed, and `evidence` the directory of files that were saved before. `indications` are
-    those of the diagnosis. `count` is the number of clients that the event is about.
+    those of the diagnosis. In the timeline, `user` and `command` name the process `pid`. `count` is the number of
+    clients that the event is about.
     """
 
     at: float
@@ -115,6 +122,8 @@ class Event:
     daemon: str | None = None
     server: int | None = None
     pid: int | None = None
+    user: str | None = None
+    command: str | None = None
     gpu: str | None = None
     reason: Reason | str | None = None
     state: str | None = None

@@ -1,4 +1,4 @@
-"""Xids and faults: what failed, which clients it affected, who may have caused it, what delays recovery."""
+"""Xids, faults and deaths: what failed, which clients it affected, who may have caused it, what delays recovery."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -248,18 +248,24 @@ class Clues:
     """With GPU core dumps: other clients that were connected at the first sign. The log may not list the cause."""
 
 
-class FaultKind(StrEnum):
-    """Kinds of faults."""
+class IncidentKind(StrEnum):
+    """Kinds of faults and deaths."""
 
     MEMORY = "memory"
     EXECUTION = "execution"
     CLIENT_KILLED = "client_killed"
     HARDWARE = "hardware"
     UNKNOWN = "unknown"
+    DAEMON_DIED = "daemon_died"
+    SERVER_DIED = "server_died"
+    RESTARTED = "restarted"  # The watchdog ended the daemon to restart it.
+
+
+DEATHS = (IncidentKind.DAEMON_DIED, IncidentKind.SERVER_DIED, IncidentKind.RESTARTED)
 
 
 class IncidentEnd(StrEnum):
-    """How an incident ended: the server recovered, or it no longer exists."""
+    """How an incident ended: the server or the daemon works again, or it no longer exists."""
 
     RECOVERED = "recovered"
     SERVER_GONE = "server_gone"
@@ -268,7 +274,7 @@ class IncidentEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDetails:
-    """What was known of a client at the time of a fault."""
+    """What was known of a client at the time of a fault, or when it ended."""
 
     pid: int
     client: str
@@ -325,11 +331,11 @@ class RecoveryDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One fault of one server."""
+    """One fault of one server, or the death of a daemon or a server with its clients."""
 
     id: str
     daemon: DaemonName
-    server: int
+    server: int  # 0 if the daemon ended.
     server_start_ticks: int | None = None  # Distinguishes the server from a later process with its PID.
     block_timestamp: str | None = None
     """The log's timestamp of the fault block, None without one. A block that is read again is the same fault."""
@@ -337,14 +343,14 @@ class Incident:
     detected_at: float  # When it was known to be a fault.
     ended_at: float | None = None
     log_seconds: float | None = None  # Duration by the log's timestamps, which are finer than the exporter's.
-    ending: IncidentEnd | None = None  # None while the server is in FAULT.
-    kind: FaultKind = FaultKind.UNKNOWN
+    ending: IncidentEnd | None = None  # None while the server is in FAULT, or the daemon does not run again.
+    kind: IncidentKind = IncidentKind.UNKNOWN
     gpus: tuple[GpuUuid, ...] = ()
     xids: tuple[IncidentXid, ...] = ()
     affected: tuple[int, ...] = ()
     """Clients that got the sticky error: as logged, else inferred from the clients on the GPUs. Suspicion never alters
-    it."""
-    affected_confirmed: bool = False  # Whether the log listed the affected clients.
+    it. Of a death, those that ended."""
+    affected_confirmed: bool = False  # Whether the log listed the affected clients; of a death, whether all are known.
     affected_counted: int = 0  # How many the daemon's total has counted: the least number that is certain.
     client_details: Mapping[int, ClientDetails] = field(default_factory=dict)
     """Details of the affected clients and the suspects, by PID."""
@@ -362,8 +368,13 @@ class Incident:
     end_reported: bool = False  # Whether the end was reported, after which nothing changes.
 
     @property
+    def is_fault(self) -> bool:
+        """Whether it is a fault, and not a death."""
+        return self.kind not in DEATHS
+
+    @property
     def open(self) -> bool:
-        """Whether the server is still in FAULT."""
+        """Whether the server is still in FAULT, or the daemon does not run again."""
         return self.ending is None
 
     @property

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from exporter.model.contention import GpuContention
 from exporter.model.daemon import Daemon
+from exporter.model.event import Event, EventName
 from exporter.model.identity import Workload, WorkloadCounts
 from exporter.model.incident import Death, Incident, Xids
 from exporter.model.kernels import KernelReading
@@ -74,6 +75,7 @@ class Gpu:
     rejected_energy: MonotonicCounter | None = None
     """The energy counter of the last reading, if that could not be true."""
     discarded: int = 0  # How many values could not be true.
+    failing_since: float | None = None  # Since when it could not be read.
     has_gpm: bool | None = None  # Whether GPM measures its SM time; None: not known yet.
 
     @property
@@ -118,6 +120,7 @@ class CollectorState:
     """Current problems by daemon, or under "" if the collector is for the whole node."""
     last_success: float | None = None
     failures: int = 0
+    failing_since: float | None = None  # Since when each collection has had a problem.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +140,8 @@ class Node:
     incidents: Mapping[str, Incident] = field(default_factory=dict)
     """By id, in order of detection: open incidents and the most recent others."""
     deaths: Mapping[int, Death] = field(default_factory=dict)  # Processes that exited in the last minute.
+    lasting: Mapping[tuple[EventName, GpuUuid | None, int | None], Event] = field(default_factory=dict)
+    """The events of what began and has not ended (`usage/lasting.py`), by name and GPU."""
     address_ranges: Mapping[int, tuple[AddressRanges, ...]] = field(default_factory=dict)
     """The last different readings of each client, the oldest first."""
     states: Mapping[int, ProcessState] = field(default_factory=dict)
@@ -162,21 +167,25 @@ Item = TypeVar("Item")
 
 
 def select_fairly(
-    newest_first: Sequence[Item], most: int, daemon_of: Callable[[Item], str | None], expected: Collection[str]
+    newest_first: Sequence[Item],
+    most: int,
+    daemon_of: Callable[[Item], str | None],
+    expected: Collection[str],
+    kind_of: Callable[[Item], object] = lambda _: None,
 ) -> tuple[Item, ...]:
     """Return at most `most` of these items, in their order.
 
     Half is for expected daemons and for items without a daemon, half for all other daemons. In each half, every daemon
-    has the same share, for its newest items. Others get what a half or a share does not need.
+    has the same share for each kind of its items, for the newest ones. Others get what a half or a share does not need.
     """
     if len(newest_first) <= most:
         return tuple(newest_first)
-    counts: Counter[str | None] = Counter()
+    counts: Counter[object] = Counter()
     halves: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
     for number, item in enumerate(newest_first):
-        daemon = daemon_of(item)
-        halves[daemon is None or daemon in expected].append((counts[daemon], number))
-        counts[daemon] += 1
+        daemon, kind = daemon_of(item), kind_of(item)
+        halves[daemon is None or daemon in expected].append((counts[daemon, kind], number))
+        counts[daemon, kind] += 1
     ranked = sorted((rank, number) for half in halves.values() for rank, (_, number) in enumerate(sorted(half)))
     return tuple(newest_first[number] for number in sorted(number for _, number in ranked[:most]))
 

@@ -359,7 +359,12 @@ class ReasonCode(StrEnum):
     )
     LIBRARY_MISSING = (
         auto(),
-        "NVML: {detail}. Install libnvidia-ml.so.1; a container needs it from the NVIDIA runtime",
+        "NVML: {detail}. Install libnvidia-ml.so.1 of this architecture; a container needs it from the NVIDIA runtime",
+        "subject",
+    )
+    LIBRARY_UNUSABLE = (
+        auto(),
+        "NVML: {detail}. Replace this file by the libnvidia-ml.so.1 of the loaded driver",
         "subject",
     )
     CONTAINER_WITHOUT_GPUS = (

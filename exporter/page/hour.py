@@ -2,14 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
+
+from markupsafe import Markup
 
 from exporter.history import SAMPLE_SECONDS, sample_of, slots_until
 from exporter.model.event import EventName
-from exporter.report.text import display_name, local_time, percent, short_time
+from exporter.page.events import incidents_by_event, key_of
+from exporter.page.tables import time_shown
+from exporter.parse.printable import printable
+from exporter.report.text import display_name, duration_text, local_time, percent
 from exporter.view import StatusInput
 
 MOST_MARKS = 40
+LEAST_HEIGHT = 2
+"""A value of 0 is drawn as a line, because nothing is drawn where a value is unknown."""
+
 _MARKED = (EventName.DAEMON_LOST, EventName.DAEMON_UNRESPONSIVE, EventName.FAULT, EventName.GPU_LOST)
 
 
@@ -24,14 +33,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """What is known of the last hour, in slots. In `gaps` it is not known, and at `marks` something failed."""
+    """What is known of the last hour, in slots.
+
+    At `marks` something failed: each has a text, and the ID of its incident, if there is one.
+    """
 
     minutes: int
-    times: Sequence[str]
+    times: Sequence[Markup]
     lines: Sequence[Line]
     slots: int
-    gaps: Sequence[int]
-    marks: Sequence[tuple[float, str]]
+    marks: Sequence[tuple[float, str, str]]
 
 
 def last_hour(data: StatusInput) -> Hour | None:
@@ -43,34 +54,37 @@ def last_hour(data: StatusInput) -> Hour | None:
     if first is None:
         return None
     samples = [sample for slot, sample in slots.items() if slot >= first]
-    clients = [None if each is None else each.clients for each in samples]
     begin, seconds = first * SAMPLE_SECONDS, len(samples) * SAMPLE_SECONDS
+    known = incidents_by_event(data)
     failures = [each for each in data.events if each.event in _MARKED and each.at >= begin][:MOST_MARKS]
     return Hour(
         minutes=round(seconds / 60) or 1,
-        times=[local_time(begin + part * seconds).split()[-1][:5] for part in (0, 0.5, 1)],
+        times=[time_shown(at, local_time(at).split()[-1][:5]) for at in (begin, begin + seconds / 2, begin + seconds)],
         lines=(
-            _line("Clients", clients, max((each or 0 for each in clients), default=0) or 1, str),
-            _line("SMs used", [None if each is None else each.sm_ratio for each in samples], 1, percent),
-            _line("Memory used", [None if each is None else each.memory_ratio for each in samples], 1, percent),
+            line("Clients", [None if each is None else each.clients for each in samples], 1, str),
+            line("SMs used", [None if each is None else each.sm_ratio for each in samples], 1, percent),
+            line("Memory used", [None if each is None else each.memory_ratio for each in samples], 1, percent),
         ),
         slots=len(samples),
-        gaps=[number for number, each in enumerate(samples) if each is None],
         marks=[
             (
                 round((each.at - begin) / SAMPLE_SECONDS, 2),
-                f"{short_time(each.at, data.at)} {display_name(each.daemon)}: {each.event.words}",
+                f"{duration_text(max(0.0, data.at - each.at))} ago, {display_name(each.daemon)}: {each.event.words}",
+                printable(known[key_of(each)].id) if key_of(each) in known else "",
             )
             for each in failures
         ],
     )
 
 
-def _line(title: str, values: Sequence[float | None], top: float, text: Callable[[Any], str]) -> Line:
+def line(title: str, values: Sequence[float | None], least: float, text: Callable[[Any], str]) -> Line:
+    """Return the line of values, of which None is unknown. The largest one has the whole height, if it is `least`."""
     known = [each for each in values if each is not None]
     if not known:
         return Line(title, "unknown")
     now = "unknown" if values[-1] is None else text(values[-1])
-    steps = (f"V{100 if each is None else 100 - round(95 * min(1.0, each / top))}h1" for each in values)
-    summary = f"{now} now; between {text(min(known))} and {text(max(known))}"
-    return Line(title, summary, f"M0 100{''.join(steps)}V100")
+    top = max(least, *known)
+    runs = groupby(None if each is None else max(LEAST_HEIGHT, round(95 * each / top)) for each in values)
+    counted = ((height, len(list(run))) for height, run in runs)
+    path = "".join(f"V100m{count} 0" if height is None else f"V{100 - height}h{count}" for height, count in counted)
+    return Line(title, f"{now} now; between {text(min(known))} and {text(max(known))}", f"M0 100{path}V100")

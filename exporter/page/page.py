@@ -4,24 +4,28 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import isfunction
 from itertools import groupby
+from types import MappingProxyType
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from exporter import __version__
-from exporter.page import tables
+from exporter.page import clients, tables
 from exporter.page.events import event_rows
 from exporter.page.hour import last_hour
 from exporter.parse.printable import printable
 from exporter.report import incident_text, status_text, text
 from exporter.report.document import StatusDocument
-from exporter.report.node_status import MOST_PAST, status_document
+from exporter.report.document_parts import IncidentStatus
+from exporter.report.node_status import MOST_PAST, incident_as_seen, status_document
+from exporter.report.status_text import sharing_warnings
 from exporter.report.text import SIMULATED
 from exporter.view import StatusInput
 
 REFRESH_SECONDS = 5
 
-_LIMITS = {"MOST_NAMED": 8, "MOST_OPEN": tables.MOST_OPEN, "MOST_PAST": MOST_PAST, "MOST_SUSPECTS": 5}
+_LIMITS = {"MOST_NAMED": 8, "MOST_OPEN": tables.MOST_OPEN, "MOST_CARDS": 5, "MOST_PAST": MOST_PAST, "MOST_SUSPECTS": 5}
 """How many entries of a kind the page names, and how many clients it shows unfolded; it counts the others."""
 
 _NO_ACCESS = """\
@@ -35,13 +39,19 @@ _COMMAND = Markup('<div class="command"><code>{}</code><button type="button" cla
 
 
 class Page:
-    """Renders the page of a node, runbooks, and a page of links for visitors without access.
+    """Renders the pages of a node, its incidents and its events, runbooks, and links for visitors without access.
 
     Safe for several threads.
     """
 
-    def __init__(self, links: Mapping[str, str], *, simulated: bool = False) -> None:
-        """`links` are the paths of other pages by their titles. The pages of a `simulated` node state it."""
+    def __init__(
+        self, links: Mapping[str, str], monitoring: Mapping[str, Any] = MappingProxyType({}), *, simulated: bool = False
+    ) -> None:
+        """`links` are the paths of other pages by their titles. The pages of a `simulated` node state it.
+
+        `monitoring` has the base URLs of `prometheus` and `grafana`, if there are any, and by which `host` and `port`
+        they may know the node.
+        """
         environment = Environment(
             loader=PackageLoader("exporter.page"),
             autoescape=True,
@@ -58,17 +68,20 @@ class Page:
             joined=_joined,
             with_code=tables.with_code,
             basename=lambda path: path.rpartition("/")[2],
+            local_time=lambda at: tables.time_shown(at, text.local_time(at)),
+            short_time=lambda at, now: tables.time_shown(at, text.short_time(at, now)),
         )
         mark = SIMULATED if simulated else ""
         environment.globals.update(named, version=__version__, links=links, refresh=REFRESH_SECONDS, simulated=mark)
-        environment.globals.update(_LIMITS, tables=tables)
-        self._node = environment.get_template("node.html")
-        self._text = environment.get_template("base.html")
+        environment.globals.update(_LIMITS, tables=tables, clients=clients, monitoring=monitoring)
+        self._template = environment.get_template
 
     def node(self, data: StatusInput) -> bytes:
         """Return the page of a node."""
         document = status_document(data)
-        html = self._node.render(
+        return self._rendered(
+            "node",
+            data,
             document=document,
             word=_capitalized(document.severity.words),
             sentence=sentence(document),
@@ -76,7 +89,32 @@ class Page:
             hour=last_hour(data),
             uses=tables.uses_of(document),
         )
+
+    def incidents(self, data: StatusInput) -> bytes:
+        """Return the page of all known incidents."""
+        newest = sorted(data.known_incidents.values(), key=lambda each: -each.detected_at)
+        return self._rendered("incidents", data, incidents=[incident_as_seen(data, each, 0) for each in newest])
+
+    def incident(self, data: StatusInput, incident: IncidentStatus) -> bytes:
+        """Return the page of one incident."""
+        events = [each for each in event_rows(data, None) if each.incident == incident.id]
+        found = status_document(data).findings if incident.open else ()
+        of_it = (each for each in found if incident.daemon in each.daemons and each.server in (None, incident.server))
+        return self._rendered("incident", data, incident=incident, events=events, finding=next(of_it, None))
+
+    def events(self, data: StatusInput) -> bytes:
+        """Return the page of all events of the timeline."""
+        return self._rendered("events", data, events=event_rows(data, None))
+
+    def _rendered(self, template: str, data: StatusInput, **values: Any) -> bytes:
+        """Return a page of the node, which refreshes itself."""
+        html = self._template(f"{template}.html").render(data=data, at=data.at, host=printable(data.host), **values)
         return html.encode(errors="replace")
+
+    def client(self, data: StatusInput, name: str) -> bytes | None:
+        """Return the page of the client with this id; None if it is not connected and no shown incident names it."""
+        known = clients.known_of(status_document(data), name)
+        return None if known is None else self._rendered("client", data, name=name, **known)
 
     def links(self) -> bytes:
         """Return the page for visitors who may not read names: links, and how to get access."""
@@ -84,7 +122,7 @@ class Page:
 
     def text(self, title: str, markdown: str) -> bytes:
         """Return a page with a text, such as a runbook."""
-        return self._text.render(title=title, content=_html(markdown.split("\n"))).encode()
+        return self._template("base.html").render(title=title, content=_html(markdown.split("\n"))).encode()
 
 
 def sentence(document: StatusDocument) -> str:
@@ -92,7 +130,8 @@ def sentence(document: StatusDocument) -> str:
     if document.findings:
         return f"{_capitalized(document.findings[0].text)}."
     if document.daemons:
-        return "No problem is known."
+        but = ", but the sharing of GPUs has warnings" if sharing_warnings(document) else ""
+        return f"No problem is known{but}."
     return "No MPS control daemon is known, and none is expected."
 
 
@@ -102,7 +141,8 @@ def _capitalized(words: str) -> str:
 
 def _joined(words: str) -> str:
     """Return a text in which no line ends between a PID and the name of its process."""
-    return re.sub(r"\bPID (\d+)( \()?", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), words)
+    # A link remains one.
+    return type(words)(re.sub(r"\bPID (\d+)( \()?", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), words))
 
 
 def _html(lines: Sequence[str]) -> Markup:

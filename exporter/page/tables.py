@@ -15,33 +15,31 @@ from exporter.report.document import (
     ServerStatus,
     StatusDocument,
 )
-from exporter.report.document_parts import ProcessStatus, Severity
+from exporter.report.document_parts import ClientIdentity, ProcessStatus, Severity
 from exporter.report.incident_text import command_text
 from exporter.report.sharing_text import BOUNDS
 from exporter.report.status_text import clients_by_pid, gpu_numbers, gpus_text, kernels_text, workload_of
 from exporter.report.text import (
     code_text,
-    counted,
     display_name,
     duration_text,
-    kernel_name,
     listed,
     percent,
     short_gpu,
     size_text,
-    truncate,
     with_error,
+    zoned_time,
 )
 
 MOST_BRIDGES = 4
 MOST_OPEN = 16
-"""If there are more clients, they are folded, and have one kernel each."""
-_LONGEST_KERNEL, _LONGEST_NAME = 20, 64
+"""If there are more clients, they are folded."""
+_LONGEST_KERNEL = 20
 NBSP = "\N{NO-BREAK SPACE}"
 
 _SERVER_SEVERITIES = {"active": Severity.WELL, "fault": Severity.CRITICAL, None: Severity.UNKNOWN}
 _WITHOUT_MPS = {"bypassing": (Severity.WARNING, "bypasses MPS"), "other": (Severity.UNKNOWN, "without MPS, or unknown")}
-_TD, _TH = Markup("<td>"), Markup('<th scope="row">')
+_TD, _TH = Markup("<td>"), Markup("<th>")  # Beside <td>, it is the heading of the row.
 
 
 Row = Mapping[str, str]
@@ -68,6 +66,11 @@ def table(name: str, caption: str, rows: Iterable[Row]) -> Table:
 def badge(severity: str, word: str) -> Markup:
     """Return a state in the colour of its severity."""
     return Markup('<b class="state {}">{}</b>').format(severity, word)
+
+
+def time_shown(at: float, words: str) -> Markup:
+    """Return a time, in words of this machine's time zone. The page's script can show it in another one."""
+    return Markup('<time datetime="{}">{}</time>').format(zoned_time(at), words)
 
 
 def with_code(words: str) -> Markup:
@@ -153,16 +156,12 @@ def clients(server: ServerStatus, document: StatusDocument, uses: "Uses") -> Tab
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What is looked up for each client: GPUs by UUID, SM time and slowdown by PID, failure domains by name.
-
-    `few` is whether the clients are few, so that all kernels are shown.
-    """
+    """What is looked up for each client: GPUs by UUID, SM time and slowdown by PID, failure domains by name."""
 
     numbers: Mapping[str, str]
     sm: Mapping[int, str]
     slowdown: Mapping[int, str]
     domains: Mapping[str, FailureDomainStatus]
-    few: bool
 
 
 def uses_of(document: StatusDocument) -> Uses:
@@ -176,38 +175,26 @@ def uses_of(document: StatusDocument) -> Uses:
             if each.slowdown is not None and each.slowdown.text:
                 slowdown[each.pid] = each.slowdown.text
     shared = {each.name: each for each in document.failure_domains if len(each.clients) > 1}
-    return Uses(numbers, sm, slowdown, shared, len(clients_by_pid(document)) <= MOST_OPEN)
+    return Uses(numbers, sm, slowdown, shared)
 
 
 def _client(client: ClientStatus, document: StatusDocument, uses: Uses) -> Row:
     held, domain = client.memory_used_bytes, uses.domains.get(client.failure_domain or "")
     if domain is not None:
-        with_it = f"{counted(len(domain.clients) - 1, 'other')} ({domain.name})"
+        with_it = f"{len(domain.clients) - 1} ({domain.name})"
     else:
         with_it = "no other" if client.failure_domain and uses.domains else ""
     return {
-        **_names(client),
+        **(names := _names(client)),
+        "Process": linked(client, names["Process"]),
         "GPUs": ", ".join(uses.numbers.get(gpu, printable(gpu)) for gpu in held or client.gpus),
         "Memory": size_text(sum(held.values())) if held else "",
         "SMs used": uses.sm.get(client.pid, ""),
         "Slowdown": uses.slowdown.get(client.pid, ""),
         "A fault also ends": with_it,
         "For": _age(document, client.connected_at),
-        "Kernels, time in flight": _kernels(client, few=uses.few),
+        "Kernels, time in flight": kernels_text(client, 1, _LONGEST_KERNEL),
     }
-
-
-def _kernels(client: ClientStatus, *, few: bool) -> str:
-    first = kernels_text(client, 1, _LONGEST_KERNEL)
-    if not client.kernels or not few:
-        return first
-    details = [
-        f"{truncate(kernel_name(use), _LONGEST_NAME)}: {percent(use.flight_ratio)}, {use.launches_per_second:.1f}/s,"
-        f" {use.width} SMs"
-        for use in client.kernels
-    ]
-    lines = Markup("<br>").join([*details, f"{counted(client.streams or 0, 'stream')} with work at once"])
-    return Markup('<details id="kernels-{}"><summary>{}</summary>{}</details>').format(client.pid, first, lines)
 
 
 def without_mps(document: StatusDocument) -> Table:
@@ -234,6 +221,11 @@ def _names(process: ProcessStatus) -> Row:
         "User": display_name(process.user),
         "Workload": workload_of(process),
     }
+
+
+def linked(client: ClientIdentity, words: str) -> Markup:
+    """Return a text about a client as a link to its page, if its id is known."""
+    return Markup('<a href="/clients/%s">%s</a>') % (client.client, words) if client.client else escape(words)
 
 
 def _process_text(process: ProcessStatus) -> str:

@@ -18,7 +18,7 @@ class PrintableText(str):
 
 def printable(text: str, longest: int = LONGEST_TEXT) -> str:
     """Return the text truncated, without unprintable characters and line breaks."""
-    return printable_line(text[:longest])
+    return kept if (kept := text[:longest]).isprintable() else printable_line(kept)
 
 
 def printable_lines(text: str) -> str:

@@ -1,20 +1,20 @@
 """Problems of clients: full servers, memory, limits, slow neighbours, no way to a daemon, and bypassing processes."""
 
 from collections.abc import Iterable
-from functools import cache
 from math import inf
 from operator import add
 
 from exporter.model.daemon import Daemon
+from exporter.model.event import EventName
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DirectoryReading
 from exporter.model.server import RefusalReason
 from exporter.model.settings import PIPE_DIRECTORY, Mode
 from exporter.parse.printable import printable
 from exporter.parse.proc import MpsProgram, is_on_network, mps_program
-from exporter.report.daemon_findings import FULL_RATIO
 from exporter.report.document import ManualStep
-from exporter.report.finding import MOST_COMMANDS, Finding
+from exporter.report.finding import COUNTED_SECONDS, MOST_COMMANDS, SETTLED_SECONDS, Finding, observed
+from exporter.report.incident_findings import PAGED_SECONDS
 from exporter.report.problems import DaemonProblem, NodeProblem
 from exporter.report.process_status import described
 from exporter.report.reasons import reason_text
@@ -38,94 +38,109 @@ from exporter.state.devices import serves_gpu, usable_gpus
 from exporter.state.gpus import used_bytes
 from exporter.state.known_daemons import named_pids
 from exporter.state.processes import workload_of
-from exporter.usage.accounting import memory_by_workload
-from exporter.usage.capacity import gpu_sharing
-from exporter.view import View, clients_of, gpu_name
+from exporter.usage.capacity import CONTEXT_BYTES
+from exporter.usage.lasting import filled_gpus
+from exporter.view import View, clients_of, gpu_name, memory_by_process
 from exporter.watchdog.context import Policy
 from exporter.watchdog.limit_enforcement import LimitStatus, check_limits
 
-REFUSED_SECONDS = 60.0
-"""For how long the alert of a refused client fires, if Prometheus scrapes every 15 s."""
-
-LARGE_RATIO = 0.5
-"""The part of a full GPU's memory above which a workload fills it."""
+DEATH_SECONDS = 86400.0
+"""For how long after a daemon's death the processes that bypass it are more urgent, as the alert defines it."""
 
 
-def full_servers(node: Node, at: float) -> Iterable[Finding]:
-    """Yield each server without a free client slot, with its idle clients, and the other daemons that refused one."""
-    full, sharing = set(), cache(lambda: gpu_sharing(node))
-    for daemon, server in View(node).servers():
+def full_servers(view: View, at: float) -> Iterable[Finding]:
+    """Yield each server without a free client slot, with its clients, and the other daemons that refused one."""
+    full, node, held = set[str](), view.node, memory_by_process(view.node)
+    slots, text = dict[str, str](), NodeProblem.CLIENT_SLOTS_FULL.definition.remedy
+    for daemon, server in view.servers():
         clients, limit = clients_of(daemon, server), limits.clients_limit(node, daemon, server)
+        slots[daemon.name] = f"{len(clients)} of {'an unknown number of' if limit is None else limit}"
         if limit is None or len(clients) < limit:
             continue
-        pids = {each.pid for each in clients}
+        pids, most = {each.pid for each in clients}, 0 if full else MOST_LISTED
         # A client on several GPUs is idle if it is so on each of them.
-        uses = [each for gpu in sharing().values() for each in gpu.clients]
-        states = {pid: {each.is_idle for each in uses if each.client.pid == pid} for pid in pids}
-        held = {pid: sum(each.memory_used_bytes or 0 for each in uses if each.client.pid == pid) for pid in pids}
-        found = sorted(pid for pid in pids if states[pid] == {True} and held[pid])
-        facts = [f"{described(node, pid)} is idle and holds {mebibytes(held[pid])}" for pid in found]
+        states = {pid: set[bool | None]() for pid in pids}
+        for each in (each for gpu in view.sharing.values() for each in gpu.clients if each.client.pid in pids):
+            states[each.client.pid].add(each.is_idle)
+        memory = {pid: sum(held[pid].values()) if pid in held else None for pid in pids}
+        idle = {pid for pid in pids if states[pid] == {True} and memory[pid]}
+        order = sorted(pids, key=lambda pid: (pid not in idle, False in states[pid], -(memory[pid] or 0), pid))
+        facts = [_held(node, at, pid, memory[pid], idle=pid in idle) for pid in order[:most]]
+        facts += [f"the table lists {len(order) - most} more"] if len(order) > most > 0 else []
         if unknown := sum(False not in state and state != {True} for state in states.values()):
             what = counted(unknown, "client is", "clients are")
-            facts.append(
-                f"it is unknown whether {what} idle, because their SM time in the last minute is unknown or uncertain"
-            )
-        elif not found:
-            facts = ["no client is idle"]
-        kills = known(*(command_to_end(node, pid) for pid in found[:MOST_COMMANDS]))
+            why = "because their SM time in the last minute is unknown or uncertain"
+            facts.insert(0, f"it is unknown whether {what} idle, {why}")
+        elif not idle:
+            facts.insert(0, "no client is idle")
+        kills = known(*(command_to_end(node, pid) for pid in order[: min(len(idle), MOST_COMMANDS)]))
         full.add(daemon.name)
         yield Finding(
             NodeProblem.CLIENT_SLOTS_FULL,
+            since=observed(node, max(each.connected_at for each in clients)),
             daemon=daemon.name,
             server=server.pid,
             values={"clients": str(len(clients)), "limit": str(limit)},
             affected=f"new clients; {daemon.totals.refused.get(RefusalReason.LIMIT, 0)} were refused so far",
             facts=tuple(facts),
             outlook="A slot becomes free when a client exits.",
-            steps=(
-                ManualStep(
-                    text="End clients that are idle, or start new work later.", commands=kills, ends=len(kills) or None
-                ),
-            ),
+            steps=(ManualStep(text=text if kills else _ASK_OWNERS, commands=kills, ends=len(kills) or None),),
         )
-    for daemon in View(node).daemons():
+    for daemon in view.daemons():
         refused_at = daemon.connections.refused_at
-        if refused_at is not None and at - refused_at < REFUSED_SECONDS and daemon.name not in full:
-            yield Finding(NodeProblem.CLIENTS_REFUSED, since=refused_at, daemon=daemon.name)
+        if refused_at is not None and at - refused_at < COUNTED_SECONDS and daemon.name not in full:
+            values = {"slots": slots[daemon.name]} if daemon.name in slots else {}
+            yield Finding(NodeProblem.CLIENTS_REFUSED, since=refused_at, daemon=daemon.name, values=values)
+
+
+MOST_LISTED = 6
+"""So many clients of the first full server are facts, first those that are idle or hold most. The table has all."""
+
+_ASK_OWNERS = "Ask the owners which of the clients can end, or start new work later."
+"""What to do if no idle client is known."""
+
+
+def _held(node: Node, at: float, pid: int, held: int | None, *, idle: bool) -> str:
+    """Return how much memory a client holds, and how old its process is."""
+    memory = "an unknown amount of memory" if held is None else mebibytes(held)
+    context = ", no more than a context needs" if held is not None and held <= CONTEXT_BYTES else ""
+    age = f"; it started {duration_text(at - process.started)} ago" if (process := node.processes.get(pid)) else ""
+    return f"{described(node, pid)} {'is idle and ' if idle else ''}holds {memory}{context}{age}"
 
 
 def filled_memory(node: Node) -> Iterable[Finding]:
     """Yield GPUs with little free memory, most of which one of several workloads has, as the alert defines it."""
-    for uuid, held in memory_by_workload(node).items():
-        reading = node.gpus[uuid].reading
-        used, total = reading.memory_used_bytes, reading.memory_total_bytes
-        if used is None or not total or used / total <= FULL_RATIO or len(held) < 2:
-            continue
-        workload = max(held, key=lambda each: held[each])
-        if held[workload] / total > LARGE_RATIO:
-            values = {
-                "gpu": printable(gpu_name(node, uuid)),
-                "workload": workload_name(workload, node.pods),
-                "part": percent(held[workload] / total),
-                "free": mebibytes(max(0, total - used)),
-            }
-            order = sorted(used_bytes(reading).items(), key=lambda each: (-each[1], each[0]))
-            facts = tuple(f"{described(node, pid)} holds {mebibytes(size)}" for pid, size in order)
-            own = [pid for pid, _ in order if workload_of(node.processes.get(pid)) == workload]
-            clients = {pid for each in node.daemons.values() for pid in each.clients}
-            others = [pid for pid, _ in order if pid in clients and pid not in own]
-            yield Finding(
-                NodeProblem.WORKLOAD_FILLS_MEMORY,
-                gpu=uuid,
-                values=values,
-                affected=counted(len(others), "client of another workload", "clients of other workloads"),
-                affected_names=tuple(described(node, pid) for pid in others),
-                facts=facts,
-                steps=(
-                    ManualStep(text=NodeProblem.WORKLOAD_FILLS_MEMORY.definition.remedy),
-                    step_to_rerun(node, own, "If the others cannot wait, restart the workload."),
-                ),
-            )
+    for uuid, (workload, size) in filled_gpus(node).items():
+        reading, begun = node.gpus[uuid].reading, node.lasting.get((EventName.MEMORY_FILLED, uuid, None))
+        total = reading.memory_total_bytes or size
+        values = {
+            "gpu": printable(gpu_name(node, uuid)),
+            "workload": workload_name(workload, node.pods),
+            "part": percent(size / total),
+            "free": mebibytes(max(0, total - (reading.memory_used_bytes or 0))),
+        }
+        order = sorted(used_bytes(reading).items(), key=lambda each: (-each[1], each[0]))
+        own = [pid for pid, _ in order if workload_of(node.processes.get(pid)) == workload]
+        clients = {pid for each in node.daemons.values() for pid in each.clients}
+        others = [pid for pid, _ in order if pid in clients and pid not in own]
+        restart = step_to_rerun(node, own, "If the others cannot wait, restart the workload.")
+        if not restart.commands:
+            kill = known(command_to_end(node, own[0]))
+            text = "If the others cannot wait, end the workload's largest client."
+            restart = ManualStep(text=text, commands=kill, ends=len(kill) or None)
+        yield Finding(
+            NodeProblem.WORKLOAD_FILLS_MEMORY,
+            since=observed(node, begun.at if begun else None),
+            gpu=uuid,
+            values=values,
+            affected=counted(len(others), "client of another workload", "clients of other workloads"),
+            affected_names=tuple(described(node, pid) for pid in others),
+            facts=tuple(f"{described(node, pid)} holds {mebibytes(size)}" for pid, size in order),
+            steps=(ManualStep(text=NodeProblem.WORKLOAD_FILLS_MEMORY.definition.remedy), restart),
+        )
+
+
+_FIND_OUT = ManualStep(text="Find out why they bypass MPS.", commands=(DOCTOR,))
 
 
 def bypassing(node: Node, at: float) -> Iterable[Finding]:
@@ -147,36 +162,39 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
     reachable = {each.name: each for each in daemons if not each.has_lost_directory}
     cause = DaemonProblem.DIRECTORY_LOST if len(reachable) < len(daemons) else DaemonProblem.DAEMON_DOWN
     follows = len(reachable) < len(daemons) or any(each.ended for each in daemons)
-    remedy, steps = NodeProblem.PROCESS_BYPASSING.definition.remedy, list[ManualStep]()
+    remedy, steps = NodeProblem.PROCESS_BYPASSING.definition.remedy, [_FIND_OUT]
     for daemon in list(reachable.values())[:MOST_COMMANDS]:
         those = [described(node, pid) for pid, name in bypassed.items() if name == daemon.name]
         text = remedy if len(daemons) == 1 else f"{remedy} These are {listed(those, MOST_NAMED)}."
         steps.append(ManualStep(text=text, commands=known(command_to_set(PIPE_DIRECTORY, daemon.pipe_directory))))
     restartable = [pid for pid, name in bypassed.items() if name in reachable]
     rerun = step_to_rerun(node, restartable, "If their units, pods or jobs set the variable, restart these.")
+    steps += [rerun] if rerun.commands else []
+    after_death = any(_died_briefly(each, at) for each in daemons)
+    count, alone = counted(len(places), "process", "processes"), min(places) if len(places) == 1 else None
+    names = ", ".join(printable(gpu_name(node, uuid)) for uuid in gpus)
     yield Finding(
-        NodeProblem.PROCESS_BYPASSING,
-        since=min(since.values()),
-        client=min(places) if len(places) == 1 else None,
-        values={
-            "gpu": ", ".join(printable(gpu_name(node, uuid)) for uuid in gpus),
-            "processes": described(node, min(places))
-            if len(places) == 1
-            else counted(len(places), "process", "processes"),
-        },
-        affected=f"{counted(len(places), 'process', 'processes')} without limits, and the MPS clients of the same GPUs",
+        NodeProblem.PROCESS_BYPASSING_AFTER_DEATH if after_death else NodeProblem.PROCESS_BYPASSING,
+        since=observed(node, min(since.values())),
+        client=alone,
+        values={"gpu": names, "processes": count if alone is None else described(node, alone)},
+        affected=f"{count} without limits, and the MPS clients of the same GPUs",
         affected_names=tuple(
             f"{described(node, pid)} on {', '.join(on)}, for {duration_text(at - since[pid])}"
             for pid, on in places.items()
         ),
         outlook="They do not change to MPS while they run.",
         follows=cause.definition.label if follows else None,
-        steps=(
-            ManualStep(text="Find out why they bypass MPS.", commands=(DOCTOR,)),
-            *steps,
-            *((rerun,) if rerun.commands else ()),
-        ),
+        steps=tuple(steps),
     )
+
+
+def _died_briefly(daemon: Daemon, at: float) -> bool:
+    """Return whether a daemon died within a day and was back before its alert paged."""
+    process, lost_at = daemon.runtime.process, daemon.lifecycle.last_loss_at
+    if process is None or process.started is None or lost_at is None:
+        return False
+    return at - lost_at < DEATH_SECONDS and process.started - lost_at <= PAGED_SECONDS
 
 
 def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
@@ -197,6 +215,7 @@ def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fin
             lasting = ["" if each is None else f", for {duration_text(at - each)}" for each in times]
             more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
             settable = [check.command for check in drifted if check.command][:MOST_COMMANDS]
+            commands = known(*(control_command(command, address) for command in settable))
             acts = settable and policy is not None and policy.mode_of(daemon) is Mode.ACT
             servers = {each.server for each in drifted}
             clients = sorted(client.pid for client in daemon.clients.values() if client.server in servers)
@@ -211,18 +230,9 @@ def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fin
                 affected_names=tuple(described(node, pid) for pid in clients),
                 facts=tuple(map(add, texts, lasting)),
                 outlook="" if policy is None else will,
-                steps=(
-                    ManualStep(
-                        text="Set the limit again.",
-                        commands=known(*(control_command(command, address) for command in settable)),
-                        ends=0,
-                    ),
-                ),
+                steps=(ManualStep(text="Set the limit again.", commands=commands, ends=0),),
             )
 
-
-SETTLED_SECONDS = 10.0
-"""After this time, the daemon of a client or server is known, and NVML lists no clients of a daemon that ended."""
 
 LISTED_SECONDS = 600.0  # After this time, a daemon has listed a client of its own (`PollIntervals.lists`, twice).
 
@@ -248,7 +258,8 @@ def mps_without_daemon(node: Node, at: float) -> Iterable[Finding]:
         if pids:
             values = {"gpu": printable(gpu_name(node, uuid))}
             processes = tuple(described(node, pid) for pid in pids)
-            yield Finding(NodeProblem.MPS_WITHOUT_DAEMON, values=values, facts=processes)
+            first = observed(node, min(node.gpus[uuid].mps_since.get(pid, since[pid]) for pid in pids))
+            yield Finding(NodeProblem.MPS_WITHOUT_DAEMON, since=first, values=values, facts=processes)
 
 
 def _has_settled(daemon: Daemon, at: float) -> bool:
@@ -269,11 +280,8 @@ def lost_directories(node: Node, policy: Policy | None) -> Iterable[Finding]:
         commands = (commands_to_stop if taken else commands_to_restart)(node, daemon, policy) if daemon.pid else ()
         wait = f"{'Change no file there. ' if taken else ''}Wait until its clients have ended."
         start = "Start it with a directory that only this node has." if taken else "Start it again if it is needed."
-        end = ManualStep(
-            text=f"End the daemon. {start}",
-            commands=commands,
-            ends=clients_beside(node, daemon, policy) if commands else None,
-        )
+        ends = clients_beside(node, daemon, policy) if commands else None
+        end = ManualStep(text=f"End the daemon. {start}", commands=commands, ends=ends)
         yield Finding(
             DaemonProblem.DIRECTORY_LOST,
             since=daemon.lifecycle.state_since,

@@ -1,21 +1,20 @@
-"""Problems of daemons and their servers, with what the watchdog does about them, and what is over."""
+"""Problems of daemons and their servers, with what the watchdog does about them."""
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.identity import identity_of
-from exporter.model.incident import Incident
+from exporter.model.incident import IncidentKind
 from exporter.model.node import CollectorName, Node
-from exporter.model.server import ServerState
 from exporter.model.settings import Mode
 from exporter.model.values import replace
 from exporter.model.watchdog import HARMLESS, Condition, WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.document import ManualStep
-from exporter.report.finding import MOST_GROUPED, Finding
-from exporter.report.incident_status import verdict
-from exporter.report.incident_text import client_text
+from exporter.report.finding import MOST_GROUPED, Finding, observed
+from exporter.report.incident_findings import FIND_CAUSE, RESTART_ENDED, affected_clients, ended_clients, of_clients
 from exporter.report.problems import (
     BLOCK_PROBLEMS,
     CONDITION_PROBLEMS,
@@ -31,8 +30,6 @@ from exporter.report.remedy import (
     DOCTOR,
     address_of,
     clients_beside,
-    command_to_end_server,
-    command_to_kill,
     commands_to_restart,
     commands_to_resume,
     commands_to_signal,
@@ -44,25 +41,18 @@ from exporter.report.remedy import (
     last_log_lines,
     quarantine_cause,
     recovery_steps,
+    signal,
     step_to_rerun,
 )
-from exporter.report.text import counted, duration_text, failed_starts_text, mebibytes, pid_text
+from exporter.report.text import counted, duration_text, failed_starts_text, mebibytes
 from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
 from exporter.state import servers
 from exporter.state.devices import serves_gpu
 from exporter.state.lifecycle import STARTING_SECONDS
-from exporter.state.processes import holders_of, is_suspended, state_of_daemon
+from exporter.state.processes import is_suspended, pids_to_end, state_of_daemon
+from exporter.usage.lasting import FULL_RATIO
 from exporter.view import View, clients_of
 from exporter.watchdog.context import Policy
-
-FULL_RATIO = 0.95
-"""The used part of a GPU's memory above which it counts as full."""
-
-ALERT_SECONDS = 105.0
-"""For how long the alert of an event fires after it, or after the daemon's return (alerts/cuda-mps.rules.yml)."""
-
-PAGED_SECONDS = 60.0
-"""After this time, CudaMpsDaemonDown or CudaMpsServerFault fired, and no other alert fires for the recovery."""
 
 _SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.STATE_LOST)
 """The watchdog restarts nothing until an operator runs `resume`, and no GPU is quarantined."""
@@ -72,130 +62,6 @@ _RESTARTING = (WatchdogPhase.ACTING, WatchdogPhase.BACKOFF, WatchdogPhase.DEFERR
 STATE_PROBLEMS = {state: DaemonProblem[f"DAEMON_{state.name}"] for state in DaemonState if state is not DaemonState.UP}
 
 _WAIT = ManualStep(text="Wait for the restart.")
-_CAUSE = "Find the cause in the last lines of the daemon's logs."
-
-
-def faults(node: Node, policy: Policy | None) -> Iterable[Finding]:
-    """Yield the faults, first those that a command can end."""
-    open_ones = [each for each in node.incidents.values() if each.open]
-    open_ones.sort(key=lambda each: not (each.blockers or each.stuck))
-    yield from (_fault(node, each, policy) for each in open_ones)
-    with_incident = {(each.daemon, each.server) for each in open_ones}
-    for daemon, server in View(node).servers():
-        if server.state is ServerState.FAULT and (daemon.name, server.pid) not in with_incident:
-            yield Finding(
-                DaemonProblem.SERVER_FAULT,
-                daemon=daemon.name,
-                server=server.pid,
-                **_of_clients(node, (each.pid for each in clients_of(daemon, server))),
-                situation=Situation.FAULT_WITHOUT_INCIDENT,
-            )
-
-
-def _fault(node: Node, incident: Incident, policy: Policy | None) -> Finding:
-    blockers = tuple(incident.blockers)
-    daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
-    text = DaemonProblem.SERVER_FAULT.definition.remedy
-    kills = known(*(command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_GROUPED]))
-    steps = [ManualStep(text=text, commands=kills, ends=len(kills))] if blockers else []
-    if incident.stuck:
-        server = None if daemon is None else daemon.servers.get(incident.server)
-        left = None if daemon is None or server is None else len(clients_of(daemon, server))
-        commands = known(command_to_end_server(incident.server, address))
-        steps = [ManualStep(text=Situation.SERVER_STUCK.value, commands=commands, ends=left)]
-    recovers = "" if incident.stuck else "The server recovers after the exit of the last affected client."
-    blocking = f"{pid_text(blockers[0])} blocks" if len(blockers) == 1 else f"{len(blockers)} clients block"
-    recovery = f"; {blocking} recovery" if blockers else ""
-    return Finding(
-        DaemonProblem.SERVER_FAULT,
-        since=incident.started_at,
-        daemon=incident.daemon,
-        server=incident.server,
-        client=blockers[0] if blockers else None,
-        values={"suspect": verdict(incident), "recovery": recovery},
-        affected=counted(len(incident.affected), "client"),
-        affected_names=_affected(incident, node),
-        outlook=" ".join(filter(None, (recovers, "" if daemon is None else outlook(node, daemon, policy)))),
-        situation=None if blockers else Situation.CLIENTS_ENDING,
-        steps=tuple(steps),
-    )
-
-
-def _affected(incident: Incident, node: Node) -> tuple[str, ...]:
-    """Return the affected clients, first those that block recovery."""
-    blockers = incident.blockers if incident.open else ()
-    texts = {pid: client_text(incident.details_of(pid)) for pid in (*blockers, *incident.affected)}
-    for pid in blockers:
-        texts[pid] = f"{client_text(incident.details_of(pid), holders_of(node, pid))}, which blocks recovery"
-    return tuple(texts.values())
-
-
-def _of_clients(node: Node, pids: Iterable[int]) -> dict[str, Any]:
-    """Return that these clients are affected."""
-    names = tuple(described(node, pid) for pid in sorted(pids))
-    return {"affected": counted(len(names), "client") if names else "", "affected_names": names}
-
-
-def recovered(node: Node, at: float) -> Iterable[Finding]:
-    """Yield the deaths and restarts of daemons that are up again, and the faults that ended.
-
-    They are problems for about as long as their alerts fire.
-    """
-    for daemon in View(node).daemons():
-        if daemon.state is DaemonState.UP:
-            yield from _returned(node, daemon, node.watches.get(daemon.name, WatchdogState()), at)
-    for incident in node.incidents.values():
-        if incident.ended_at is not None and at - incident.ended_at < ALERT_SECONDS:
-            lasted = incident.ended_at - incident.started_at >= PAGED_SECONDS
-            yield Finding(
-                DaemonProblem.FAULT_LASTED if lasted else DaemonProblem.FAULT,
-                since=incident.started_at,
-                daemon=incident.daemon,
-                server=incident.server,
-                values={"affected": counted(len(incident.affected), "client"), "suspect": verdict(incident)},
-                affected=counted(len(incident.affected), "client"),
-                affected_names=_affected(incident, node),
-            )
-
-
-def _returned(node: Node, daemon: Daemon, watch: WatchdogState, at: float) -> Iterable[Finding]:
-    lost_at, clients = daemon.lifecycle.last_loss_at, daemon.lifecycle.clients_at_end
-    back_at = daemon.lifecycle.state_since or 0.0
-    if lost_at is not None and at - max(lost_at, back_at) < ALERT_SECONDS:
-        problem = DaemonProblem.DAEMON_DIED_WITH_CLIENTS if clients else DaemonProblem.DAEMON_DIED
-        if back_at - lost_at >= PAGED_SECONDS:
-            problem = DaemonProblem.DAEMON_WAS_DOWN
-        yield Finding(
-            problem,
-            since=lost_at,
-            daemon=daemon.name,
-            values={"ended": _ended_text(daemon)},
-            **_ended_clients(node, daemon),
-            steps=(
-                ManualStep(text="Restart the clients that ended, and the processes that bypass MPS."),
-                ManualStep(text=_CAUSE, commands=last_log_lines(daemon)),
-            ),
-        )
-    elif watch.last_restart_at is not None and at - max(watch.last_restart_at, back_at) < ALERT_SECONDS:
-        ended = {} if daemon.lifecycle.watchdog_ended_at is None else _ended_clients(node, daemon)
-        yield Finding(DaemonProblem.DAEMON_RESTARTED, since=watch.last_restart_at, daemon=daemon.name, **ended)
-
-
-def _ended_text(daemon: Daemon) -> str:
-    clients = daemon.lifecycle.clients_at_end
-    if clients is None:
-        return "an unknown number of clients ended"
-    return f"{counted(len(clients), 'client') if clients else 'no client'} ended"
-
-
-def _ended_clients(node: Node, daemon: Daemon) -> dict[str, Any]:
-    """Return that the clients that ended with a daemon are affected."""
-    exited = daemon.lifecycle.processes_at_end
-    pids = sorted(daemon.lifecycle.clients_at_end or ())
-    return {
-        "affected": _ended_text(daemon),
-        "affected_names": tuple(described(node, pid, exited=exited.get(pid)) for pid in pids),
-    }
 
 
 def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
@@ -209,7 +75,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
                 daemon=daemon.name,
                 gpu=watch.quarantine.gpu,
                 values={"cause": quarantine_cause(node, watch.quarantine)},
-                **_of_clients(node, daemon.clients),
+                **of_clients(node, daemon.clients, "connected client"),
                 steps=recovery_steps(node, watch.quarantine.gpu, watch.quarantine.action, daemon, policy),
             )
         block = None if policy is None or not daemon.declared.expected else policy.lock_problem(daemon)
@@ -256,12 +122,28 @@ def _state_finding(
         )
     if servers.in_crash_loop(daemon, at):
         return _problem(node, at, daemon, watch, policy, DaemonProblem.SERVER_CRASH_LOOP)
-    if daemon.connections.waiting:
-        queued, waiting = daemon.connections.queued, sorted(daemon.connections.waiting)
-        names, text = tuple(described(node, pid, queued.get(pid)) for pid in waiting), counted(len(waiting), "client")
-        values = {"clients": text}
-        return Finding(NodeProblem.CLIENTS_WAITING, daemon=name, values=values, affected=text, affected_names=names)
-    return None
+    return _waiting(node, at, daemon) if daemon.connections.waiting else None
+
+
+def _waiting(node: Node, at: float, daemon: Daemon) -> Finding:
+    """Return that clients wait, since when, and the clients of another user that occupy the server."""
+    queued, waiting, known_processes = daemon.connections.queued, daemon.connections.waiting, node.processes
+    uids, text = {queued.get(pid) for pid in waiting}, counted(len(waiting), "client")
+    ages = {pid: duration_text(at - client.connected_at) for pid, client in sorted(daemon.clients.items())}
+    others = [pid for pid in ages if pid not in known_processes or known_processes[pid].uid not in uids]
+    ending = [pids for pid in others if (pids := pids_to_end(node, pid))]
+    kill = known(signal("TERM", chain.from_iterable(ending)))
+    end = ManualStep(text=NodeProblem.CLIENTS_WAITING.definition.remedy, commands=kill, ends=len(ending) or None)
+    return Finding(
+        NodeProblem.CLIENTS_WAITING,
+        since=observed(node, min(waiting.values())),
+        daemon=daemon.name,
+        values={"clients": text},
+        affected=text,
+        affected_names=tuple(described(node, pid, queued.get(pid)) for pid in sorted(waiting)),
+        facts=tuple(f"{described(node, pid)} occupies the server, connected for {ages[pid]}" for pid in others),
+        steps=(end,),
+    )
 
 
 def _not_up(node: Node, at: float, daemon: Daemon, watch: WatchdogState, policy: Policy | None) -> Finding:
@@ -287,11 +169,17 @@ def _problem(
             gpus = (each.reading for each in node.gpus.values())
             modes = {each.compute_mode for each in gpus if each.compute_mode and serves_gpu(node, daemon, each)}
             facts = (f"compute mode of its GPUs: {', '.join(sorted(modes)).upper()}",) if modes else ()
-            if (daemon.lifecycle.last_loss_at or daemon.lifecycle.watchdog_ended_at) is not None:
-                notes, affected = (f"{_ended_text(daemon)} with it", *notes), _ended_clients(node, daemon)
+            ended_at = daemon.lifecycle.last_loss_at or daemon.lifecycle.watchdog_ended_at
+            if ended_at is not None and daemon.lifecycle.unexplained_end_at is None:
+                affected = ended_clients(node, daemon)
+                notes = (affected["affected"].replace("ended", "ended with it"), *notes)
         case DaemonProblem.DAEMON_UNRESPONSIVE:
             facts = (_process_state(node, daemon),)
-            affected = {"affected": "new CUDA processes, which hang; connected clients continue until a restart"}
+            affected = of_clients(node, daemon.clients)
+            ended = f"; a restart would end {affected['affected']}" if daemon.clients else ""
+            affected["affected"] = f"new CUDA processes, which hang{ended}"
+        case DaemonProblem.DAEMON_HELD:
+            affected = {"affected": "commands to the daemon; new clients, if the process has sent nothing"}
         case DaemonProblem.PID_FILE_WRONG:
             values, facts = {"pid": str(daemon.pid)}, (f"write {daemon.pid} into it",)
         case DaemonProblem.DAEMON_UNSUPPORTED:
@@ -304,6 +192,10 @@ def _problem(
             values, since = {"failed": failed_starts_text(failed)}, failed.started_at[0]
             facts = tuple(_causes_of_early_exits(node, daemon))
             affected = {"affected": "new clients; connected ones continue"}
+            died = (each for each in node.incidents.values() if each.kind is IncidentKind.SERVER_DIED)
+            for each in (each for each in died if each.daemon == daemon.name):
+                ended = f"new clients, and {counted(len(each.affected), 'client')} that ended with the last server"
+                affected = {"affected": ended, "affected_names": affected_clients(each, node)}
             if failed.last_exit_at is not None:
                 facts = (f"the last server exited {duration_text(max(0.0, at - failed.last_exit_at))} ago", *facts)
     if watch.problem is not None:
@@ -363,7 +255,7 @@ def _steps(
 ) -> tuple[ManualStep, ...]:
     """Return what to do; nothing if the catalogue's remedy suffices."""
     acts = policy is not None and policy.mode_of(daemon) is Mode.ACT
-    cause = ManualStep(text=_CAUSE, commands=last_log_lines(daemon))
+    cause = ManualStep(text=FIND_CAUSE, commands=last_log_lines(daemon))
     signals = commands_to_signal(node, watch.diagnosis)
     start, suspended = problem.definition.remedy, watch.phase in _SUSPENDED
     match problem:
@@ -384,27 +276,27 @@ def _steps(
                 return (*_steps_to_resume(daemon, watch), *(() if acts else (to_start,)))
             bypassing = [(pid, gpu.bypassing_processes[pid]) for gpu in node.gpus.values() for pid in gpu.bypassing]
             bypass = [pid for pid, process in bypassing if process.daemon == daemon.name]
-            restart = (step_to_rerun(node, bypass, "Restart the processes that bypass MPS."),) if bypass else ()
-            return (to_start, *restart, cause)
+            names = ", ".join(described(node, pid) for pid in bypass[:MOST_GROUPED])
+            restart = (step_to_rerun(node, bypass, f"End and restart what bypasses MPS: {names}."),) if bypass else ()
+            ended = (ManualStep(text=RESTART_ENDED),) if daemon.lifecycle.clients_at_end else ()
+            return (to_start, *ended, *restart, cause)
         case DaemonProblem.DAEMON_UNRESPONSIVE:
             if watch.phase in _RESTARTING:
                 return (_WAIT, cause)
             commands, ends = commands_to_restart(node, daemon, policy), clients_beside(node, daemon, policy)
             text = "If the watchdog does not restart the daemon, restart it" if acts else "Restart the daemon"
             text = f"{text}{', which ends its clients' if ends is None else ''}."
-            first = tuple[ManualStep, ...]()
-            state = state_of_daemon(node, daemon)
+            first, state = tuple[ManualStep, ...](), state_of_daemon(node, daemon)
             if (state is None or is_suspended(state)) and is_living(node, identity_of(daemon.runtime.process)):
                 resume = (f"kill -CONT {daemon.pid}",)
                 first = (ManualStep(text="Resume its process, if that is stopped.", commands=resume, ends=0),)
             return (*first, ManualStep(text=text, commands=commands, ends=ends), cause)
         case DaemonProblem.SERVER_CRASH_LOOP:
+            check = "Check that MPS supports the GPUs and finds the driver's libraries."
             return (
                 ManualStep(text="Read why the servers exit.", commands=last_log_lines(daemon, first="server.log")),
                 ManualStep(text="Read what the driver reports.", commands=("dmesg | grep -i -e NVRM -e Xid",)),
-                ManualStep(
-                    text="Check that MPS supports the GPUs and finds the driver's libraries.", commands=(DOCTOR,)
-                ),
+                ManualStep(text=check, commands=(DOCTOR,)),
             )
         case DaemonProblem.DAEMON_SUSPENDED | DaemonProblem.SERVER_SUSPENDED | DaemonProblem.DAEMON_HELD:
             return (ManualStep(text=start.removesuffix(" No client ends."), commands=signals, ends=0),)
@@ -459,14 +351,10 @@ def _since(node: Node, at: float, daemon: Daemon, watch: WatchdogState, problem:
 def _query_problem(node: Node, daemon: Daemon) -> str | None:
     """Return what prevents a query of a daemon that has ended or is in an unknown state; None if nothing does."""
     source = node.sources.get(CollectorName.CONTROL)
-    if source is None or not daemon.supported or daemon.pid_file_spoilt:
+    if source is None or not daemon.supported or daemon.pid_file_spoilt or not (daemon.ended or daemon.state is None):
         return None
     problem = source.problems.get(daemon.name)
-    return (
-        reason_text(problem, CollectorName.CONTROL)
-        if problem is not None and (daemon.ended or daemon.state is None)
-        else None
-    )
+    return None if problem is None else reason_text(problem, CollectorName.CONTROL)
 
 
 def _unknown_since(node: Node, daemon: Daemon, at: float) -> float | None:

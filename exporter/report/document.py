@@ -30,9 +30,9 @@ class FindingStatus:
     """A problem that the node has now, of one daemon or alike of several ones.
 
     `code` and `label` name it, `text` says what is wrong, and `meaning` what that means. `affected` is who is affected,
-    in a few words, and `affected_names` the known ones. `facts` are what indicates the problem. `outlook` is what
-    happens without an operator, and `steps` are what to do, in order. `follows` is another problem that may be the
-    cause. `fails` is whether `status` exits with code 1. `client` is a PID.
+    in a few words, and `affected_names` the known ones. `avoid` is what not to do. `facts` are what indicates the
+    problem. `outlook` is what happens without an operator, and `steps` are what to do, in order. `follows` is another
+    problem that may be the cause. `client` is a PID.
     """
 
     code: str
@@ -47,12 +47,12 @@ class FindingStatus:
     meaning: str
     affected: str
     affected_names: tuple[str, ...]
+    avoid: str
     facts: tuple[str, ...]
     outlook: str
     steps: tuple[ManualStep, ...]
     follows: str | None
     runbook: str | None
-    fails: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +310,6 @@ class StatusDocument:
     severity: Severity
     summary: str
     findings: tuple[FindingStatus, ...]
-    fails: bool
     at: float
     host: str
     simulated: bool

@@ -1,10 +1,11 @@
 """Parts of the status document: severities, reasons, processes and faults; who may see them; and a filter of faults."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import StrEnum
+from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
 
 from exporter.model.identity import Workload
 from exporter.model.kernels import FaultKernels
@@ -160,17 +161,20 @@ class AddressStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentStatus:
-    """A fault, as it was known `at` a time.
+    """A fault, or the death of a daemon or server, as it was known `at` a time.
 
-    `title` names the fault, and `verdict` its likely cause. `leading` are the PIDs of the suspects that stand out, with
-    the `likelihood` that one of them is the cause. `core_dumps` says what GPU core dumps changed. `refused` are PIDs of
-    new clients. If it is `stuck`, `end_server_command` ends the server. Lists are limited; the counts are not.
+    `title` names it, and `verdict` the likely cause of a fault. `leading` are the PIDs of the suspects that stand out,
+    with the `likelihood` that one of them is the cause. `core_dumps` says what GPU core dumps changed. `affected` of a
+    death are the clients that ended; `affected_confirmed` is whether all are known. `restart` lists what to restart.
+    `refused` are PIDs of new clients. If it is `stuck`, `end_server_command` ends the server. `server` is None if the
+    daemon ended. Lists are limited; the counts are not.
     """
 
     id: str
     at: float
     daemon: str
-    server: int
+    server: int | None
+    is_fault: bool
     state: str
     ending: str | None
     settled: bool
@@ -190,6 +194,7 @@ class IncidentStatus:
     affected: tuple[AffectedClient, ...]
     affected_count: int
     affected_confirmed: bool
+    restart: tuple[str, ...]
     suspects: tuple[SuspectStatus, ...]
     refused: tuple[int, ...]
     refused_count: int
@@ -200,7 +205,7 @@ class IncidentStatus:
 
     @property
     def open(self) -> bool:
-        """Whether the server is still in FAULT."""
+        """Whether the server is still in FAULT, or the daemon does not run again."""
         return self.ending is None
 
     @property
@@ -228,13 +233,21 @@ def seen_by(viewer: int | None, part: Part) -> Part:
         return part
     if isinstance(part, tuple):
         return cast("Part", tuple(seen_by(viewer, each) for each in part))
-    if not is_dataclass(part):
-        return part
-    values: dict[str, Any] = {each.name: getattr(part, each.name) for each in fields(part)}
+    values: dict[str, Any] = {name: getattr(part, name) for name in _with_kernels(cast("Any", type(part)))}
     changed = {name: seen_by(viewer, each) for name, each in values.items() if each and name != "kernels"}
-    if values.get("kernels") and (viewer in (None, UNMAPPED_UID) or values.get("uid") != viewer):
+    if values.get("kernels") and (viewer in (None, UNMAPPED_UID) or getattr(part, "uid", None) != viewer):
         changed.update(kernels=None, kernels_hidden=True)
-    return cast("Part", replace(cast("Any", part), **changed))
+    return cast("Part", replace(cast("Any", part), **changed)) if changed else part
+
+
+@cache
+def _with_kernels(kind: Any, *outer: Any) -> tuple[Any, ...]:
+    """Return the fields of a class that are `kernels` or have parts with such a field, or these parts of a type hint.
+
+    `outer` are those of which it is a part. A class that is a part of itself may have kernels.
+    """
+    parts = get_type_hints(kind) if is_dataclass(kind) else dict(enumerate(get_args(kind)))
+    return tuple(n for n, part in parts.items() if n == "kernels" or part in outer or _with_kernels(part, kind, *outer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.reason import with_known_parts
 from exporter.model.values import replace
@@ -14,6 +15,12 @@ from exporter.report.document_parts import Severity
 from exporter.report.problems import ON_NODE, DaemonProblem, Definition, Entry, Situation
 from exporter.report.process_status import filled, printed
 from exporter.report.text import counted, duration_text
+
+SETTLED_SECONDS = 10.0
+"""After this time, the daemon of a client or server is known, and NVML lists no clients of a daemon that ended."""
+
+COUNTED_SECONDS = 60.0
+"""For how long the alert of a refused client or a restart fires, which a counter shows, if scraped every 15 s."""
 
 MOST_COMMANDS = 4
 """How many commands of one kind a step has at most."""
@@ -80,9 +87,6 @@ class Finding:
     steps: tuple[ManualStep, ...] = ()
     """What to do, in order, instead of the catalogue's remedy with the commands."""
 
-    harmless: bool = False
-    """Whether `status` exits with code 0 all the same, as with an exporter that has just started."""
-
     @property
     def definition(self) -> Definition:
         """The entry of the catalogue."""
@@ -92,11 +96,6 @@ class Finding:
     def severity(self) -> Severity:
         """How urgent it is."""
         return self.rated or self.definition.severity
-
-    @property
-    def fails(self) -> bool:
-        """Whether `status` exits with code 1 because of it."""
-        return self.definition.fails and not self.harmless
 
     @property
     def text(self) -> str:
@@ -127,6 +126,11 @@ class Finding:
         known = {"daemon": self.daemon, "gpu": self.gpu, "server": self.server, "since": since}
         shown = {name: printable(str(value)) for name, value in known.items() if value is not None}
         return defaultdict(lambda: "unknown", {**shown, **self.values})
+
+
+def observed(node: Node, since: float | None) -> float | None:
+    """Return since when something lasts; None if it may have begun before the exporter did."""
+    return None if since is None or 0 <= since - (node.began_at or since) < SETTLED_SECONDS else since
 
 
 def finding_statuses(found: Iterable[Finding]) -> tuple[FindingStatus, ...]:

@@ -1,4 +1,4 @@
-"""Faults of the status document: what failed, the likely cause, and what the address of a failed access shows."""
+"""Faults and deaths of the status document: what failed, the likely cause, and where a failed access was."""
 
 import json
 from collections import Counter
@@ -11,8 +11,8 @@ from exporter.model.incident import (
     LOWEST_ADDRESS,
     NULL_BYTES,
     ClientDetails,
-    FaultKind,
     Incident,
+    IncidentKind,
     IncidentXid,
     Place,
     Suspect,
@@ -33,7 +33,16 @@ from exporter.report.document_parts import (
 from exporter.report.incident_text import MOST_NAMED, client_text
 from exporter.report.process_status import Part, filled, printed
 from exporter.report.remedy import Address, command_to_end_server, command_to_kill
-from exporter.report.text import duration_text, pid_text, size_text, utc_time, workload_text
+from exporter.report.text import (
+    counted,
+    display_name,
+    duration_text,
+    listed,
+    pid_text,
+    size_text,
+    utc_time,
+    workload_text,
+)
 
 LIKELIHOODS = ((0.8, "very likely"), (0.5, "likely"), (0.2, "possibly"))
 """The word for a suspect, by the least confidence that it needs."""
@@ -44,12 +53,15 @@ MOST_WORKLOAD_BYTES = 6144
 UNMAPPED = ("FAULT_PDE", "FAULT_PTE")
 """The driver's kinds of faults for an address without memory."""
 
-_KINDS = {
-    FaultKind.MEMORY: "memory fault",
-    FaultKind.EXECUTION: "execution fault",
-    FaultKind.CLIENT_KILLED: "fault by a client killed while its kernel ran",
-    FaultKind.HARDWARE: "hardware fault",
-    FaultKind.UNKNOWN: "fault of unknown kind",
+_TITLES = {
+    IncidentKind.MEMORY: "memory fault{dumps} on server {server} of {daemon}",
+    IncidentKind.EXECUTION: "execution fault{dumps} on server {server} of {daemon}",
+    IncidentKind.CLIENT_KILLED: "fault by a client killed while its kernel ran{dumps} on server {server} of {daemon}",
+    IncidentKind.HARDWARE: "hardware fault{dumps} on server {server} of {daemon}",
+    IncidentKind.UNKNOWN: "fault of unknown kind{dumps} on server {server} of {daemon}",
+    IncidentKind.DAEMON_DIED: "death of daemon {daemon}",
+    IncidentKind.SERVER_DIED: "death of server {server} of {daemon}",
+    IncidentKind.RESTARTED: "restart of daemon {daemon} by the watchdog",
 }
 
 
@@ -60,7 +72,7 @@ def incident_status(
 
     Without the daemon's `address`, there are no commands.
     """
-    leaders, dumps = leading(incident), " with GPU core dumps" if incident.core_dumps else ""
+    leaders = leading(incident)
     flights = {each.pid: each.in_flight for each in incident.clues.in_flight_work}
     kernels = {each.pid: each for each in incident.clues.kernels}
     server_command = command_to_end_server(incident.server, address) if incident.stuck else None
@@ -70,7 +82,8 @@ def incident_status(
         longest=LONGEST_TEXT,
         at=at,
         state="open" if incident.open else "ended",
-        title=f"{_KINDS[incident.kind]}{dumps} on server {incident.server} of {printable(incident.daemon)}",
+        server=incident.server or None,
+        title=_title(incident),
         verdict=verdict(incident),
         leading=tuple(each.client.pid for each in leaders[:MOST_LISTED]),
         likelihood=_likelihood_of(leaders) if leaders else None,
@@ -83,6 +96,7 @@ def incident_status(
             for pid in incident.affected[:clients]
         ),
         affected_count=len(incident.affected),
+        restart=() if incident.is_fault else tuple(restart_texts(incident)),
         suspects=tuple(
             _client(SuspectStatus, of, each, likelihood=likelihood(each.confidence), kernels=kernels.get(of.pid))
             for of, each in ((each.client, each) for each in incident.suspects[:clients])
@@ -92,6 +106,24 @@ def incident_status(
         blocking_count=len(incident.blockers),
         end_server_command=() if server_command is None else (server_command,),
     )
+
+
+def _title(incident: Incident) -> str:
+    dumps = " with GPU core dumps" if incident.core_dumps else ""
+    return _TITLES[incident.kind].format(dumps=dumps, server=incident.server, daemon=printable(incident.daemon))
+
+
+def restart_texts(incident: Incident) -> Iterable[str]:
+    """Yield what to restart: clients that ended, those of one job, pod, unit or container on one line."""
+    alike: dict[str, list[ClientDetails]] = {}
+    for each in map(incident.details_of, incident.affected):
+        workload = workload_text(each.workload, each.pod)
+        place = " of ".join(filter(None, (workload, display_name(each.user)))) if workload else client_text(each)
+        alike.setdefault(place, []).append(each)
+    for place, clients in alike.items():
+        commands = sorted({display_name(each.command) for each in clients} - {""})
+        named = f" ({listed(commands, MOST_NAMED)})" if commands else ""
+        yield place if place.startswith("PID") else f"{place}: {counted(len(clients), 'client')}{named}"
 
 
 def incident_record(incident: Incident, ended: float) -> Mapping[str, object]:
@@ -177,7 +209,7 @@ def _blocking(incident: Incident, pid: int, at: float, address: Address | None) 
 
 def verdict(incident: Incident) -> str:
     """Return the likely cause and how likely it is, or why no client is named."""
-    if incident.kind is FaultKind.HARDWARE:
+    if incident.kind is IncidentKind.HARDWARE:
         return "none: the hardware failed"
     if not incident.suspects:
         return "unknown: no indication of a cause"
@@ -203,7 +235,7 @@ def leading(incident: Incident) -> Sequence[Suspect]:
     Those are a few, or clients of one workload, such as workers that were forked from one process.
     """
     suspects = incident.suspects
-    if incident.kind is FaultKind.HARDWARE or not suspects:
+    if incident.kind is IncidentKind.HARDWARE or not suspects:
         return ()
     leaders = list(takewhile(lambda each: each.confidence == suspects[0].confidence, suspects))
     together = sum(each.confidence for each in leaders)

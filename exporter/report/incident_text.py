@@ -43,6 +43,8 @@ from exporter.report.text import (
     truncate,
     utc_time,
     workload_text,
+    zone_text,
+    zoned_time,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +62,9 @@ MOST_ALIKE = 2
 
 LEAST_KNOWN_SECONDS = 10.0
 """If launches are known for a shorter time before a fault, that is stated: a kernel can run for so long."""
+
+ENDINGS = {"server_gone": "the server has exited", "daemon_gone": "the daemon has exited"}
+"""How an incident ended without a recovery."""
 
 _INDENT = 13
 
@@ -100,6 +105,9 @@ def affected_text(client: AffectedClient, *, memory: bool = False) -> str:
 
 def affected_count(incident: IncidentStatus) -> str:
     """Return how many clients a fault affected, and how reliable that is."""
+    if not incident.is_fault:
+        ended = f"{counted(incident.affected_count, 'client') if incident.affected_count else 'no client'} ended"
+        return ended if incident.affected_confirmed else f"{ended}, as far as is known"
     if not incident.affected_count:
         return "no client known"
     inferred = "" if incident.affected_confirmed else ", inferred from the GPUs that clients share"
@@ -109,13 +117,6 @@ def affected_count(incident: IncidentStatus) -> str:
 def indications_text(reasons: Iterable[ReasonStatus]) -> str:
     """Return several reasons on one line."""
     return "; ".join(each.text[:LONGEST_TEXT] for each in reasons)
-
-
-def incident_lines(
-    incidents: Sequence[IncidentStatus], width: int | None = None, *, detailed: bool = False
-) -> Sequence[Line]:
-    """Return the only incident in detail, or a table of incidents."""
-    return details(incidents[0]) if detailed else incidents_table(incidents, width)
 
 
 def incidents_table(incidents: Sequence[IncidentStatus], width: int | None = None) -> Sequence[Line]:
@@ -130,14 +131,17 @@ def incidents_table(incidents: Sequence[IncidentStatus], width: int | None = Non
         return align_table(*drop_columns(_COLUMNS, rows, ("AGO",)))
     shown = next((each for each in incidents if each.open), incidents[0])
     command = shell_command(f"cuda-mps-exporter incidents {quote(printable(shown.id))}")
-    return [*align_table(_COLUMNS, rows, width, _DROPPABLE), line_of(dim("details of one: "), command)]
+    notes = (line_of(dim(f"times in {zone_text(shown.at)}")), line_of(dim("details of one: "), command))
+    return [*align_table(_COLUMNS, rows, width, _DROPPABLE), *notes]
 
 
 def _row(incident: IncidentStatus, *, short: bool) -> Sequence[Piece]:
     started, now = incident.started_at, incident.at
     more_gpus = f" +{len(incident.gpus) - 1}" if len(incident.gpus) > 1 else ""
     leaders = incident.leading
-    if not leaders:
+    if not incident.is_fault:
+        suspect = "-"
+    elif not leaders:
         suspect = "none" if incident.kind == "hardware" else "unknown"
     elif 1 < len(leaders) <= MOST_NAMED:
         suspect = f"{incident.likelihood} one of {', '.join(map(str, leaders))}"
@@ -145,7 +149,7 @@ def _row(incident: IncidentStatus, *, short: bool) -> Sequence[Piece]:
         suspect = truncate(incident.verdict, len(f"{incident.likelihood} ") + _LONGEST_SUSPECT)
     return (
         cell(printable(incident.id)),
-        cell(short_time(started, now) if short else local_time(started)),
+        cell(short_time(started, now) if short else zoned_time(started)),
         cell(duration_text(now - started), Style.DIM),
         cell(display_name(incident.daemon)),
         cell(incident.kind, Style.ERROR if incident.kind == "hardware" else Style.PLAIN),
@@ -159,6 +163,9 @@ def _row(incident: IncidentStatus, *, short: bool) -> Sequence[Piece]:
 def brief(incident: IncidentStatus) -> str:
     """Return one line: kind, place, time, state, number of affected clients, and likely cause."""
     ago = "" if incident.open else f", {duration_text(incident.at - incident.started_at)} ago"
+    if not incident.is_fault:
+        names = f": {listed(incident.restart, MOST_NAMED)}" if incident.restart else ""
+        return f"{_title(incident)}{ago}: {incident_state(incident)}; {affected_count(incident)}{names}"
     affected = counted(incident.affected_count, "client")
     return f"{_title(incident)}{ago}: {incident_state(incident)}; {affected} affected; suspect: {incident.verdict}"
 
@@ -173,11 +180,12 @@ def details(incident: IncidentStatus, *, commands: bool = True) -> list[Line]:
         *_part("Began", [_time(incident.started_at, now)]),
         *_part("Ended", [] if incident.ended_at is None else [_time(incident.ended_at, now)]),
         *_part("GPUs", first_of(incident.gpus) or ["unknown"]),
-        *_part("Xids", first_of(map(xid_text, incident.xids)) or ["none reported"]),
+        *_part("Xids", first_of(map(xid_text, incident.xids)) or ["none reported"] if incident.is_fault else []),
         *_part("Address", [] if incident.address is None else first_of(incident.address.texts)),
         *_part("Core dumps", [each.text for each in incident.core_dumps]),
         *_part("Affected", [f"{affected_count(incident)}{':' if affected else ''}", *affected]),
-        *_part("Suspect", [incident.verdict, *suspects]),
+        *_part("Restart", restart_lines(incident)),
+        *_part("Suspect", [incident.verdict, *suspects] if incident.is_fault else []),
         *_part("In flight", first_of(text for text, _ in in_flight_texts(incident))),
         *_part("Launched", first_of(launched_texts(incident))),
         *_part("Refused", _refused(incident)),
@@ -185,18 +193,23 @@ def details(incident: IncidentStatus, *, commands: bool = True) -> list[Line]:
     ]
 
 
+def restart_lines(incident: IncidentStatus) -> Sequence[str]:
+    """Return what to restart after a death; a few words if the clients are alone in their jobs, pods and units."""
+    alone = len(incident.restart) == incident.affected_count > 0
+    return ["these clients, unless they restart by themselves"] if alone else first_of(incident.restart)
+
+
 def incident_state(incident: IncidentStatus) -> str:
     """Return for how long the incident has been open, or how it ended."""
-    match incident.ending:
-        case None:
-            blockers = incident.blocking_count
-            blocked = f", blocked by {counted(blockers, 'client')}" if blockers else ""
-            return f"open for {duration_text(incident.at - incident.started_at)}{blocked}"
-        case "server_gone":
-            return "over: the server has exited"
-        case "daemon_gone":
-            return "over: the daemon has exited"
-    return "recovered" if incident.seconds is None else f"recovered in {duration_text(incident.seconds)}"
+    if incident.open:
+        blockers = incident.blocking_count
+        blocked = f", blocked by {counted(blockers, 'client')}" if blockers else ""
+        what = "open" if incident.is_fault else "down"
+        return f"{what} for {duration_text(incident.at - incident.started_at)}{blocked}"
+    if incident.ending in ENDINGS:
+        return f"over: {ENDINGS[incident.ending]}"
+    recovered, word = ("recovered", "in") if incident.is_fault else ("up again", "after")
+    return recovered if incident.seconds is None else f"{recovered} {word} {duration_text(incident.seconds)}"
 
 
 def _title(incident: IncidentStatus) -> str:
@@ -204,7 +217,7 @@ def _title(incident: IncidentStatus) -> str:
 
 
 def _time(at: float, now: float) -> str:
-    return f"{local_time(at)} ({utc_time(at)}), {duration_text(now - at)} ago"
+    return f"{local_time(at)} {zone_text(at).split()[0]} ({utc_time(at)}), {duration_text(now - at)} ago"
 
 
 def xid_text(xid: XidStatus) -> str:
@@ -305,8 +318,8 @@ def _part(label: str, lines: Iterable[Piece | str]) -> Iterable[Line]:
         yield line_of(before, line, indent=_INDENT)
 
 
-def first_of(lines: Iterable[str]) -> list[str]:
+def first_of(lines: Iterable[str], most: int = MOST_LISTED) -> list[str]:
     """Return the first lines, and how many more there are."""
     listed = list(lines)
-    more = len(listed) - MOST_LISTED
-    return [*listed[:MOST_LISTED], f"and {more} more"] if more > 0 else listed
+    more = len(listed) - most
+    return [*listed[:most], f"and {more} more"] if more > 0 else listed

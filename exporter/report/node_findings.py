@@ -16,8 +16,9 @@ from exporter.report.client_findings import (
     lost_directories,
     mps_without_daemon,
 )
-from exporter.report.daemon_findings import daemon_findings, faults, recovered
-from exporter.report.finding import Finding
+from exporter.report.daemon_findings import daemon_findings
+from exporter.report.finding import Finding, observed
+from exporter.report.incident_findings import faults, recovered
 from exporter.report.problems import DaemonProblem, NodeProblem, Situation
 from exporter.report.process_status import owner_of
 from exporter.report.reasons import log_text, reason_text, source_text
@@ -45,15 +46,15 @@ _NEED_DRIVER = (
 )
 """What a missing driver can cause."""
 
-_NO_DRIVER = {ReasonCode.DRIVER_NOT_LOADED, ReasonCode.LIBRARY_MISSING}
+_NO_DRIVER = {ReasonCode.DRIVER_NOT_LOADED, ReasonCode.LIBRARY_MISSING, ReasonCode.LIBRARY_UNUSABLE}
 
 
-def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Finding, ...]:
-    """Return all problems; `policy` is None if there is no watchdog."""
-    daemons = list(View(node).daemons())
+def findings(node: Node, at: float, policy: Policy | None = None, view: View | None = None) -> tuple[Finding, ...]:
+    """Return all problems; `policy` is None if there is no watchdog. A `view` of the node, if given, is not made."""
+    daemons = list((view := view or View(node)).daemons())
     unknown = (each.state is None and each.supported and not each.pid_file_spoilt for each in daemons)
     if not node.sources and all(unknown):
-        return (Finding(NodeProblem.NOTHING_COLLECTED, harmless=not daemons),)
+        return (Finding(NodeProblem.NOTHING_COLLECTED),)
     found = (
         *faults(node, policy),
         *daemon_findings(node, at, policy),
@@ -62,9 +63,9 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
         *lost_directories(node, policy),
         *_lost_gpus(node),
         *_hardware_xids(node),
-        *full_servers(node, at),
+        *full_servers(view, at),
         *filled_memory(node),
-        *starved_clients(node, at),
+        *starved_clients(view, at),
         *bypassing(node, at),
         *drifted_limits(node, at, policy),
         *_not_collected(node),
@@ -91,7 +92,8 @@ def _lost_gpus(node: Node) -> Iterable[Finding]:
         values = {"gpu": printable(gpu_name(node, gpu)), "problem": reason_text(problem, CollectorName.NVML)}
         action = RESET if problem.code is ReasonCode.GPU_LOST else REBOOT
         steps = () if xids.is_in_quarantine(node, gpu) else recovery_steps(node, gpu, action)
-        yield Finding(NodeProblem.GPU_LOST, gpu=gpu, values=values, steps=steps)
+        since = observed(node, node.gpus[gpu].failing_since if gpu in node.gpus else None)
+        yield Finding(NodeProblem.GPU_LOST, since=since, gpu=gpu, values=values, steps=steps)
 
 
 def lost_gpus(node: Node) -> Iterable[tuple[str, Reason]]:
@@ -129,7 +131,8 @@ def _not_collected(node: Node) -> Iterable[Finding]:
     failing = {name: source for name, source in in_order if source.problems}
     paused = {name for name in failing if all(each.code is ReasonCode.PAUSED for each in _problems(node, name))}
     if paused:
-        yield Finding(NodeProblem.EXPORTER_PAUSED, commands=("cuda-mps-exporter resume",))
+        since = observed(node, failing[min(paused)].failing_since)
+        yield Finding(NodeProblem.EXPORTER_PAUSED, since=since, commands=("cuda-mps-exporter resume",))
     lost = any(lost_gpus(node))
     only_lost = all(each.code is ReasonCode.GPU_LOST for each in _problems(node, CollectorName.NVML))
     for name, source in failing.items():
@@ -142,15 +145,16 @@ def _not_collected(node: Node) -> Iterable[Finding]:
             entry = NodeProblem.NVML_UNUSABLE if missing else NodeProblem.EXPORTER_CANNOT_COLLECT
             cause = "NVML fails" if CollectorName.NVML in failing and name in _NEED_NVML else None
             commands = (_DOCTOR_FOR.get(name, DOCTOR),)
-            again = "The exporter tries again by itself."
-            yield Finding(entry, values=values, outlook=again, follows=cause, commands=commands)
+            since, again = observed(node, source.failing_since), "The exporter tries again by itself."
+            yield Finding(entry, since=since, values=values, outlook=again, follows=cause, commands=commands)
     for uuid, gpu in node.gpus.items():
         problem, mig = gpu.reading.problem, gpu.reading.mig
         of_parent = mig is not None and problem == node.gpus[mig.parent].reading.problem
         if problem is not None and problem.code not in LOST and not of_parent and CollectorName.NVML not in failing:
             values = {"gpu": printable(gpu_name(node, uuid)), "problem": reason_text(problem, CollectorName.NVML)}
             show = ("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid")
-            yield Finding(NodeProblem.GPU_UNREADABLE, values=values, commands=show)
+            since = observed(node, gpu.failing_since)
+            yield Finding(NodeProblem.GPU_UNREADABLE, since=since, gpu=uuid, values=values, commands=show)
     for daemon in View(node).daemons():
         for file, problem in sorted(daemon.log.failing.items()):
             if daemon.state is DaemonState.UP:

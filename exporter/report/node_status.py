@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from string import ascii_uppercase
 
-from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.node import CollectorName, CollectorState, Gpu, Node, SharingMode
+from exporter.model.daemon import Daemon
+from exporter.model.incident import Incident
+from exporter.model.kernels import ClientKernels
+from exporter.model.node import CollectorName, CollectorState, Node, SharingMode
 from exporter.model.reason import LOG_BLOCKED
 from exporter.model.server import Client, Server
 from exporter.model.sharing import SharingStatus
@@ -25,7 +27,7 @@ from exporter.report.document import (
     StatusDocument,
     WatchdogStatus,
 )
-from exporter.report.document_parts import ROOT, Severity, seen_by
+from exporter.report.document_parts import MOST_LISTED, ROOT, IncidentStatus, Severity, seen_by
 from exporter.report.finding import Finding, finding_statuses, severity_and_label, state_text
 from exporter.report.incident_status import incident_status
 from exporter.report.node_findings import findings
@@ -42,7 +44,6 @@ from exporter.state.devices import failure_domains, gpus_of_clients
 from exporter.state.gpus import sharing_mode, used_bytes
 from exporter.state.limits import clients_limit, memory_limits_by_gpu
 from exporter.state.processes import client_id
-from exporter.usage.capacity import GpuSharing, gpu_sharing
 from exporter.usage.last_minute import current_kernels
 from exporter.view import MemoryByProcess, StatusInput, View, clients_of, gpu_name, memory_by_process
 from exporter.watchdog import restart
@@ -74,13 +75,14 @@ def document_of(node: Node, policy: Policy | None = None, host: str = "") -> Sta
 
 def status_document(data: StatusInput) -> StatusDocument:
     """Return the status of a node, as its viewer may see it."""
-    node, at, policy = data.node, data.at, data.policy
-    found = findings(node, at, policy)
+    node, at, policy, view = data.node, data.at, data.policy, View(data.node)
+    found = findings(node, at, policy, view)
     if data.stalled_seconds is not None:
         since = at - data.stalled_seconds
         found = (Finding(NodeProblem.EXPORTER_STALLED, at=at, since=since, commands=(RESTART_EXPORTER,)), *found)
-    domains, memory, sharing = _failure_domains(node), memory_by_process(node), gpu_sharing(node)
-    known = {each.id: each for each in (*node.incidents.values(), *data.incidents)}
+    domains, memory, known = _failure_domains(node), memory_by_process(node), data.known_incidents
+    kernels = current_kernels(node)
+    daemons = tuple(_daemon(data, each, found, domains, memory, kernels) for each in view.present())
     newest = sorted(known.values(), key=lambda each: -each.detected_at)
     past = [each.id for each in newest if not each.open]
     incidents = [each for each in newest if each.open or each.id in node.incidents or each.id in past[:MOST_PAST]]
@@ -90,21 +92,27 @@ def status_document(data: StatusInput) -> StatusDocument:
             severity=found[0].severity if found else Severity.WELL,
             summary="",
             findings=finding_statuses(found),
-            fails=any(each.fails for each in found),
             at=at,
             host=printable(data.host),
             simulated=node.simulated,
             watchdog=None if policy is None else policy.mode,
-            daemons=tuple(_daemon(node, at, each, policy, found, domains, memory) for each in View(node).present()),
-            gpus=_gpus(node, found, sharing),
+            daemons=daemons,
+            gpus=_gpus(view, found, daemons),
             failure_domains=domains,
             incidents=tuple(incident_status(each, at, address_of(node, each.daemon, policy)) for each in incidents),
             older_incidents=len(known) - len(incidents),
             collectors=tuple(_collector(name, source) for name, source in sorted(node.sources.items())),
-            attribution_problem=attribution_problem(node, sharing.values()),
+            attribution_problem=attribution_problem(node, view.sharing.values()),
         )
     )
     return seen_by(ROOT if node.simulated else data.viewer, document)
+
+
+def incident_as_seen(data: StatusInput, incident: Incident, clients: int = MOST_LISTED) -> IncidentStatus:
+    """Return an incident as the viewer may see it, with at most so many `clients` of each kind."""
+    address = address_of(data.node, incident.daemon, data.policy)
+    document = incident_status(incident, data.at, address, clients=clients)
+    return seen_by(ROOT if data.node.simulated else data.viewer, document)
 
 
 def _failure_domains(node: Node) -> tuple[FailureDomainStatus, ...]:
@@ -135,19 +143,18 @@ def _letter(number: int) -> str:
 
 
 def _daemon(
-    node: Node,
-    at: float,
+    data: StatusInput,
     daemon: Daemon,
-    policy: Policy | None,
     found: Sequence[Finding],
     domains: Sequence[FailureDomainStatus],
     memory: MemoryByProcess,
+    kernels: Mapping[int, ClientKernels],
 ) -> DaemonStatus:
-    severity, label = severity_and_label(daemon, found)
+    node, (severity, label) = data.node, severity_and_label(daemon, found)
     runtime, totals, limits, connections = daemon.runtime, daemon.totals, daemon.default_limits, daemon.connections
     of_daemon = [each for each in domains if each.daemon == printed(daemon.name)]
     domain_of = {pid: each.name for each in of_daemon for pid in each.clients}
-    gpus, kernels = gpus_of_clients(node, daemon, daemon.clients), current_kernels(node)
+    gpus = gpus_of_clients(node, daemon, daemon.clients)
 
     def client(each: Client) -> ClientStatus:
         pid = each.pid
@@ -189,7 +196,7 @@ def _daemon(
         died=sum(totals.losses.values()),
         logs=tuple(_logs(daemon)),
         waiting=tuple(names_of(node, pid, connections.queued.get(pid)) for pid in sorted(connections.waiting)),
-        watchdog=_watchdog(node, at, daemon, policy, severity),
+        watchdog=_watchdog(data, daemon, severity),
         servers=tuple(map(server, daemon.servers.values())),
     )
 
@@ -202,11 +209,9 @@ def _logs(daemon: Daemon) -> Iterable[LogStatus]:
             yield LogStatus(file=printable(file), problem=log_text(file, problem), blocked=known is None)
 
 
-def _watchdog(
-    node: Node, at: float, daemon: Daemon, policy: Policy | None, severity: Severity
-) -> WatchdogStatus | None:
+def _watchdog(data: StatusInput, daemon: Daemon, severity: Severity) -> WatchdogStatus | None:
     """Return the watchdog's state; an idle watchdog is not a good sign for a daemon that is not well."""
-    watch = node.watches.get(daemon.name)
+    node, policy, watch = data.node, data.policy, data.node.watches.get(daemon.name)
     if watch is None and (policy is None or not daemon.declared.expected):
         return None
     watch = watch or WatchdogState()
@@ -225,7 +230,7 @@ def _watchdog(
         process=None if found is None or found.process is None else found.process.pid,
         action=_action(watch),
         counts=tuple(filled(ActionCountStatus, each, action=each.kind) for each in watch.action_counts),
-        restarts_left=None if policy is None else restart.restarts_left(watch, policy.thresholds, at),
+        restarts_left=None if policy is None else restart.restarts_left(watch, policy.thresholds, data.at),
         quarantined_at=None if quarantine is None else quarantine.at,
         quarantine_gpu=None if quarantine is None else printable(quarantine.gpu),
         quarantine_xid=None if quarantine is None else quarantine.xid,
@@ -239,27 +244,27 @@ def _action(watch: WatchdogState) -> ActionStatus | None:
     return None if last is None else filled(ActionStatus, last, action=last.kind)
 
 
-def _gpus(node: Node, found: Sequence[Finding], sharing: Mapping[str, GpuSharing]) -> tuple[GpuStatus, ...]:
+def _gpus(view: View, found: Sequence[Finding], daemons: Iterable[DaemonStatus]) -> tuple[GpuStatus, ...]:
     """Return the GPUs, in the order of their indices."""
-    connections = View(node)
+    names = {each.pid: each for daemon in daemons for server in daemon.servers for each in server.clients}
     first_findings = {each.gpu: each for each in reversed(found)}
-    roles = {client.pid: "client" for _, client in connections.connected()}
-    roles |= {server.pid: "server" for _, server in connections.servers()}
+    roles = {client.pid: "client" for _, client in view.connected()}
+    roles |= {server.pid: "server" for _, server in view.servers()}
     return tuple(
-        _gpu(node, uuid, gpu, sharing.get(uuid), first_findings.get(uuid), roles)
-        for uuid, gpu in ((uuid, node.gpus[uuid]) for uuid in by_number(node, node.gpus))
+        _gpu(view, uuid, first_findings.get(uuid), roles, names) for uuid in by_number(view.node, view.node.gpus)
     )
 
 
 def _gpu(
-    node: Node, uuid: str, gpu: Gpu, sharing: GpuSharing | None, finding: Finding | None, roles: Mapping[int, str]
+    view: View, uuid: str, finding: Finding | None, roles: Mapping[int, str], names: Mapping[int, ClientStatus]
 ) -> GpuStatus:
+    node, gpu, sharing = view.node, view.node.gpus[uuid], view.sharing.get(uuid)
     reading, mode = gpu.reading, sharing_mode(node, gpu)
     label, severity = MODES[mode]
     if finding is not None:
         label, severity = finding.definition.label, finding.severity
     if reading.problem is not None:
-        label, severity = "cannot be read", NodeProblem.GPU_UNREADABLE.definition.severity
+        label, severity = "cannot be read", Severity.UNKNOWN if finding is None else finding.severity
     held, used = used_bytes(reading), {} if sharing is None else sharing.shares
     clients = {} if sharing is None else {each.client.pid: each for each in sharing.clients}
     pids = sorted({*held, *gpu.outside, *clients}, key=lambda pid: (-held.get(pid, 0), pid))
@@ -270,7 +275,7 @@ def _gpu(
         bandwidth, error = (None, None) if usage is None or usage.bandwidth is None else usage.bandwidth
         return filled(
             GpuProcess,
-            names_of(node, pid),
+            names.get(pid) or names_of(node, pid),
             usage,
             client,
             share,
@@ -324,7 +329,7 @@ def summary_line(node: Node, policy: Policy | None = None) -> str:
     parts = (
         SIMULATED if node.simulated else "",
         "" if policy is None else modes(policy.mode, acting),
-        counts_of([(each.state is DaemonState.UP, len(each.clients), each.clients_known) for each in daemons]),
+        counts_of([(each.answers, len(each.clients), each.clients_known) for each in daemons]),
         *found[:MOST_IN_LINE],
         f"{counted(more, 'more problem')}" if more > 0 else "",
     )

@@ -13,7 +13,8 @@ from typing import Protocol
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.report.document_parts import Severity
 
-RUNBOOKS = "alerts/runbooks"
+RUNBOOKS = "/runbooks"
+"""The path of runbooks below the URL of the exporter, and below the directory of this package."""
 
 RUN_DOCTOR = "Run `cuda-mps-exporter doctor`: it reports what the exporter lacks."
 
@@ -45,6 +46,9 @@ class Definition:
     remedy: str
     """What to do about it, before any commands for the daemon concerned."""
 
+    avoid: str = ""
+    """What not to do, with what it would end or damage; empty if nothing suggests itself."""
+
     severity: Severity = Severity.WARNING
 
     alert: str | None = None
@@ -53,21 +57,15 @@ class Definition:
     runbook: str | None = None
     """The page that explains the problem, if it is not that of `alert`: a runbook, or a path below the project."""
 
-    fails: bool = True
-    """Whether `status` exits with code 1 while the problem exists."""
-
     @property
     def page(self) -> str | None:
-        """The file of the runbook."""
+        """The path of the runbook below the URL of the exporter; without a leading slash, below the project."""
         name = self.runbook or self.alert
         return name if name is None or "/" in name else f"{RUNBOOKS}/{name}.md"
 
 
 critical = partial(Definition, severity=Severity.CRITICAL)
 """Defines a critical problem."""
-
-advisory = partial(Definition, fails=False)
-"""Defines a problem that does not fail `status`."""
 
 
 class Entry(Protocol):
@@ -97,9 +95,9 @@ class Problem(Enum):
         return definition
 
 
-_BYPASSING = advisory(
+_BYPASSING = Definition(
     label="process bypasses MPS",
-    summary="CUDA processes bypass MPS on GPU {gpu} of {node}[: {processes}]",
+    summary="CUDA processes [have bypassed MPS for {since}|bypass MPS] on GPU {gpu} of {node}[: {processes}]",
     meaning="CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and "
     "MPS clients wait while they compute.",
     remedy="Restart the processes with CUDA_MPS_PIPE_DIRECTORY set to the daemon's directory.",
@@ -121,7 +119,7 @@ class NodeProblem(Problem):
     )
     MPS_WITHOUT_DAEMON = Definition(
         label="no known daemon",
-        summary="Processes use MPS on GPU {gpu} of {node}, but no control daemon is known",
+        summary="Processes [have used MPS for {since}|use MPS] on GPU {gpu} of {node}, but no control daemon is known",
         meaning="NVML lists MPS clients, or a server runs, but the exporter does not find their control daemon. It "
         "reports nothing else about them.",
         remedy="Find the control daemon, and name its directories in [[daemons]] of the configuration. It may run in a "
@@ -130,20 +128,21 @@ class NodeProblem(Problem):
     )
     GPU_RESET_NEEDED = critical(
         label="needs a reset or a reboot",
-        summary="[{which} needs {needed}|GPU {gpu} on {node} needs a reset or a reboot (Xid {xid})]",
+        summary="[{which} has needed {needed} for {since}|GPU {gpu} on {node} needs a reset or a reboot (Xid {xid})]",
         meaning="The driver reported an error that no program causes, and NVIDIA advises a reset of the GPU or a "
         "reboot. Work on that GPU fails.",
+        avoid="Do not restart MPS instead: that does not repair the GPU. A reboot ends all work of the machine.",
         remedy="Take the node out of scheduling. Then reset the GPU or reboot. A restart of MPS does not help.",
         alert="CudaMpsGpuResetNeeded",
     )
-    HARDWARE_XID = advisory(
+    HARDWARE_XID = Definition(
         label="hardware Xid recently",
-        summary="GPU {gpu} on {node} reported a hardware error (Xid {xid})",
+        summary="GPU {gpu} on {node} reported a hardware error (Xid {xid})[ {since} ago]",
         meaning="The driver reported a failure of memory or of a link. No program causes such an error.",
         remedy="Look up the number in the runbook: it lists what NVIDIA advises for each.",
         alert="CudaMpsHardwareXid",
     )
-    GPU_XID = advisory(
+    GPU_XID = Definition(
         label="Xid recently",
         summary="The driver on {node} reported Xid {xid} for GPU {gpu}",
         meaning="The driver reported an error of the GPU or of a program.",
@@ -152,58 +151,60 @@ class NodeProblem(Problem):
     )
     GPU_LOST = critical(
         label="GPU lost",
-        summary="GPU {gpu} on {node} is lost[: {problem}]",
+        summary="GPU {gpu} on {node} [has been lost for {since}|is lost][: {problem}]",
         meaning="The GPU does not respond to the driver, or NVML no longer lists it. All CUDA processes on it fail.",
+        avoid="Do not start work on the GPU. A reset ends all work on it, and a reboot all work of the machine.",
         remedy="Take the node out of scheduling. Read what the kernel reports (`journalctl -k`). Then reset the GPU "
         "or reboot. A restart of MPS does not help.",
         alert="CudaMpsGpuLost",
     )
     GPU_UNREADABLE = critical(
         label="GPU cannot be read",
-        summary="Exporter on {node} cannot read GPU {gpu}[: {problem}]",
+        summary="Exporter on {node} [has been unable for {since} to|cannot] read GPU {gpu}[: {problem}]",
         meaning="NVML returns an error for this GPU. Its memory, its processes and its Xids are unknown.",
         remedy="Read what the driver and the kernel report (`nvidia-smi -q`, `journalctl -k`). The GPU may need a "
         "reset.",
         runbook="CudaMpsGpuLost",
-        fails=False,
     )
-    WORKLOAD_FILLS_MEMORY = advisory(
+    WORKLOAD_FILLS_MEMORY = Definition(
         label="workload fills memory",
-        summary="Workload {workload} fills the memory of GPU {gpu} on {node}"
-        "[: it has {part} of it, and {free} are free]",
+        summary="Workload {workload} [has filled the memory of GPU {gpu} for {since}|fills the memory of GPU {gpu} on "
+        "{node}][: it has {part} of it, and {free} are free]",
         meaning="More than 95 % of the GPU's memory is used, and one workload has more than half of it. Allocations "
         "of the other workloads fail.",
         remedy="Limit the workload's memory (`pinned_memory_limits` in the configuration), or move it.",
         alert="CudaMpsWorkloadFillsMemory",
     )
-    CLIENT_STARVED = advisory(
+    CLIENT_STARVED = Definition(
         label="client starved",
-        summary="Client {client} on GPU {gpu} of {node} is starved[ by its {neighbours}][: {slowdown}]",
+        summary="Client {client} on GPU {gpu} of {node} [has been starved for {since}|is starved][ by its {neighbours}]"
+        "[: {slowdown}]",
         meaning="For ten minutes, the client's work has taken more than twice as long as on a quiet GPU. MPS "
         "guarantees no client SMs or memory bandwidth. If it waits for neither, its own work may have changed.",
-        remedy="Ask the client's owner first whether its work has changed. If not, and it waits for SMs, limit its "
-        "neighbours' threads. If it waits for memory bandwidth, that does not help: move it to another GPU. This ends "
-        "its process.",
+        remedy="Ask the client's owner first whether its work has changed. If not, take the step for the resource that "
+        "it waits for.",
         alert="CudaMpsClientStarved",
     )
-    CLIENTS_WAITING = advisory(
+    CLIENTS_WAITING = Definition(
         label="clients waiting",
-        summary="Clients of MPS daemon {daemon} on {node} wait for another user's clients to exit[: {clients}]",
+        summary="Clients of MPS daemon {daemon} on {node} [have waited {since}|wait] for another user's clients to exit"
+        "[: {clients}]",
         meaning="A server serves one user at a time. The waiting clients hang, without an error, until the last "
         "client of the current user has exited.",
         remedy="Wait, or end the current user's clients. To keep users apart, give each user a node or a daemon. If "
         "users may share faults and memory, start the daemon with -multiuser-server.",
         alert="CudaMpsClientsWaiting",
     )
-    CLIENTS_REFUSED = advisory(
+    CLIENTS_REFUSED = Definition(
         label="clients refused",
-        summary="MPS daemon {daemon} on {node} refuses new clients",
+        summary="MPS daemon {daemon} on {node} refused new clients[, last {since} ago][; now {slots} slots are used]",
         meaning="MPS refused new clients for another reason than a fault; their programs ended with an error. "
-        "Usually all client slots of the server are taken.",
-        remedy="Move work to another node, or end idle clients.",
+        "Usually all client slots of the server were taken.",
+        remedy="If slots are free again, start the refused programs again. If not, move work to another node, or end "
+        "idle clients.",
         alert="CudaMpsClientsRefused",
     )
-    CLIENT_SLOTS_NEARLY_FULL = advisory(
+    CLIENT_SLOTS_NEARLY_FULL = Definition(
         label="client slots nearly full",
         summary="MPS server {server} of {daemon} on {node} has few free client slots",
         meaning="At least nine tenths of the server's client slots have been taken for ten minutes. When all are "
@@ -211,9 +212,10 @@ class NodeProblem(Problem):
         remedy="Move work to another node, or spread it over one daemon for each GPU.",
         alert="CudaMpsClientSlotsNearlyFull",
     )
-    CLIENT_SLOTS_FULL = advisory(
+    CLIENT_SLOTS_FULL = Definition(
         label="client slots full",
-        summary="MPS server {server} of {daemon} on {node} has no free client slot[ ({clients} of {limit})]",
+        summary="MPS server {server} of {daemon} on {node} [has had no free client slot for {since}|has no free client "
+        "slot][ ({clients} of {limit})]",
         meaning="All client slots of the server are taken. New CUDA processes fail when they start.",
         remedy="End clients that are idle, or start new work later.",
         runbook="CudaMpsClientsRefused",
@@ -223,19 +225,19 @@ class NodeProblem(Problem):
         _BYPASSING,
         severity=Severity.CRITICAL,
         label="bypasses MPS after a death",
-        summary="CUDA processes bypass MPS on GPU {gpu} of {node} after a daemon died",
-        fails=True,
+        summary="CUDA processes bypass MPS on GPU {gpu} of {node} after a daemon died[: {processes}]",
     )
     LIMITS_DRIFTED = Definition(
         label="limits drifted",
-        summary="Limits of MPS daemon {daemon} on {node} differ from the configured ones[: {limits}]",
+        summary="Limits of MPS daemon {daemon} on {node} [have differed for {since}|differ] from the configured ones"
+        "[: {limits}]",
         meaning="A command changed a limit, or the daemon was started without it. Clients can use more of the GPU "
         "than was configured, or less.",
         remedy='Set the limit again. If the watchdog may act (watchdog.mode = "act"), it sets the limit itself. '
         "Neither ends a client.",
         alert="CudaMpsLimitsDrifted",
     )
-    LOG_GROWING = advisory(
+    LOG_GROWING = Definition(
         label="log not rotated",
         summary="Log {file} of MPS daemon {daemon} on {node} is larger than 1 GB",
         meaning="The log has been larger than 1 GB for an hour, and is not rotated. When the file system is full, "
@@ -244,7 +246,7 @@ class NodeProblem(Problem):
         "into a renamed file.",
         alert="CudaMpsLogGrowing",
     )
-    LOG_BLOCKED = advisory(
+    LOG_BLOCKED = Definition(
         label="log blocked",
         summary="MPS daemon {daemon} [has not written its logs for {since}|on {node} no longer writes its logs]",
         meaning="The control daemon answers commands, but they do not appear in its log. A process wrote data "
@@ -253,15 +255,15 @@ class NodeProblem(Problem):
         remedy="Restart the daemon when its clients may end. The restart makes a new log fifo.",
         alert="CudaMpsLogBlocked",
     )
-    LOG_CONTRADICTED = advisory(
+    LOG_CONTRADICTED = Definition(
         label="log contradicted",
-        summary="Logs of MPS daemon {daemon} on {node} contradict other sources",
+        summary="Logs of MPS daemon {daemon} on {node} contradict other sources[, last {since} ago]",
         meaning="No other source confirms some lines of the daemon's logs. A user of the node may forge log lines. "
         "The watchdog does not act on such lines.",
         remedy="Restrict the log fifo to the daemon's user: `cuda-mps-exporter doctor` shows the command.",
         alert="CudaMpsLogContradicted",
     )
-    LOG_NOT_FOLLOWED = advisory(
+    LOG_NOT_FOLLOWED = Definition(
         label="log not followed",
         summary="Exporter on {node} cannot read a log of MPS daemon {daemon}[: {problem}]",
         meaning="The exporter misses short faults, the affected clients, and refused clients.",
@@ -289,28 +291,30 @@ class NodeProblem(Problem):
         "CUDA MPS exporter on {node} serves outdated data]",
         meaning="The exporter's main loop has stopped, or the clocks of the node and of Prometheus differ. Other "
         "alerts of this node may be wrong.",
+        avoid="Do not restart MPS: it does not need the exporter.",
         remedy="Restart the exporter. No client is affected.",
         alert="CudaMpsExporterStalled",
     )
     NVML_UNUSABLE = critical(
         label="driver unusable",
-        summary="NVML does not work on {node}[: {problem}]",
+        summary="NVML [has not worked for {since}|does not work on {node}][: {problem}]",
         meaning="The exporter cannot read the GPUs. If the driver itself is missing or broken, no CUDA process and no "
         "MPS server can start.",
+        avoid="Do not restart a daemon that runs: without the driver, it does not start again.",
         remedy="Run `cuda-mps-exporter doctor`: it shows what is missing, and how to repair it. In a container, "
         "provide the driver's libraries and devices (--gpus all, or NVIDIA_VISIBLE_DEVICES).",
         alert="CudaMpsNvmlUnusable",
     )
     EXPORTER_CANNOT_COLLECT = Definition(
         label="exporter cannot collect",
-        summary="CUDA MPS exporter on {node} cannot collect {source}[: {problem}]",
+        summary="CUDA MPS exporter on {node} [has been unable for {since} to|cannot] collect {source}[: {problem}]",
         meaning="A collector has failed, completely or in part. What it collects is missing, not zero.",
         remedy=RUN_DOCTOR,
         alert="CudaMpsExporterCannotCollect",
     )
     EXPORTER_PAUSED = Definition(
         label="exporter paused",
-        summary="CUDA MPS exporter on {node} is paused",
+        summary="CUDA MPS exporter [has been paused for {since}|on {node} is paused]",
         meaning="An operator paused the exporter, so it has closed the driver. It collects nothing from the GPUs.",
         remedy="When the work on the driver is done, run `cuda-mps-exporter resume` on the node.",
         alert="CudaMpsExporterPaused",
@@ -351,13 +355,13 @@ class DaemonProblem(Problem):
         summary="No problem is known",
         meaning="Nothing that the exporter collects shows a problem.",
         remedy="",
-        fails=False,
     )
     DAEMON_DOWN = critical(
         label="daemon down",
         summary="MPS daemon {daemon} [has been down for {since}|on {node} is down]",
         meaning="The control daemon does not run, and no operator stopped it. Any clients ended with it. "
         + _NEW_PROCESSES,
+        avoid="Do not start CUDA programs before the daemon: they would run without MPS and without limits.",
         remedy="Start the daemon. Then restart the processes that bypass MPS.",
         alert="CudaMpsDaemonDown",
     )
@@ -365,12 +369,13 @@ class DaemonProblem(Problem):
         label="never started",
         summary="MPS daemon {daemon} on {node} has never run",
         meaning="The configuration, a unit or Kubernetes declares the control daemon, but it has never run here.",
+        avoid="Do not start CUDA programs before the daemon: they would run without MPS and without limits.",
         remedy="Start the daemon, or remove it from the configuration.",
         runbook="CudaMpsDaemonDown",
     )
     DAEMON_ENDED = Definition(
         label="ended",
-        summary="MPS daemon {daemon} on {node} has ended; it was not expected to run",
+        summary="MPS daemon {daemon} [ended {since} ago|on {node} has ended]; it was not expected to run",
         meaning="A discovered control daemon has ended. Neither the configuration nor an enabled unit declares it.",
         remedy="If clients ended with it, inform their owners and start it again; otherwise do nothing.",
     )
@@ -382,7 +387,6 @@ class DaemonProblem(Problem):
     )
     DAEMON_DIED = _DIED
     DAEMON_WAS_DOWN = replace(_DIED, label="daemon was down recently", alert=None, runbook="CudaMpsDaemonDied")
-    DAEMON_DIED_WITH_CLIENTS = replace(_DIED, severity=Severity.CRITICAL, label="daemon died with clients")
     DAEMON_RESTARTED = Definition(
         label="restarted by the watchdog",
         summary="The watchdog restarted MPS daemon {daemon} [{since} ago|on {node}]",
@@ -428,6 +432,7 @@ class DaemonProblem(Problem):
         summary="MPS daemon {daemon} [has not answered for {since}|on {node} does not answer]",
         meaning="The control daemon's process exists, but answers no command. New CUDA processes hang when they "
         "start. Connected clients continue.",
+        avoid="Do not restart the daemon before you have tried to resume it: a restart ends its clients.",
         remedy="If a process is stopped, resume it with `kill -CONT` before you restart anything: a restart ends "
         "all clients.",
         alert="CudaMpsDaemonUnresponsive",
@@ -438,6 +443,7 @@ class DaemonProblem(Problem):
         "on {node} is stopped by a signal or a debugger]",
         meaning="The control daemon's process is stopped (SIGSTOP or a debugger). New CUDA processes hang when they "
         "start.",
+        avoid="Do not restart the daemon: that ends its clients.",
         remedy="Resume the process with `kill -CONT`. No client ends.",
         runbook="CudaMpsDaemonUnresponsive",
     )
@@ -446,6 +452,8 @@ class DaemonProblem(Problem):
         summary="MPS daemon {daemon} [has been stuck in the driver for {since}|on {node} is stuck in the driver]",
         meaning="The control daemon, or one of its servers, is in uninterruptible sleep in the driver. No signal "
         "ends it.",
+        avoid="Do not wait for `kill -KILL`: the process ends only when the driver returns. A reboot ends all work "
+        "of the machine.",
         remedy="Look for Xids in the kernel log. Usually the machine needs a reboot.",
         runbook="CudaMpsDaemonUnresponsive",
     )
@@ -456,6 +464,7 @@ class DaemonProblem(Problem):
         meaning="A process is connected to the control daemon, usually a prompt of nvidia-cuda-mps-control, so no "
         "other command can be sent. If that process has sent nothing, new clients wait too. Running clients are not "
         "affected, but a hang would not be detected.",
+        avoid="Do not type `quit` at the prompt, and do not restart the daemon: both end its clients.",
         remedy="Ask the owner to leave the prompt with Ctrl-D (`quit` would end the daemon), or end that process. "
         "No client ends.",
         alert="CudaMpsDaemonHeld",
@@ -473,6 +482,7 @@ class DaemonProblem(Problem):
         label="wrong PID file",
         summary="The PID file of MPS daemon {daemon} on {node} does not contain the daemon's PID[ ({pid})]",
         meaning="The control program reads the PID file, so no command reaches the control daemon.",
+        avoid="Do not restart the daemon: it runs, and a restart ends its clients.",
         remedy="Write the PID of the daemon into the PID file.",
     )
     DIRECTORY_LOST = Definition(
@@ -499,11 +509,11 @@ class DaemonProblem(Problem):
         "on {node} is in FAULT and refuses new clients][{recovery}; suspect: {suspect}]",
         meaning="A fatal GPU error affects the clients of the server. Until the last of these clients has exited, the "
         "server refuses new clients on all of its GPUs.",
-        remedy="Do not restart the daemon, and do not use terminate_client. End the affected clients that are "
-        "connected.",
+        avoid="Do not restart the daemon, and do not use terminate_client.",
+        remedy="End the affected clients that are connected.",
         alert="CudaMpsServerFault",
     )
-    FAULT = advisory(
+    FAULT = Definition(
         label="fault recently",
         summary="A fatal GPU error affected [{affected}|clients] of MPS daemon {daemon} [{since} ago and has ended; "
         "suspect: {suspect}|on {node}]",
@@ -519,6 +529,7 @@ class DaemonProblem(Problem):
         "on {node} is stopped by a signal or a debugger]",
         meaning="A server's process is stopped. Its clients make no progress, and the control daemon hangs as soon "
         "as it queries that server.",
+        avoid="Do not restart the daemon: that ends its clients.",
         remedy="Resume the process with `kill -CONT`. No client ends.",
         runbook="CudaMpsDaemonUnresponsive",
     )
@@ -527,14 +538,16 @@ class DaemonProblem(Problem):
         summary="MPS daemon {daemon} [has waited for a server that does not answer for {since}|"
         "on {node} waits for a server that does not answer]",
         meaning="The control daemon answers no command, because it waits for one of its servers.",
+        avoid="Do not restart the daemon first: that ends the clients of all its servers.",
         remedy="Find out why the server hangs. Resume it if it is stopped, otherwise end it: this ends its clients.",
         runbook="CudaMpsDaemonUnresponsive",
     )
     SERVER_CRASH_LOOP = critical(
         label="server crash loop",
         summary="Servers of MPS daemon {daemon} on {node} exit before they are ready[: {failed}]",
-        meaning="Three servers in a row exited before they were ready. No new client gets a GPU from this daemon. "
-        "Clients of older servers continue.",
+        meaning="At least three servers in a row exited before they were ready. No new client gets a GPU from this "
+        "daemon. Clients of older servers continue.",
+        avoid="Do not restart the daemon: that does not help, and it ends the clients of older servers.",
         remedy="Read the cause in the logs of the daemon. Check that MPS supports the GPUs and that the daemon "
         "finds the driver's libraries.",
         alert="CudaMpsServerCrashLoop",
@@ -545,6 +558,7 @@ class DaemonProblem(Problem):
         "on {node} are suspended] (circuit open)",
         meaning="The control daemon was restarted as often as its budget allows. If it fails again, the watchdog "
         "does not restart it.",
+        avoid="Do not resume restarts before the cause is corrected.",
         remedy="Find out why the daemon failed and correct the cause. Then resume restarts.",
         alert="CudaMpsCircuitOpen",
     )
@@ -554,6 +568,7 @@ class DaemonProblem(Problem):
         "[: {cause}]",
         meaning="A GPU of the daemon needs a reset, or the machine needs a reboot. The watchdog does not restart "
         "the control daemon until an operator ends the quarantine.",
+        avoid="Do not restart the daemon instead: that does not repair the GPU, and it ends the clients.",
         remedy="Take the node out of scheduling. Then take the steps that `cuda-mps-exporter status` lists, in this "
         "order.",
         alert="CudaMpsQuarantined",

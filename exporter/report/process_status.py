@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from exporter.model.daemon import Daemon
 from exporter.model.kernels import ClientKernels
 from exporter.model.node import Node
-from exporter.model.observation import ProcessReading
 from exporter.model.reason import Reason
 from exporter.model.server import Client
 from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_VALUE, printable
@@ -31,22 +30,22 @@ def filled(kind: Callable[..., Part], *sources: object, longest: int = LONGEST_V
     What is not given comes from the first of the `sources` that has such an attribute, as printable text. If none has
     it, it is None, as of a source that is None.
     """
-    for name in _names(kind):
+    for name, place in _places(kind, *map(type, sources)):
         if name not in given:
-            for each in sources:
-                value = getattr(each, name, _UNKNOWN)
-                if value is not _UNKNOWN:
-                    break
-            given[name] = None if value is _UNKNOWN else printed(value, longest)
+            value = None if place is None else getattr(sources[place], name)
+            given[name] = value if type(value) in _PLAIN else printed(value, longest)
     return kind(**given)
 
 
-_UNKNOWN = object()
+_PLAIN = {int, float, bool, type(None)}
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+def _places(kind: Any, *sources: type) -> tuple[tuple[str, int | None], ...]:
+    """Return which of the sources, which have slots, has each field of a part."""
+    return tuple(
+        (each.name, next((n for n, of in enumerate(sources) if hasattr(of, each.name)), None)) for each in fields(kind)
+    )
 
 
 def printed(value: Any, longest: int = LONGEST_VALUE) -> Any:
@@ -58,12 +57,9 @@ def printed(value: Any, longest: int = LONGEST_VALUE) -> Any:
     return tuple(printed(each, longest) for each in value) if type(value) is tuple else value
 
 
-def names_of(node: Node, pid: int, uid: int | None = None, exited: ProcessReading | None = None) -> ProcessStatus:
-    """Return the names of a process that has `exited`, or that has this PID now.
-
-    If its user is unknown, the name is made of its UID, if that is given.
-    """
-    process = exited or node.processes.get(pid)
+def names_of(node: Node, pid: int, uid: int | None = None) -> ProcessStatus:
+    """Return the names of a process. If its user is unknown, the name is made of its UID, if that is given."""
+    process = node.processes.get(pid)
     pod, user = pod_of(node, process), None if process is None else process.user
     return filled(
         ProcessStatus,
@@ -72,7 +68,7 @@ def names_of(node: Node, pid: int, uid: int | None = None, exited: ProcessReadin
         user=printed(user) if user else None if uid is None else f"UID {uid}",
         workload=workload_of(process),
         pod=None if pod is None else printed(pod.name),
-        held_by=None if exited else holders_of(node, pid),
+        held_by=holders_of(node, pid),
     )
 
 
@@ -86,19 +82,12 @@ def owner_of(node: Node, daemon: Daemon) -> str:
     return ", ".join(filter(None, (printed(process.user), workload)))
 
 
-def described(
-    node: Node,
-    pid: int,
-    uid: int | None = None,
-    exited: ProcessReading | None = None,
-    *,
-    start_ticks: int | None = None,
-) -> str:
+def described(node: Node, pid: int, uid: int | None = None, *, start_ticks: int | None = None) -> str:
     """Return a process: `PID 600 (train.py of alice, job 42)`. With `start_ticks`, no other process is named."""
     process = node.processes.get(pid)
     if start_ticks is not None and (process is None or process.start_ticks != start_ticks):
         return pid_text(pid)
-    names = names_of(node, pid, uid, exited)
+    names = names_of(node, pid, uid)
     return process_text(pid, names.command, names.user, workload_text(names.workload, names.pod), names.held_by)
 
 

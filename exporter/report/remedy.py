@@ -7,7 +7,7 @@ from operator import itemgetter
 from shlex import join, quote
 from typing import Any
 
-from exporter.model.action import ActionStep, DeletePod, EndProcess, GiveCommand, RestartUnit, RunCommand
+from exporter.model.action import ActionStep, DeletePod, EndProcess, RestartUnit, RunCommand
 from exporter.model.daemon import Daemon, DaemonState, NamedBy
 from exporter.model.dialect import is_given_as_arguments
 from exporter.model.identity import JobManager, ProcessIdentity, Workload, WorkloadKind, identity_of
@@ -157,7 +157,7 @@ def control_command(command: str, address: Address | None, *, deadline: int | No
     return one_line(f'echo "{command}" | {" ".join(words)}')
 
 
-def lines_of(steps: Iterable[ActionStep], address: Address | None = None) -> tuple[str, ...]:
+def lines_of(steps: Iterable[ActionStep]) -> tuple[str, ...]:
     """Return the lines that do the same as steps of the watchdog, except for its evidence.
 
     One line ends all processes. If the daemon ended first, servers that do not hang would end with it, and other
@@ -165,10 +165,10 @@ def lines_of(steps: Iterable[ActionStep], address: Address | None = None) -> tup
     """
     steps = tuple(steps)
     pids = (step.identity.pid for step in steps if isinstance(step, EndProcess))
-    return known(signal("KILL", pids), *(_line_of(step, address) for step in steps))
+    return known(signal("KILL", pids), *map(_line_of, steps))
 
 
-def _line_of(step: ActionStep, address: Address | None = None) -> str | None:
+def _line_of(step: ActionStep) -> str | None:
     match step:
         case RestartUnit(unit=unit) if is_service_name(unit):
             # `restart` also starts a unit that has ended, or that systemd considers active.
@@ -179,8 +179,6 @@ def _line_of(step: ActionStep, address: Address | None = None) -> str | None:
             sudo = as_user(uid)
             variables = " ".join(f"{key}={quote(value)}" for key, value in environment.items() if value)
             return one_line(f"{sudo}{'env ' if sudo else ''}{variables} {join(arguments)}")
-        case GiveCommand(command=command):
-            return control_command(command, address)
         case _:
             return None
 

@@ -8,14 +8,11 @@ from exporter.report.document import Sentence
 from exporter.report.document_parts import Severity
 from exporter.report.reasons import source_text
 from exporter.report.text import counted, listed, mebibytes, percent, process_text, with_error
-from exporter.usage.capacity import COUNTED, Bound, GpuSharing
+from exporter.usage.capacity import COUNTED, LEAST_SHOWN, Bound, GpuSharing
 from exporter.usage.last_minute import fresh_splits
 
 MOST_NAMED = 4
 """At most so many processes are named in one sentence."""
-
-LEAST_SHOWN = 0.01
-"""A smaller part of a resource is not mentioned."""
 
 BOUNDS = {"memory": "memory", "sm": "SM time", "slots": "client slots", "contention": "contention"}
 METHODS: Mapping[str, str] = {

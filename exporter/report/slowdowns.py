@@ -2,21 +2,22 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from math import inf
 
 from exporter.model.contention import Resource, Slowdown
 from exporter.model.node import Node
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
 from exporter.parse.printable import printable
-from exporter.report.document import NeighbourStatus, Sentence, SlowdownStatus
+from exporter.report.document import ManualStep, NeighbourStatus, Sentence, SlowdownStatus
 from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding
 from exporter.report.problems import NodeProblem
 from exporter.report.process_status import described, filled
-from exporter.report.sharing_text import LEAST_SHOWN, factor, process_name
+from exporter.report.remedy import command_to_end, command_to_set, known
+from exporter.report.sharing_text import factor, process_name
 from exporter.report.text import counted, listed, percent, with_error
-from exporter.usage.capacity import ClientUsage, GpuSharing, gpu_sharing
+from exporter.usage.capacity import LEAST_SHOWN, ClientUsage, GpuSharing
 from exporter.usage.contention import starved
-from exporter.view import gpu_name
+from exporter.view import View, gpu_name
 
 MOST_NEIGHBOURS, MOST_USERS = 4, 2
 """At most so many others use the resource for which a client waits, and so many are named as users of bandwidth."""
@@ -49,9 +50,9 @@ def slowdown_sentences(node: Node, found: GpuSharing) -> Iterable[Sentence]:
 def _sentences(node: Node, found: GpuSharing) -> Iterable[str]:
     """Yield which clients are slowed down, the most first, by what and by whom, and that bandwidth is used up."""
     clients = {each.client.pid: each for each in found.clients}
-    known = {pid: each.slowdown for pid, each in clients.items() if each.slowdown}
-    perhaps = {pid for pid, each in known.items() if each.apparent > max(LEAST_APPARENT, each.ratio)}
-    slowed = {pid: each for pid, each in known.items() if clients[pid].is_slowed or pid in perhaps}
+    by_pid = {pid: each.slowdown for pid, each in clients.items() if each.slowdown}
+    perhaps = {pid for pid, each in by_pid.items() if each.apparent > max(LEAST_APPARENT, each.ratio)}
+    slowed = {pid: each for pid, each in by_pid.items() if clients[pid].is_slowed or pid in perhaps}
     order = sorted(slowed, key=lambda pid: (-slowed[pid].ratio, -slowed[pid].apparent))
     kinds = {pid: "slowed down" if clients[pid].is_slowed else "perhaps slowed down" for pid in order}
     for pid in order[:MOST_SLOWED]:
@@ -82,21 +83,19 @@ def _text(node: Node, sharing: GpuSharing, slowdown: Slowdown) -> str:
         return slower
     is_unknown = is_other and sharing.dram_bandwidth_ratio is None
     why = "it is unknown for which resource it waits" if is_unknown else _CAUSES[slowdown.resource]
-    is_memory = slowdown.resource is Resource.MEMORY
-    uses = {each.client.pid: each.bandwidth if is_memory else each.share for each in sharing.clients}
-    errors = {pid: inf if use is None else use.error for pid, use in uses.items()}
-    for pid, part in slowdown.neighbours[:1]:
-        if part >= max(LEAST_SHOWN, 2 * errors.get(pid, 0.0)):
-            why += f", of which {process_name(node, pid)} uses {percent(part, errors.get(pid, 0.0))}"
+    if neighbour := sharing.main_neighbour(slowdown):
+        pid, part, error = neighbour
+        why += f", of which {process_name(node, pid)} uses {percent(part, error)}"
     if is_other:
         why += ", so this can also be a change of its own work"
     return f"{slower}; {why}"
 
 
-def starved_clients(node: Node, at: float) -> Iterable[Finding]:
+def starved_clients(view: View, at: float) -> Iterable[Finding]:
     """Yield one problem for all starved clients of a GPU, with the one that is slowed down most."""
+    node = view.node
     by_gpu = {uuid: found for uuid, state in node.contention.items() if (found := starved(state, at))}
-    sharing = gpu_sharing(node) if by_gpu else {}
+    sharing = view.sharing if by_gpu else {}
     for uuid in filter(by_gpu.__contains__, sharing):
         slowed = {each.client.pid: each.slowdown for each in sharing[uuid].clients if each.slowdown is not None}
         pids = sorted(by_gpu[uuid].keys() & slowed.keys(), key=lambda pid: -slowed[pid].ratio)
@@ -116,4 +115,18 @@ def starved_clients(node: Node, at: float) -> Iterable[Finding]:
                 notes=(others,) if len(pids) > 1 else (),
                 affected=counted(len(pids), "client"),
                 affected_names=tuple(described(node, pid) for pid in pids),
+                steps=(_step(node, sharing[uuid], slowed[pids[0]]),),
             )
+
+
+def _step(node: Node, sharing: GpuSharing, slowdown: Slowdown) -> ManualStep:
+    """Return what helps against a lack of the resource for which a client waits. The owners decide."""
+    text, neighbour = NodeProblem.CLIENT_STARVED.definition.remedy, sharing.main_neighbour(slowdown)
+    if neighbour is None:
+        return ManualStep(text=f"{text} No neighbour is known to be the cause: do not limit or move one.")
+    name, kill = described(node, neighbour[0]), known(command_to_end(node, neighbour[0]))
+    if slowdown.resource is Resource.SMS:
+        text = f"{text} Ask its owner to start {name} again with fewer threads, such as half."
+        return ManualStep(text=text, commands=known(command_to_set(ACTIVE_THREAD_PERCENTAGE, "50")))
+    text = f"{text} A limit of threads does not help. If its owner agrees, end {name}, and start it on another GPU."
+    return ManualStep(text=text, commands=kill, ends=len(kill) or None)

@@ -15,7 +15,7 @@ from exporter.report.document import (
     StatusDocument,
 )
 from exporter.report.document_parts import IncidentStatus, ProcessStatus, Severity
-from exporter.report.incident_text import brief, command_text, details
+from exporter.report.incident_text import affected_count, brief, client_text, command_text, details, first_of
 from exporter.report.text import (
     NOT_SHOWN,
     SEVERITY_STYLES,
@@ -43,6 +43,9 @@ from exporter.report.text import (
     with_error,
     workload_text,
 )
+
+PACKAGE = __file__.rpartition("/report/")[0]
+"""The directory of this package, which has the runbooks."""
 
 PAST_SECONDS = 3600.0
 """For how long an incident that is over is shown."""
@@ -129,22 +132,29 @@ def _word(severity: Severity) -> Piece:
 
 def first_facts(texts: Sequence[str]) -> Sequence[str]:
     """Return the first facts or names, and how many more there are."""
-    more = len(texts) - MOST_FACTS
-    return [*texts[:MOST_FACTS], *([f"and {more} more"] if more > 0 else [])]
+    return first_of(texts, MOST_FACTS)
 
 
 def affected_shown(finding: FindingStatus) -> Sequence[str]:
     """Return the affected processes, those of the same name and workload on one line."""
+    return first_facts(_together(finding.affected_names))
+
+
+def ended_text(incident: IncidentStatus) -> str:
+    """Return who an incident affected, on one line."""
+    return "; ".join(first_facts(_together(map(client_text, incident.affected)))) or affected_count(incident)
+
+
+def _together(processes: Iterable[str]) -> Sequence[str]:
     alike: dict[str, list[str]] = {}
-    for name in finding.affected_names:
+    for name in processes:
         pid, _, names = name.removeprefix("PID ").partition(" ")
         # A process whose PID is not known is not listed with others.
         alike.setdefault(names if pid.isdecimal() else name, []).append(pid if pid.isdecimal() else "")
-    lines = [
+    return [
         f"PID{'s' * (len(pids) > 1)} {listed(pids, MOST_FACTS)} {names}".strip() if any(pids) else names
         for names, pids in alike.items()
     ]
-    return first_facts(lines)
 
 
 def ends_text(step: ManualStep) -> str:
@@ -168,6 +178,8 @@ def finding_lines(finding: FindingStatus) -> Iterable[Line]:
     yield from (line_of(f"  - {fact}", indent=4) for fact in first_facts(finding.facts))
     if finding.outlook:
         yield line_of(f"  {finding.outlook}", indent=2)
+    if finding.avoid:
+        yield line_of(f"  Caution: {finding.avoid}", indent=2)
     several = len(finding.steps) > 1
     if several:
         yield line_of("  What to do:")
@@ -176,7 +188,8 @@ def finding_lines(finding: FindingStatus) -> Iterable[Line]:
         yield line_of(before, f"{step.text}{ends_text(step)}", indent=5)
         yield from (line_of(" " * 5, shell_command(command), indent=5) for command in step.commands)
     if finding.runbook is not None:
-        yield line_of(dim(f"  See {finding.runbook}"))
+        installed = finding.runbook.startswith("/")
+        yield line_of(dim(f"  See {PACKAGE if installed else 'the project: '}{finding.runbook}"))
 
 
 def body(document: StatusDocument, width: int | None = None) -> Sequence[Line]:
@@ -186,23 +199,32 @@ def body(document: StatusDocument, width: int | None = None) -> Sequence[Line]:
     for incident in document.incidents:
         if incident.open:
             problems += [*details(incident, commands=False), line_of()]
-    past = [line_of(dim(brief(each))) for each in _past_incidents(document)]
+    past = [line_of(dim(brief(each))) for each in past_incidents(document)]
     return [
         *problems,
         *table_lines(document, width),
         *_joined_domains(document),
         *sharing_lines(document, width),
-        *((line_of(), line_of("Faults of the last hour:"), *past) if past else ()),
+        *((line_of(), line_of("Faults and deaths of the last hour:"), *past) if past else ()),
     ]
 
 
 def with_summary(document: StatusDocument) -> StatusDocument:
     """Return the document with a summary of what it has."""
-    number = len(_past_incidents(document)) + sum(each.open for each in document.incidents)
-    faults = [f"{counted(number, 'fault')} in the last hour"] if number else []
+    recent = [*past_incidents(document), *(each for each in document.incidents if each.open)]
+    faults, deaths = sum(each.is_fault for each in recent), sum(not each.is_fault for each in recent)
+    counts = [counted(number, name) for number, name in ((faults, "fault"), (deaths, "death")) if number]
+    failed = [f"{listed(counts)} in the last hour"] if counts else []
     acting = [None if each.watchdog is None else each.watchdog.mode for each in document.daemons if each.expected]
     watchdog = [] if document.watchdog is None else [modes(document.watchdog, acting)]
-    return replace(document, summary="; ".join((counts_text(document), *faults, *watchdog)))
+    parts = (counts_text(document), sharing_warnings(document), *failed, *watchdog)
+    return replace(document, summary="; ".join(filter(None, parts)))
+
+
+def sharing_warnings(document: StatusDocument) -> str:
+    """Return how many sentences about the sharing of GPUs are warnings; empty if none is."""
+    number = sum(each.severity is Severity.WARNING for gpu in document.gpus for each in gpu.sharing_sentences)
+    return f"{counted(number, 'warning')} about how clients share GPUs" if number else ""
 
 
 def only_daemon(document: StatusDocument, name: str) -> StatusDocument:
@@ -210,7 +232,7 @@ def only_daemon(document: StatusDocument, name: str) -> StatusDocument:
     findings = [
         each
         for each in document.findings
-        if (not each.daemons or name in each.daemons) and each.code != "process_bypassing"
+        if (not each.daemons or name in each.daemons) and not each.code.startswith("process_bypassing")
     ]
     gpus = [
         replace(gpu, processes=tuple(each for each in gpu.processes if each.daemon == name))
@@ -222,7 +244,6 @@ def only_daemon(document: StatusDocument, name: str) -> StatusDocument:
             document,
             severity=max((each.severity for each in findings), key=lambda each: each.rank, default=Severity.WELL),
             findings=tuple(findings),
-            fails=any(each.fails for each in findings),
             daemons=tuple(each for each in document.daemons if each.name == name),
             gpus=tuple(gpus),
             failure_domains=tuple(each for each in document.failure_domains if each.daemon == name),
@@ -235,12 +256,12 @@ def counts_text(document: StatusDocument) -> str:
     """Return the numbers of daemons, clients, GPUs and MIG instances."""
     instances = sum(gpu.is_mig_instance for gpu in document.gpus)
     numbers = ((len(document.gpus) - instances, "GPU"), (instances, "MIG instance"))
-    daemons = counts_of([(each.state == "up", each.client_count, each.clients_known) for each in document.daemons])
-    return ", ".join((daemons, *(counted(number, name) for number, name in numbers if number)))
+    daemons = [(each.state in ("up", "held"), each.client_count, each.clients_known) for each in document.daemons]
+    return ", ".join((counts_of(daemons), *(counted(number, name) for number, name in numbers if number)))
 
 
 def counts_of(daemons: Sequence[tuple[bool, int, bool]]) -> str:
-    """Return the numbers of daemons and clients: of each daemon, whether it is up, its clients, and if they are all."""
+    """Return the numbers of daemons and clients: of each daemon, if it responds, its clients, and if they are all."""
     up, clients = sum(each for each, _, _ in daemons), sum(each for _, each, _ in daemons)
     least = "" if all(known for _, _, known in daemons) else "at least "
     return f"{up} of {len(daemons)} daemons up, {least}{counted(clients, 'client')}"
@@ -292,7 +313,8 @@ def workload_of(process: ProcessStatus) -> str:
     return workload_text(process.workload, process.pod)
 
 
-def _past_incidents(document: StatusDocument) -> list[IncidentStatus]:
+def past_incidents(document: StatusDocument) -> list[IncidentStatus]:
+    """Return the incidents of the last hour that are over."""
     past = [each for each in document.incidents if not each.open]
     return [each for each in past if each.ended_at is None or document.at - each.ended_at <= PAST_SECONDS]
 

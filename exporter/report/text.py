@@ -36,6 +36,18 @@ def local_time(at: float) -> str:
     return _formatted(int(at), time.localtime, "%Y-%m-%d %H:%M:%S")
 
 
+def zoned_time(at: float) -> str:
+    """Return a time in this machine's time zone with the offset, in ISO 8601: `2026-11-21T14:05:03+01:00`."""
+    text = _formatted(int(at), time.localtime, "%Y-%m-%dT%H:%M:%S%z")
+    return f"{text[:-2]}:{text[-2:]}"
+
+
+def zone_text(at: float) -> str:
+    """Return this machine's time zone at a time: `CET (UTC+01:00)`, `UTC`, or `UTC-03:00` if it has no name."""
+    name, offset = _formatted(int(at), time.localtime, "%Z"), f"UTC{zoned_time(at)[-6:]}"
+    return name if name == "UTC" else f"{name} ({offset})" if name.isalpha() else offset
+
+
 def short_time(at: float, now: float) -> str:
     """Return the local time, `14:05:03`. If `at` is not on the day of `now`, return `2026-11-21 14:05`."""
     (date, _, clock_time), today = local_time(at).partition(" "), local_time(now).partition(" ")[0]
@@ -158,6 +170,8 @@ def truncate(text: str, columns: int, *, truncate_start: bool = False) -> str:
     if text_width(text) <= columns:
         return text
     result, room = "", columns - 1
+    if text.isascii() and room > 0:
+        return f"…{text[-room:]}" if truncate_start else f"{text[:room]}…"
     for char in reversed(text) if truncate_start else text:
         room -= _char_width(char)
         if room < 0:

@@ -285,7 +285,7 @@ def _fault_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
         return Verdict.SETTLED
     # What other faults of the daemon explain confirms no further fault, which a workload may have forged.
     of_block = (server.pid, block.stamp)
-    incidents = [each for each in node.incidents.values() if each.daemon == daemon.name]
+    incidents = [each for each in node.incidents.values() if each.is_fault and each.daemon == daemon.name]
     others = [each for each in incidents if (each.server, each.block_timestamp) != of_block]
     confirmed = (
         _is_reported_by_daemon(server, block, others)

@@ -35,6 +35,7 @@ def apply_reading(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, .
         known or Gpu(reading=reading),
         reading=reading if known is None or reading.problem is None else _failed(known.reading, reading),
         bypassing_known=False,
+        failing_since=None if reading.problem is None else (known and known.failing_since) or reading.at,
         energy=_energy(known, reading),
         has_gpm=_has_gpm(known, reading),
         rejected_energy=None if energy is None else MonotonicCounter(last=energy, total=0, at=reading.at),
@@ -67,7 +68,8 @@ def mark_unread_gpus(node: Node, collected: SourceReading) -> tuple[Node, tuple[
         if gpu.reading.at < began:
             reading = GpuReading(at=collected.at, gpu=uuid, problem=_unread(node, gpu.reading, collected))
             reading = _failed(gpu.reading, reading)
-            node = replace(node, gpus={**node.gpus, uuid: replace(gpu, reading=reading)})
+            unread = replace(gpu, reading=reading, failing_since=gpu.failing_since or reading.at)
+            node = replace(node, gpus={**node.gpus, uuid: unread})
             events = (*events, *_lost(gpu, reading))
     return node, events
 

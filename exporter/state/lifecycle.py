@@ -261,21 +261,9 @@ def end(step: Step, at: float, how: LossReason = LossReason.DIED, *, killed: boo
         loss_reason=how,
     )
     daemon = with_log(with_runtime(daemon, process=None), last_command=None, echoing=False, others_at=None)
-    step.daemon = with_connections(daemon, queued={}, waiting=frozenset(), listed_at=None)
+    step.daemon = with_connections(daemon, queued={}, waiting={}, listed_at=None)
     servers.end_all(step, at, DisconnectReason.DAEMON_GONE)
     explain_end(step, at)
-
-
-def with_processes_at_end(last: Node, node: Node) -> Node:
-    """Return the node with the processes of the clients of daemons that have ended since `last`, which knows them."""
-    for name, daemon in node.daemons.items():
-        pids, known = daemon.lifecycle.clients_at_end, last.daemons.get(name, daemon)
-        if pids and known.lifecycle.clients_at_end is not pids:
-            exited = {pid: death.process for pid, death in node.deaths.items()}
-            found = {pid: process for pid in pids if (process := last.processes.get(pid) or exited.get(pid))}
-            daemon = with_lifecycle(daemon, processes_at_end=found)
-            node = replace(node, daemons={**node.daemons, name: daemon})
-    return node
 
 
 def explain_end(step: Step, at: float, node: Node | None = None, *, force: bool = False) -> None:

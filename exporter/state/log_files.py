@@ -154,7 +154,7 @@ def without_reused_pids(node: Node) -> Node:
     for name, daemon in node.daemons.items():
         queued, known = daemon.connections.queued, node.processes
         queued = {pid: uid for pid, uid in queued.items() if pid < 0 or (pid in known and known[pid].uid == uid)}
-        waiting = daemon.connections.waiting.intersection(queued)
+        waiting = {pid: at for pid, at in daemon.connections.waiting.items() if pid in queued}
         daemons[name] = with_connections(daemon, queued=queued, waiting=waiting)
     return replace(node, daemons=daemons)
 

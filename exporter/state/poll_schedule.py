@@ -221,10 +221,10 @@ def processes_wanted(node: Node) -> frozenset[int]:
     """Return the PIDs of at most `MOST_PROCESSES` processes that are monitored.
 
     The order is: daemons, servers, bypassing processes, clients, holders of connections of exited clients, queued
-    clients, recently disconnected clients. The exit status of the latter shows who was killed. Clients of daemons with
-    few clients come first, so that a daemon that lists thousands of processes displaces no others. Then come processes
-    that show the end of a daemon's job or pod, PIDs that may belong to other users than the one that a daemon may
-    serve, and other processes that use a GPU.
+    clients, holders of sessions, recently disconnected clients. The exit status of the latter shows who was killed.
+    Clients of daemons with few clients come first, so that a daemon that lists thousands of processes displaces no
+    others. Then come processes that show the end of a daemon's job or pod, PIDs that may belong to other users than the
+    one that a daemon may serve, and other processes that use a GPU.
     """
     daemons = sorted(node.daemons.values(), key=lambda daemon: len(daemon.clients) + len(daemon.connections.queued))
     return _first(
@@ -235,6 +235,7 @@ def processes_wanted(node: Node) -> frozenset[int]:
         *(daemon.clients for daemon in daemons),
         *((each.pid for client in daemon.clients.values() for each in client.holders or ()) for daemon in daemons),
         *(daemon.connections.queued for daemon in daemons),
+        (daemon.commands.session_holder.pid for daemon in daemons if daemon.commands.session_holder),
         *(
             (pid for pid, at in daemon.connections.disconnected_at.items() if node.at - at <= EXIT_SECONDS)
             for daemon in daemons

@@ -109,8 +109,8 @@ def shown_at(node: Node, pid: int) -> float | None:
 
 def exited_client(node: Node, pid: int) -> Client | None:
     """Return a client that is connected although its process has exited."""
-    clients = (daemon.clients.get(pid) for daemon in node.daemons.values())
-    return next((client for client in clients if client and client.exited_at), None)
+    daemons = node.daemons.values()
+    return next(iter([each for daemon in daemons if (each := daemon.clients.get(pid)) and each.exited_at]), None)
 
 
 def with_exited_clients(node: Node) -> Node:
@@ -340,6 +340,7 @@ def client_id(client: Client, process: ProcessReading | None) -> str:
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
+@lru_cache(1024)
 def _base36(number: int) -> str:
     digits = ""
     while number:

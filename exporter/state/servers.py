@@ -178,7 +178,7 @@ def dequeue(daemon: Daemon, *pids: int) -> Daemon:
     connections = daemon.connections
     if not any(pid in connections.queued for pid in pids):
         return daemon
-    queued, waiting = without(connections.queued, *pids), connections.waiting.difference(pids)
+    queued, waiting = without(connections.queued, *pids), without(connections.waiting, *pids)
     return with_connections(daemon, queued=queued, waiting=waiting)
 
 
@@ -193,7 +193,7 @@ def report_waiting(step: Step, at: float, server: int) -> None:
         return
     connections = step.daemon.connections
     waiting = [pid for pid in connections.queued if pid not in connections.waiting]
-    step.daemon = with_connections(step.daemon, waiting=connections.waiting.union(waiting))
+    step.daemon = with_connections(step.daemon, waiting={**connections.waiting, **dict.fromkeys(waiting, at)})
     for pid in waiting:
         step.report(at, EventName.CLIENT_WAITING, server=server, pid=0 if pid < HIDDEN else pid)
 

@@ -99,7 +99,7 @@ class StoredState:
                 break
             if event.event is EventName.GPU_LOST and event.gpu is not None:
                 lost = GpuReading(at=event.at, gpu=event.gpu, problem=Reason(ReasonCode.GPU_NOT_REPORTED))
-                gpus.setdefault(event.gpu, Gpu(reading=lost))
+                gpus.setdefault(event.gpu, Gpu(reading=lost, failing_since=event.at))
         return replace(
             node,
             gpus=gpus,

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil, fsum, hypot
+from math import ceil, fsum, hypot, inf
 
-from exporter.model.contention import Bandwidth, GpuContention, Slowdown
+from exporter.model.contention import Bandwidth, GpuContention, Resource, Slowdown
 from exporter.model.daemon import Daemon
 from exporter.model.node import Gpu, Node
 from exporter.model.observation import DaemonName, GpuUuid
@@ -38,6 +38,7 @@ It is expected to use the mean SM time: if SM time runs out, all clients only be
 CONTEXT_BYTES = 640 << 20
 """NVML's memory of a client includes its context (516 to 610 MiB, H200, R580), which no memory limit counts."""
 
+LEAST_SHOWN = 0.01  # A smaller part of a resource is not mentioned.
 LEAST_SM = 1e-4  # If all clients used less of the SMs, nothing follows about a new one.
 _DIGITS = 6  # A quotient is rounded, so that what fits exactly three times is not reported to fit twice.
 
@@ -113,6 +114,16 @@ class GpuSharing(SharingStatus):
     unified_memory: bool | None
     threads_at_most: float | None
     memory_at_most: float | None
+
+    def main_neighbour(self, slowdown: Slowdown) -> tuple[int, float, float] | None:
+        """Return the other that uses most of what a client waits for, with the fraction and its standard error.
+
+        None if it may have used nothing of it.
+        """
+        of_memory, (pid, part) = slowdown.resource is Resource.MEMORY, (*slowdown.neighbours, (0, 0.0))[0]
+        uses = [each.bandwidth if of_memory else each.share for each in self.clients if each.client.pid == pid]
+        error = max((inf if use is None else use.error for use in uses), default=0.0)
+        return (pid, part, error) if part >= max(LEAST_SHOWN, 2 * error) else None
 
     @property
     def bandwidth_is_full(self) -> bool:
@@ -265,11 +276,14 @@ def _is_idle(client: Client, split: Split, slowdown: Slowdown | None, at: float)
     A client that had to wait is not idle. Commands to end clients follow from this: if it is not certain, the answer
     is None.
     """
+    whole = min(split.seconds, at - client.connected_at) >= WHOLE_MINUTE
+    if whole and split.measured and split.sm < IDLE_BELOW:
+        return True  # So is each client of the GPU, also without the probes.
     if (share := split.since_begin(client.pid)) is None:
         return None
     if is_clearly_slowed(slowdown, LEAST_SLOWDOWN) or share.sm - 2 * share.error >= IDLE_BELOW:
         return False
-    whole = min(split.seconds, at - client.connected_at) >= WHOLE_MINUTE and share == split.shares[client.pid]
+    whole = whole and share == split.shares[client.pid]
     return True if whole and share.sm + 2 * share.error < IDLE_BELOW else None
 
 

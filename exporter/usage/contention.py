@@ -24,6 +24,7 @@ that uses 80 % of the memory's bandwidth, it launches 500 a second for five seco
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from exporter.model import values
@@ -449,7 +450,7 @@ def _cause(
     for window, wait in waits:
         for each, part in window.parts.items() if window.resource is resource else ():
             used[each] += wait * part / lost[resource]
-    return resource, tuple(sorted(values.without(used, pid).items(), key=lambda each: -each[1]))
+    return resource, tuple(sorted(values.without(used, pid).items(), key=itemgetter(1), reverse=True))
 
 
 def sharing_gain(state: GpuContention) -> float | None:

@@ -112,9 +112,9 @@ class Api:
         route = partial(Route, private=True, problem=error_answer)
         return {
             STATUS: route(self._status),
-            INCIDENTS: route(self._incidents, title="Incidents"),
+            INCIDENTS: route(self._incidents),
             f"{INCIDENTS}/*": route(self._incident),
-            EVENTS: route(self._events, title="Events"),
+            EVENTS: route(self._events),
         }
 
     def _status(self, request: Request) -> Answer:

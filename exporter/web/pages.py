@@ -19,6 +19,7 @@ from itertools import islice
 from socket import socket
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
 
 from exporter import __version__
 from exporter.metrics.exposition import Exposition, offers, quality_of
@@ -26,7 +27,8 @@ from exporter.model.values import replace
 from exporter.parse.printable import printable_lines
 from exporter.parse.proc import tcp_user
 from exporter.report.document_parts import ROOT
-from exporter.report.node_status import status_document
+from exporter.report.incident_text import details
+from exporter.report.node_status import incident_as_seen, status_document
 from exporter.report.status_text import status_lines
 from exporter.report.text import text_of
 from exporter.view import StatusInput
@@ -257,20 +259,27 @@ class _BoundedReader(io.BufferedReader):
 
 DEFAULT_TELEMETRY_PATH = "/metrics"
 RUNBOOKS_PATH = "/runbooks"
+INCIDENTS_PATH = "/incidents"
 
 MIN_TTL_SECONDS = 1.0
-MOST_PAGES = 8
+MOST_PAGES = 16
 """How many rendered pages are stored. Each user has an own one, because all see the same but the kernels."""
 
 MAX_RENDER_SHARE = 0.1
 """The largest part of the time that is spent on rendering one page. If a page takes long, its TTL is longer."""
 
 _VARIES: Mapping[str, str] = MappingProxyType({"Vary": "Accept"})
+_UNKNOWN_INCIDENT = f"""# Unknown incident
+
+The exporter does not have this incident, or no longer has it. {INCIDENTS_PATH} lists the newest ones. Older faults
+are in its log.
+"""
 _NOT_READY = plain(HTTPStatus.SERVICE_UNAVAILABLE, "the first collection is not complete")
 _FORBIDDEN = (
     "this page names users and workloads, so it is shown to local or authenticated visitors only: open it on this"
     " machine, at http://localhost, or set up passwords or client certificates (--web.config.file)"
 )
+_UNKNOWN_CLIENT = "this client is not connected, and no recent incident names it; see / and /api/v1/incidents"
 _PAGE_HEADERS = MappingProxyType(
     {
         "Cache-Control": "no-store",
@@ -316,7 +325,7 @@ class Site:
     `healthy` returns whether the main loop is running, and `status` the input of the pages with the status. A path of
     `extra_routes` that ends in `/*` stands for all paths one level below it. `runbooks` is the directory of the alerts'
     runbooks, by default that of this package. They are served so that `runbook_url` leads to those of the running
-    version. If the directory does not exist, there are none.
+    version. If the directory does not exist, there are none. `monitoring` is that of `Page`.
     """
 
     def __init__(
@@ -329,12 +338,15 @@ class Site:
         telemetry_path: str = DEFAULT_TELEMETRY_PATH,
         extra_routes: Mapping[str, Route] = MappingProxyType({}),
         simulated: bool = False,
+        monitoring: Mapping[str, Any] = MappingProxyType({}),
         runbooks: Traversable | None = None,
     ) -> None:
         self._exposition = exposition
         self._healthy = healthy
         self._telemetry_path = telemetry_path
         self._simulated = simulated
+        self._monitoring = monitoring
+        self._status = status
         # The files are read once, so a request selects a name and never opens a path.
         directory = resources.files("exporter") / "runbooks" if runbooks is None else runbooks
         files = sorted(directory.iterdir() if directory.is_dir() else (), key=lambda file: file.name)
@@ -343,14 +355,20 @@ class Site:
             lambda render, viewer: TtlCache(lambda: render(replace(status(), viewer=viewer)), monotonic)
         )
         self._routes = {
+            "/": Route(respond=self._landing_page, title="Node"),
+            telemetry_path: Route(respond=self._metrics, title="Metrics"),
             "/status": Route(
                 respond=lambda request: Answer(HTTPStatus.OK, self._rendered(_text, request), headers=_PAGE_HEADERS),
                 private=True,
                 title="Status",
             ),
+            INCIDENTS_PATH: Route(respond=self._view("incidents"), private=True, title="Incidents"),
+            f"{INCIDENTS_PATH}/*": Route(respond=self._incident, private=True),
+            "/events": Route(respond=self._view("events"), private=True, title="Events"),
             **extra_routes,
             RUNBOOKS_PATH: Route(respond=self._runbook_list, title="Runbooks"),
             f"{RUNBOOKS_PATH}/*": Route(respond=self._runbook),
+            "/clients/*": Route(respond=self._client, private=True),
             "/page.js": _static("page.js", "text/javascript"),
             "/page.css": _static("style.css", "text/css"),
             "/-/healthy": Route(respond=self._health, title="Healthy"),
@@ -358,8 +376,6 @@ class Site:
             "/-/ready": Route(respond=self._readiness, title="Ready"),
             "/readyz": Route(respond=self._readiness),
         }
-        self._routes["/"] = Route(respond=self._landing_page)
-        self._routes[telemetry_path] = Route(respond=self._metrics)
 
     def answer(self, request: Request) -> Answer:
         """Answer a GET request."""
@@ -397,6 +413,28 @@ class Site:
         body = self._rendered(self._page.node, request) if request.may_see_private else self._page.links()
         return _page_answer(body, "text/html")
 
+    def _client(self, request: Request) -> Answer:
+        """Return the page of a client. It is not stored: there are as many as clients."""
+        name, data = unquote(request.page.rpartition("/")[2]), replace(self._status(), viewer=request.viewer)
+        body = self._page.client(data, name)
+        return plain(HTTPStatus.NOT_FOUND, _UNKNOWN_CLIENT) if body is None else _page_answer(body, "text/html")
+
+    def _view(self, name: str) -> Callable[[Request], Answer]:
+        """Return what answers with a page of the node."""
+        return lambda request: _page_answer(self._rendered(getattr(self._page, name), request), "text/html")
+
+    def _incident(self, request: Request) -> Answer:
+        """Return an incident. It is not stored, because there are many, and a request can name any."""
+        data = replace(self._status(), viewer=request.viewer)
+        known = data.known_incidents.get(unquote(request.page.rpartition("/")[2]))
+        if known is None:
+            body = self._page.text("Unknown incident", _UNKNOWN_INCIDENT)
+            return replace(_page_answer(body, "text/html"), status=HTTPStatus.NOT_FOUND)
+        incident = incident_as_seen(data, known)
+        if _accepts_html(request):
+            return _page_answer(self._page.incident(data, incident), "text/html", _VARIES)
+        return plain(HTTPStatus.OK, printable_lines(text_of(details(incident))), {**_PAGE_HEADERS, **_VARIES})
+
     def _runbook(self, request: Request) -> Answer:
         """Return a runbook. They are public, because they contain no names."""
         name = request.page.rpartition("/")[2]
@@ -423,7 +461,7 @@ class Site:
         from exporter.page.page import Page
 
         links = {route.title: path for path, route in self._routes.items() if route.title}
-        return Page({"Metrics": self._telemetry_path, **links}, simulated=self._simulated)
+        return Page(links, self._monitoring, simulated=self._simulated)
 
 
 def _text(data: StatusInput) -> bytes:

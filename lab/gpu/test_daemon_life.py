@@ -1,5 +1,7 @@
 """The daemon starts, is killed, starts again and is stopped. Only SIGKILL is a loss."""
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 
@@ -24,7 +26,7 @@ def test_a_killed_daemon_is_one_loss_and_is_up_after_its_restart(
     exporter: Exporter, daemon: ControlDaemon, clients: Clients
 ) -> None:
     client = clients.start_ready("before", seconds=200)
-    eventually(lambda: _lists(exporter, [client]))
+    eventually(lambda: _names(exporter, client))
 
     killed_at = time.time()
     daemon.kill()
@@ -43,6 +45,29 @@ def test_a_killed_daemon_is_one_loss_and_is_up_after_its_restart(
     assert back.state("cuda_mps_server_state", server=str(daemon.server())) == "active"
     assert back.state("cuda_mps_daemon_state") == "up"
     assert back.total("cuda_mps_daemon_losses_total") == 1
+    _names_the_dead(exporter, "daemon_died", client.pid)
+
+
+def test_the_clients_of_a_server_that_is_killed_are_named(
+    exporter: Exporter, daemon: ControlDaemon, clients: Clients
+) -> None:
+    client = clients.start_ready("before", seconds=200)
+    eventually(lambda: _names(exporter, client))
+    os.kill(daemon.server(), signal.SIGKILL)
+    eventually(lambda: _names_the_dead(exporter, "server_died", client.pid), within=LIVENESS_WITHIN)
+    client.fails()
+
+
+def test_clients_that_leave_one_by_one_have_no_record_of_a_death(
+    exporter: Exporter, daemon: ControlDaemon, clients: Clients
+) -> None:
+    leaving = [clients.start_ready(name, seconds=60) for name in ("first", "second")]
+    eventually(lambda: _lists(exporter, leaving))
+    for client in leaving:
+        client.leave()
+    daemon.quit()
+    eventually(lambda: _lists(exporter, []))
+    assert exporter.scrape().select("cuda_mps_death_timestamp_seconds") == []
 
 
 def test_a_process_that_starts_without_a_daemon_bypasses_mps(
@@ -75,6 +100,21 @@ def test_a_quit_is_no_loss(exporter: Exporter, daemon: ControlDaemon, clients: C
     eventually(stopped, within=LIVENESS_WITHIN)
     assert exporter.scrape().total("cuda_mps_daemon_losses_total") == 0
     eventually(lambda: _lists(exporter, []))
+
+
+def _names(exporter: Exporter, client: Client) -> None:
+    """A client that ends before its process was read has no name."""
+    assert [
+        each.labels["command"] for each in exporter.scrape().select("cuda_mps_client_info", pid=str(client.pid))
+    ] == ["load"]
+
+
+def _names_the_dead(exporter: Exporter, kind: str, pid: int) -> None:
+    found = exporter.scrape().select("cuda_mps_death_timestamp_seconds", kind=kind)
+    assert len(found) == 1, found
+    shown = exporter.command("incidents", found[0].labels["incident"])
+    assert "1 client ended" in shown, shown
+    assert f"PID {pid} (" in shown, shown
 
 
 @pytest.fixture(scope="class")

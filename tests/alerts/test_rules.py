@@ -32,6 +32,8 @@ DEMAND = re.compile(
 )
 """What no text may demand because of a suspicion."""
 
+ANNOTATIONS = {"summary", "description", "runbook_url", "page_url", "dashboard_url"}
+
 PARTS = ("## Meaning", "## Impact", "## Diagnosis", "## Mitigation")
 
 
@@ -164,6 +166,18 @@ class TestAlert:
                 assert set(re.findall(r"var-(\w+)=", link[2])) <= variables
                 assert (link[1] == "cuda-mps-incident") is ("Fault" in rule.alert)
 
+    def test_links_to_the_pages_of_its_node_and_its_incident(self, subtests: pytest.Subtests) -> None:
+        """An exporter that is down may have no target."""
+        for rule in rules():
+            with subtests.test(rule=rule):
+                page = "http://{{ $labels.instance }}/"
+                if rule.alert == "CudaMpsExporterDown":
+                    page = f"{{{{ if $labels.instance }}}}{page}{{{{ end }}}}"
+                assert rule.annotations["page_url"] == page
+                of_incident = "Fault" in rule.alert or re.search("Daemon(Died|Down|Restarted)$", rule.alert)
+                incident = rule.annotations.get("incident_url", "")
+                assert incident.startswith(f"{page}incidents{{{{ with printf") if of_incident else not incident
+
     def test_is_tested_before_during_and_after_firing_and_without_cause(self, subtests: pytest.Subtests) -> None:
         """All labels and annotations of a firing alert are compared."""
         for rule in rules():
@@ -176,10 +190,7 @@ class TestAlert:
                 absent = [each.expected for each in mine if each.group.endswith(": nothing is there but an exporter")]
                 assert absent == [[]] or rule.alert == "CudaMpsExporterDown", "absent series"
                 for each in firing:
-                    assert all(
-                        {"summary", "description", "runbook_url", "dashboard_url"} <= set(one["exp_annotations"])
-                        for one in each.expected
-                    )
+                    assert all(set(one["exp_annotations"]) >= ANNOTATIONS for one in each.expected)
 
 
 LABELS = {

@@ -24,7 +24,7 @@ from exporter.parse.printable import printable_value
 from exporter.policy import dry_run, policy_for
 from exporter.recording import Recording, open_recording
 from exporter.report.incident_status import incident_status
-from exporter.report.incident_text import incident_lines
+from exporter.report.incident_text import incidents_table
 from exporter.report.node_status import status_document
 from exporter.report.remedy import address_of
 from exporter.report.status_text import status_lines
@@ -64,7 +64,7 @@ def shown(node: Node, history: History, policy: Policy) -> dict[str, Any]:
         "status": as_json(document),
         "status_text": text_of(status_lines(document)).splitlines(),
         "incidents": printable_value(plain(incidents)),
-        "incidents_text": text_of(incident_lines(incidents)).splitlines(),
+        "incidents_text": text_of(incidents_table(incidents)).splitlines(),
         "page": page.splitlines(),
     }
 

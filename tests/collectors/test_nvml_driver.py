@@ -78,12 +78,16 @@ def test_finds_a_library_that_is_installed_later(nvml: NvmlStandIn, nvml_program
     nvml.write([GPU])
     library = tmp_path / "lib" / LIBRARY_NAME
     library.parent.mkdir()
-    library.write_text("no library")
     program = nvml_program(nvml, LD_LIBRARY_PATH=str(library.parent))
 
-    reading = program.collect()
-    assert reading["observations"] == []
-    assert reading["problem"].startswith("library_missing: ")
+    for content, reason in (("", "file too short"), ("no library" * 99, "invalid ELF header")):
+        library.write_text(content)
+        reading = program.collect()
+        assert reading["observations"] == []
+        assert reading["problem"] == f"library_unusable: {library}: {reason}"
+    library.unlink()
+    library.symlink_to(built(tmp_path / "other", without=["nvmlInitWithFlags"]).library)
+    assert program.collect()["problem"] == f"library_unusable: {library}: undefined symbol: nvmlInitWithFlags"
 
     library.unlink()
     library.symlink_to(nvml.library)
@@ -138,8 +142,8 @@ def test_a_driver_is_replaced_only_if_it_worked_before(nvml_program: Start, tmp_
     assert later.collect()["problem"].startswith("driver_mismatch: ")
     installed.unlink()
     installed.write_text("no library")
-    assert missing.collect()["problem"].startswith("library_missing: ")
-    assert later.collect()["problem"].startswith("library_missing: ")
+    assert missing.collect()["problem"].startswith("library_unusable: ")
+    assert later.collect()["problem"].startswith("library_unusable: ")
 
     assert [each.call("is_replaced") for each in (mismatch, missing, later)] == [True, True, False]
 
@@ -220,28 +224,30 @@ def test_a_library_that_cannot_be_loaded_without_free_descriptors_is_not_replace
 
 
 @pytest.mark.parametrize(
-    ("message", "replaced"),
+    ("message", "code"),
     [
-        ("cannot open shared object file: No such file or directory", True),
-        ("file too short", True),
-        ("invalid ELF header", True),
-        ("cannot open shared object file: Too many open files", False),
-        ("cannot open shared object file: Too many open files in system", False),
-        ("cannot open shared object file: Permission denied", False),
-        ("cannot read file data: Input/output error", False),
-        ("cannot create shared object descriptor: Cannot allocate memory", False),
-        ("failed to map segment from shared object", False),
+        ("libnvidia-ml.so.1: cannot open shared object file: No such file or directory", ReasonCode.LIBRARY_MISSING),
+        ("libtirpc.so.3: cannot open shared object file: No such file or directory", ReasonCode.LIBRARY_UNUSABLE),
+        ("/lib/libnvidia-ml.so.1: file too short", ReasonCode.LIBRARY_UNUSABLE),
+        ("/lib/libnvidia-ml.so.1: invalid ELF header", ReasonCode.LIBRARY_UNUSABLE),
+        ("libnvidia-ml.so.1: wrong ELF class: ELFCLASS32", ReasonCode.LIBRARY_UNUSABLE),
+        ("libnvidia-ml.so.1: cannot open shared object file: Too many open files", ReasonCode.DRIVER_ERROR),
+        ("libnvidia-ml.so.1: cannot open shared object file: Too many open files in system", ReasonCode.DRIVER_ERROR),
+        ("libnvidia-ml.so.1: cannot open shared object file: Permission denied", ReasonCode.DRIVER_ERROR),
+        ("libnvidia-ml.so.1: cannot read file data: Input/output error", ReasonCode.DRIVER_ERROR),
+        ("cannot create shared object descriptor: Cannot allocate memory", ReasonCode.DRIVER_ERROR),
+        ("libnvidia-ml.so.1: failed to map segment from shared object", ReasonCode.DRIVER_ERROR),
     ],
 )
 @pytest.mark.parametrize("worked", [True, False])
 def test_a_driver_is_replaced_only_if_its_library_is_missing_or_damaged(
-    message: str, replaced: bool, worked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    message: str, code: ReasonCode, worked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it did not work before, another module is loaded now."""
 
     def init() -> None:
         error = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-        error.__context__ = OSError(f"libnvidia-ml.so.1: {message}")
+        error.__context__ = OSError(message)
         raise error
 
     module = tmp_path / "version"
@@ -258,10 +264,9 @@ def test_a_driver_is_replaced_only_if_its_library_is_missing_or_damaged(
     monkeypatch.setattr(pynvml, "nvmlInit", init)
     with pytest.raises(DriverError) as error, driver.opened():
         pass
-    assert driver.replaced is replaced
-    code = ReasonCode.LIBRARY_MISSING if replaced else ReasonCode.DRIVER_ERROR
+    assert driver.replaced is (code is not ReasonCode.DRIVER_ERROR)
     assert error.value.problem.code is code
-    assert replaced or message in str(error.value.problem.parameters["detail"])
+    assert code is ReasonCode.LIBRARY_MISSING or error.value.problem.parameters["detail"] == message
 
 
 def test_an_unloaded_driver_is_not_replaced(nvml: NvmlStandIn, program: NvmlProgram) -> None:

@@ -18,6 +18,8 @@ OTHERS = {
     "web.telemetry_path": ("/a/b", '"/a/b"', "/a/b"),
     "web.max_requests": ("7", "7", 7),
     "web.config_file": ("/etc/web.yml", '"/etc/web.yml"', Path("/etc/web.yml")),
+    "web.prometheus_url": ("http://[::1]:9090/", '"http://[::1]:9090/"', "http://[::1]:9090"),
+    "web.grafana_url": ("https://g_1.example.com/a", '"https://g_1.example.com/a"', "https://g_1.example.com/a"),
     "web.systemd_socket": ("true", "true", True),
     "log.level": ("debug", '"debug"', "debug"),
     "log.format": ("logfmt", '"logfmt"', "logfmt"),
@@ -51,9 +53,9 @@ def meant(option: Option) -> object:
 
 def valid_default(option: Option) -> str:
     default = default_text(option, "serve").replace(", ", ",")
-    return {"web.config_file": "/else", "watchdog.allow": "restart_daemon", "slurm.trusted_namespaces": "x"}.get(
-        option.key, default
-    )
+    others = dict.fromkeys(("web.config_file", "slurm.trusted_namespaces"), "x")
+    others |= dict.fromkeys(("web.prometheus_url", "web.grafana_url"), "http://x")
+    return {**others, "watchdog.allow": "restart_daemon"}.get(option.key, default)
 
 
 def test_a_file_sets_the_option_and_nothing_else(subtests: pytest.Subtests, tmp_path: Path) -> None:
@@ -122,6 +124,35 @@ def test_refuses_an_unusable_value_and_names_the_variable() -> None:
         config("serve", CUDA_MPS_EXPORTER_LOG_LEVEL="loud")
     with pytest.raises(ConfigError, match=r"^CUDA_MPS_EXPORTER_WEB_LISTEN_ADDRESS: invalid value 'here': expected"):
         config("serve", CUDA_MPS_EXPORTER_WEB_LISTEN_ADDRESS=":1, here")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "grafana:3000",
+        "ftp://grafana",
+        "javascript:alert(1)",
+        "https://",
+        "https://grafana/?orgId=1",
+        "https://grafana/#a",
+        'https://grafana/"onclick=',
+        "https://grafana/<b>",
+        "https://grafana/ a",
+        "https://grafana\n",
+        "https://gräfana",
+        "https://grafana/" + "x" * 4096,
+    ],
+)
+def test_refuses_what_is_no_start_of_a_url(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--web.grafana-url: .* expected the http or https URL of a server"):
+        config("serve", f"--web.grafana-url={url}")
+
+
+@pytest.mark.parametrize("url", ["https://bob:se/cret@grafana", "https://secret@grafana/x", "http://a\n:secret@b"])
+def test_refuses_a_url_with_a_password_and_does_not_show_it(url: str) -> None:
+    with pytest.raises(ConfigError, match="without user, password") as refused:
+        config("serve", f"--web.prometheus-url={url}")
+    assert "cret" not in str(refused.value)
 
 
 def test_ignores_foreign_variables_with_the_same_prefix(subtests: pytest.Subtests) -> None:

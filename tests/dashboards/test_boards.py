@@ -232,15 +232,33 @@ def test_a_table_shows_its_queries_labels(model: Model) -> None:
 
 
 @EACH
-def test_the_name_of_a_node_links_to_its_dashboard(model: Model) -> None:
+def test_the_name_of_a_node_links_to_its_dashboard_and_its_page(model: Model) -> None:
     overrides = [each for panel in panels(model) for each in panel["fieldConfig"]["overrides"]]
     for override in overrides:
-        if override["matcher"]["options"] == "Node" and model["uid"] != "cuda-mps-node":
-            [url] = [each["value"][0]["url"] for each in override["properties"] if each["id"] == "links"]
+        if override["matcher"]["options"] == "Node":
+            [links] = [each["value"] for each in override["properties"] if each["id"] == "links"]
+            *others, page = [each["url"] for each in links]
+            assert page == "http://${__data.fields.Node}/"
+            if model["uid"] == "cuda-mps-node" and not others:
+                continue
+            [url] = others
             assert url.startswith("/d/cuda-mps-node?")
             chosen = [f"${{{name}:queryparam}}" for name in first_choices(model) if name != "instance"]
             for passed in ("var-datasource=", *chosen, "var-instance=", "${__url_time_range}"):
                 assert passed in url
+
+
+@EACH
+def test_an_incident_or_client_links_to_its_page(model: Model) -> None:
+    """The dashboard is that of faults."""
+    for panel in panels(model):
+        for override in panel["fieldConfig"]["overrides"]:
+            if (name := override["matcher"]["options"]) in ("Incident", "Death", "Client"):
+                [links] = [each["value"] for each in override["properties"] if each["id"] == "links"]
+                *others, page = [each["url"].partition("?")[0] for each in links]
+                place = "clients" if name == "Client" else "incidents"
+                assert page == f"http://${{__data.fields.Node}}/{place}/${{__data.fields.{name}:percentencode}}"
+                assert others == (["/d/cuda-mps-incident"] if name == "Incident" else [])
 
 
 @EACH

@@ -144,6 +144,26 @@ def test_prometheus_evaluates_the_rules_of_a_site_as_the_tests_expect(tmp_path: 
     promtool("test", "rules", tmp_path / "tests" / "test.yml")
 
 
+@pytest.mark.parametrize(
+    "selector",
+    ['a = "b" , c!="d",', r'a=~"gpu-\\d+\\.(?:x|y){2,3}?", b!~"(?i)[^\\w]*$"', 'a="é\\"\\\\{}%#"', 'a=~""'],
+)
+def test_promtool_accepts_the_rules_with_each_accepted_selector(selector: str, tmp_path: Path) -> None:
+    assert main(["--output", str(tmp_path), "--selector", selector]) == 0
+    promtool("check", "rules", *(tmp_path / "alerts").iterdir())
+
+
+def test_links_to_pages_have_another_start() -> None:
+    files = customised(Parameters(page_url="https://mps.example.com/{instance}/"))
+    for name in ("page_url", "incident_url"):
+        found = [each[name] for rule in alerting(files[ALERTS]) if name in (each := rule["annotations"])]
+        links = [each for each in found if "https://mps.example.com/{{ $labels.instance }}/" in each]
+        assert links == found != []
+    boards = [text for name, text in files.items() if name.endswith(".json")]
+    assert all("https://mps.example.com/${__data.fields.Node}/" in text for text in boards)
+    assert all("http://${__data" not in text for text in boards)
+
+
 GUIDE = (ROOT / "docs" / "alerting.md").read_text()
 
 
@@ -174,6 +194,20 @@ def test_the_page_lists_all_thresholds() -> None:
         (["--output=x", '--job=a"b'], "without quotes"),
         (["--output=x", '--selector={a="b"}'], "without braces around them"),
         (["--output=x", '--selector=a="`"'], "without braces around them"),
+        (["--output=x", "--selector=a=b"], "without braces around them"),
+        (["--output=x", '--selector=a="b"} or up{c="d"'], "without braces around them"),
+        (["--output=x", '--selector=a="b" c="d"'], "without braces around them"),
+        (["--output=x", '--selector=a=="b"'], "without braces around them"),
+        (["--output=x", '--selector=,a="b"'], "without braces around them"),
+        (["--output=x", '--selector=1a="b"'], "without braces around them"),
+        (["--output=x", '--selector=a="\\d"'], "without braces around them"),
+        (["--output=x", '--selector=a="\udc80"'], "without braces around them"),
+        (["--output=x", '--selector=a="{{"'], "without braces around them"),
+        (["--output=x", '--selector=__name__="b"'], "cannot have another"),
+        *[
+            (["--output=x", f'--selector=a=~"{pattern}"'], "is not a regular expression")
+            for pattern in ("(", "a++", "(?=a)", "(?P=a)", r"(a)\\1", r"\\Z", "a{2000}", "[z-a]", "*")
+        ],
         (["--output=x", "--threshold=logs=1"], "unknown name 'logs'"),
         (["--output=x", "--threshold=log_bytes"], "invalid"),
         (["--output=x", "--objective=many"], "invalid"),

@@ -110,6 +110,15 @@ def test_a_runbook_link_opens_on_the_port_of_the_node(tls: str, scheme: str) -> 
     }
 
 
+@pytest.mark.parametrize(("tls", "scheme"), [("false", "http"), ("true", "https")])
+def test_alerts_link_to_pages_on_the_port_of_the_node(tls: str, scheme: str) -> None:
+    for arguments, reachable in ((f"--set=hostPort=true,web.tls={tls}", True), (f"--set=web.tls={tls}", False)):
+        annotations = [rule["annotations"] for rule in alerts(arguments).values()]
+        links = [each[name] for each in annotations for name in ("page_url", "incident_url") if name in each]
+        assert bool(links) is reachable
+        assert all(f"{scheme}://{{{{ $labels.instance }}}}/" in link for link in links)
+
+
 def test_without_a_reachable_page_an_alert_has_a_command_that_prints_its_runbook() -> None:
     """The files of the wheel are below the virtual environment of the image."""
     assert "hostPort" not in container("default")["ports"][0]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from exporter.config.settings import Attribution
-from exporter.doctor import CHECKS, examine, report_lines
+from exporter.doctor import CHECKS, daemons, examine, report_lines
 from exporter.doctor.facts import Area, ExporterProcess, Facts, LibcudaProbesFacts, NotExamined, Programs
 from exporter.doctor.readers import not_examined
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
@@ -27,7 +27,8 @@ from exporter.model.settings import (
 from exporter.parse.proc import Capability
 from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding
-from exporter.report.problems import DaemonProblem
+from exporter.report.problems import PROBLEMS, DaemonProblem, Situation
+from exporter.report.remedy import DOCTOR
 from exporter.report.text import counted, text_of
 from tests.builders import AT, CLIENT, CONTROL, GPU, OTHER_GPU, UNIT, denied, failure, gpu_reading, look, reduced
 from tests.doctor.healthy import (
@@ -111,8 +112,7 @@ def starting(**variables: str) -> Facts:
 def another_user_waits() -> Facts:
     """Return facts of a client that waits until those of another user have exited."""
     facts = healthy(processes={BYPASSING: process(BYPASSING, uid=1002)})
-    waiting = frozenset({BYPASSING})
-    return with_daemon(facts, connections__queued={BYPASSING: 1002}, connections__waiting=waiting)
+    return with_daemon(facts, connections__queued={BYPASSING: 1002}, connections__waiting={BYPASSING: AT})
 
 
 def crash_loop(facts: Facts, ago: float = 30) -> Facts:
@@ -200,6 +200,7 @@ MISTAKES: tuple[Mistake, ...] = (
     ("daemon_outdated", WARNING, "was replaced", lambda: of_daemon(outdated=True)),
     ("nvml_unusable", CRITICAL, "Reload the driver", lambda: without_nvml(ReasonCode.DRIVER_MISMATCH)),
     ("nvml_unusable", CRITICAL, "as NVML says", lambda: without_nvml(ReasonCode.LIBRARY_MISSING)),
+    ("nvml_unusable", CRITICAL, "Replace this file", lambda: without_nvml(ReasonCode.LIBRARY_UNUSABLE)),
     ("nvml_unusable", CRITICAL, "as NVML says", lambda: without_nvml(ReasonCode.CONTAINER_WITHOUT_GPUS)),
     ("nvml_unusable", CRITICAL, "pynvml hides", lambda: without_nvml(ReasonCode.PACKAGE_CONFLICT)),
     ("no_gpu", WARNING, "", lambda: replace(healthy(), node=replace(healthy().node, gpus={}))),
@@ -359,6 +360,25 @@ def test_reports_the_mistake_and_nothing_else(subtests: pytest.Subtests) -> None
             (finding,) = found(make())
             assert (finding.problem.code, finding.severity) == (id_, severity)
             assert words in finding.text
+
+
+def test_never_advises_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = [
+        Finding(problem, situation=each, commands=(DOCTOR,)) for problem in PROBLEMS for each in (None, *Situation)
+    ]
+    monkeypatch.setattr(daemons, "findings", lambda *_: every)
+    steps = [
+        step
+        for finding in (*found(healthy()), *found(without_nvml(ReasonCode.LIBRARY_MISSING)))
+        for step in finding.steps
+    ]
+    assert {step.text for step in steps} >= {
+        "Other findings show what the exporter lacks.",
+        "Restrict the log fifo to the daemon's user.",
+        "Fix what prevents the exporter from querying the daemon.",
+        "In a container, provide the driver's libraries and devices (--gpus all, or NVIDIA_VISIBLE_DEVICES).",
+    }
+    assert not [step for step in steps if DOCTOR in f"{step.text}{step.commands}"]
 
 
 def test_each_check_has_a_test() -> None:

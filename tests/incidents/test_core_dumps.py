@@ -17,8 +17,8 @@ from exporter.model.incident import (
     ClientDetails,
     Clues,
     EarlyDisconnect,
-    FaultKind,
     Incident,
+    IncidentKind,
     IncidentXid,
     InFlightWork,
 )
@@ -171,7 +171,7 @@ def neighbours_idle(*pids: int) -> Change:
 
 def assert_no_innocent_is_named(incident: Incident) -> None:
     assert incident.core_dumps
-    assert incident.kind is FaultKind.MEMORY
+    assert incident.kind is IncidentKind.MEMORY
     assert all(each < 0.5 for pid, each in confidences(incident).items() if pid != CULPRIT)
     leaders = incident_status(incident, AT).leading
     assert not leaders or CULPRIT in leaders or sum(confidences(incident)[pid] for pid in leaders) < 0.5
@@ -318,7 +318,7 @@ def rank(affected: tuple[int, ...], clues: Clues, **known: Any) -> dict[int, flo
         **{"affected_confirmed": True, **known},
     )
     ranked = rank_suspects(fault)
-    assert ranked.kind is FaultKind.MEMORY
+    assert ranked.kind is IncidentKind.MEMORY
     return confidences(ranked)
 
 
@@ -351,7 +351,7 @@ class TestWithoutTheKernelLog:
         for removed in REMOVED:
             found = incident_of(without_clients(*removed), kernel_records(), lost, dumps_on(enabled))
             assert found.core_dumps
-            assert found.kind is (FaultKind.MEMORY if 31 in nvml else FaultKind.UNKNOWN)
+            assert found.kind is (IncidentKind.MEMORY if 31 in nvml else IncidentKind.UNKNOWN)
             assert max(confidences(found).values()) < 0.5
             assert not incident_status(found, AT).leading
 

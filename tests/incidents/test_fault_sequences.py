@@ -57,13 +57,14 @@ def _check_sequence(observations: Iterable[Observation]) -> None:
     for after, new_events in reduce_all(START, observations):
         present = after
         events.extend(new_events)
-        for name, incident in present.incidents.items():
+        faults = {name: each for name, each in present.incidents.items() if each.is_fault}
+        for name, incident in faults.items():
             assert name == incident.id
             _assert_consistent(incident)
             _assert_monotonic(known.get(name), incident)
             if incident.affected_confirmed or incident.settled:
                 most[name] = max(most[name], len(incident.affected))
-        known.update(present.incidents)
+        known.update(faults)
     _assert_reported(known, events)
     _assert_counted(present, known.values(), most.total())
 

@@ -106,7 +106,7 @@ def time_passes(at: float) -> Observation:
 
 
 def incidents(result: Reduced) -> list[Incident]:
-    return list(result.node.incidents.values())
+    return [each for each in result.node.incidents.values() if each.is_fault]
 
 
 def only(result: Reduced) -> Incident:

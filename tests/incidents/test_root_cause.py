@@ -17,8 +17,8 @@ from exporter.model.incident import (
     Clues,
     EarlyDisconnect,
     FailedAccess,
-    FaultKind,
     Incident,
+    IncidentKind,
     IncidentXid,
     InFlightWork,
     Place,
@@ -91,7 +91,7 @@ class TestKilledDuringKernel:
         for status in [None, SIGKILL, SIGSEGV, EXIT_1, 0]:
             with subtests.test(status=status):
                 incident = fault(A, B, early_disconnects=(early(status=status),), access=INSTRUCTIONS)
-                assert incident.kind is FaultKind.CLIENT_KILLED
+                assert incident.kind is IncidentKind.CLIENT_KILLED
                 assert incident.suspect is not None
                 assert (incident.suspect.client.pid, incident.suspect.confidence >= 0.8) == (LEFT, True)
 
@@ -100,7 +100,7 @@ class TestKilledDuringKernel:
         """A connected client used an invalid pointer, or jumped to an invalid address."""
         incident = fault(A, B, early_disconnects=(early(status=SIGKILL),), access=access)
         assert confidences(incident) == {A: 0.49, B: 0.49}
-        assert incident.kind is FaultKind.MEMORY
+        assert incident.kind is IncidentKind.MEMORY
 
     @pytest.mark.parametrize("before", [0.0, 0.08, 0.2, 0.4])
     def test_disconnect_at_another_time_excludes_the_client(self, before: float) -> None:
@@ -151,7 +151,7 @@ class TestTrap:
     def test_client_in_reset_is_very_likely(self) -> None:
         """The order of the disconnects does not matter."""
         incident = fault(A, B, C, xids=(43,), named=None, xid_pid=SERVER, in_reset=(C,))
-        assert incident.kind is FaultKind.EXECUTION
+        assert incident.kind is IncidentKind.EXECUTION
         assert confidences(incident)[C] >= 0.8 > confidences(incident).get(A, 0.0)
 
     def test_reset_is_no_evidence_in_a_memory_fault(self) -> None:
@@ -243,7 +243,7 @@ class TestInFlight:
             A, B, early_disconnects=(early(status=SIGKILL),), access=INSTRUCTIONS, in_flight_work=(busy(A), idle(B))
         )
         assert confidences(with_work)[LEFT] == confidences(without_work)[LEFT]
-        assert with_work.kind is FaultKind.CLIENT_KILLED
+        assert with_work.kind is IncidentKind.CLIENT_KILLED
 
     @given(st.data())
     @settings(max_examples=100)
@@ -319,7 +319,7 @@ class TestHardware:
                 incident = fault(
                     A, B, xids=(31, number), early_disconnects=(early(status=SIGKILL),), access=INSTRUCTIONS
                 )
-                assert (incident.kind, incident.suspects) == (FaultKind.HARDWARE, ())
+                assert (incident.kind, incident.suspects) == (IncidentKind.HARDWARE, ())
 
     def test_an_unknown_xid_neither_exonerates_nor_blames(self) -> None:
         """Nor does it show what kind of fault it is."""

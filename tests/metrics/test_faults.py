@@ -7,7 +7,7 @@ import pytest
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import RECOVERY_SECONDS, FailedStarts, RecoveryTimes
 from exporter.model.identity import WorkloadKind
-from exporter.model.incident import FaultKind, IncidentEnd, RecoveryDelay
+from exporter.model.incident import IncidentEnd, IncidentKind, RecoveryDelay
 from exporter.model.node import Node
 from exporter.state import processes
 from exporter.view import View
@@ -113,9 +113,10 @@ def test_shows_the_clients_and_workloads_that_the_last_fault_affected_until_an_h
     present = reduced(*fault(AT + 30), start=three_clients()).node
     assert value(present, clients, daemon=DAEMON) == 1
     assert by(present, workloads, "workload", workload_kind="user", daemon=DAEMON) == {"alice": 1}
-    over = replace(with_incidents(incident(**RECOVERED)), at=AT + 4 + REMEMBERED_SECONDS)
+    ended = with_incidents(incident(**RECOVERED, end_reported=True))
+    over, forgotten = (reduced(look(at=AT + 4 + REMEMBERED_SECONDS + after), start=ended).node for after in (0, 1))
     assert samples(over, INFO)
-    for none in (idle(), replace(over, at=over.at + 1), with_incidents(incident(daemon="/gone"))):
+    for none in (idle(), forgotten, with_incidents(incident(daemon="/gone"))):
         assert not any(samples(none, name) for name in (INFO, clients, workloads))
 
 
@@ -138,7 +139,7 @@ def test_affected_workloads_with_equal_shown_names_are_one_and_those_without_a_n
 def test_info_has_the_kind_the_suspect_and_the_confidence() -> None:
     known = {"daemon": DAEMON, "incident": "f2", "kind": "memory"}
     assert info(blocked_recovery()) == {**known, "suspect_workload": "user/alice", "confidence": "0.62"}
-    labels = info(with_incidents(incident(kind=FaultKind.HARDWARE)))
+    labels = info(with_incidents(incident(kind=IncidentKind.HARDWARE)))
     assert (labels["kind"], labels["suspect_workload"], labels["confidence"]) == ("hardware", "", "")
 
 

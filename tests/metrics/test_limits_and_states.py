@@ -32,6 +32,7 @@ from tests.builders import (
     at_work,
     backing_off,
     circuit_open,
+    contended,
     daemon_process,
     drifted,
     exited,
@@ -470,3 +471,22 @@ def test_shows_the_number_of_clients_once_it_is_known() -> None:
     assert sample_of(numbers["only its servers"]).clients is None
     assert sample_of(numbers["the list of clients"]).clients == 5
     assert "at least 0 clients" in counts_text(document_of(numbers["only its servers"]))
+
+
+def test_a_slowed_client_has_its_resource_and_the_neighbour_that_uses_most_of_it() -> None:
+    name = "cuda_mps_client_slowdown_info"
+    (sample,) = samples(contended(three_clients(), 601, 600), name)
+    ids = {
+        labels["pid"]: labels["client"]
+        for labels in (each.labels for each in samples(three_clients(), "cuda_mps_client_info"))
+    }
+    assert sample.labels == {
+        "daemon": DAEMON,
+        "client": ids["601"],
+        "gpu": GPU,
+        "resource": "memory_bandwidth",
+        "neighbour": ids["600"],
+    }
+    (doubted,) = samples(contended(three_clients(), 601, 600, dram=None), name)
+    assert (doubted.labels["resource"], doubted.labels["neighbour"]) == ("other", "")
+    assert not samples(three_clients(), name)

@@ -17,8 +17,8 @@ BY_NAME = {family.name: family for family in CATALOGUE}
 FREE = {
     "client", "client_container", "client_namespace", "client_pod", "client_pod_uid", "command", "compute_instance",
     "confidence", "cuda", "daemon", "daemon_namespace", "daemon_pod", "driver", "file", "gpu", "gpu_instance",
-    "incident", "index", "job_id", "job_slot", "name", "parent", "pci_bus_id", "pid", "pipe_directory", "profile",
-    "protocol", "python", "server", "source", "suspect_workload", "task", "uid", "unit", "user", "version",
+    "incident", "index", "job_id", "job_slot", "name", "neighbour", "parent", "pci_bus_id", "pid", "pipe_directory",
+    "profile", "protocol", "python", "server", "source", "suspect_workload", "task", "uid", "unit", "user", "version",
     "workload", "xid",
 }  # fmt: skip
 """Labels that can have any value."""

@@ -95,14 +95,18 @@ class Browser:
 
     def press(self, key: str) -> None:
         """A key, down and up."""
-        code = {"Tab": 9, "Enter": 13}[key]
+        code = {"Tab": 9, "Enter": 13, "End": 35, "ArrowDown": 40}[key]
         text = {"text": "\r"} if key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
 
-    def screenshot(self, width: int, height: int) -> bytes:
-        """The page's beginning, as a PNG."""
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    def type(self, text: str) -> None:
+        """Text into what has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def screenshot(self, width: int, height: int, top: float = 0) -> bytes:
+        """The page's beginning, or what is below `top`, as a PNG."""
+        clip = {"x": 0, "y": top, "width": width, "height": height, "scale": 1}
         taken = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         return base64.b64decode(taken["data"])
 

@@ -51,7 +51,7 @@ OVERFLOWING = """
 """What sticks out of the window, but for what scrolls by itself."""
 
 FOCUSABLE = """
-[...document.querySelectorAll("a[href], button, summary, [tabindex='0']")]
+[...document.querySelectorAll("a[href], button, summary, input, select, [tabindex='0']")]
   .filter((each) => each.checkVisibility()).length
 """
 
@@ -59,6 +59,7 @@ FOCUSED = """
 (() => {
   const each = document.activeElement, style = getComputedStyle(each);
   const text = (each.localName === "button" ? each.parentElement.parentElement : each).textContent.trim();
-  return [each.localName, each.id || text.slice(0, 90), style.outlineStyle !== "none"];
+  const place = [...document.querySelectorAll("*")].indexOf(each);
+  return [place, each.id || text.slice(0, 90), style.outlineStyle !== "none"];
 })()
 """

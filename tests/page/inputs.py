@@ -3,17 +3,18 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from exporter.history import SAMPLE_SECONDS, Sample
+from exporter.history import SAMPLE_SECONDS, Points, Sample
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.event import Event, EventName
 from exporter.model.identity import Workload, WorkloadKind
-from exporter.model.incident import ClientDetails, Clues, FaultKind, IncidentEnd, IncidentXid, RecoveryDelay, Suspect
+from exporter.model.incident import ClientDetails, Clues, IncidentEnd, IncidentKind, IncidentXid, RecoveryDelay, Suspect
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.watchdog import ActionCount, LastAction
+from exporter.recent import MAX_POINTS, POINT_SECONDS, with_points
 from exporter.report.document_parts import ROOT
-from exporter.view import StatusInput
+from exporter.view import StatusInput, View
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
@@ -73,6 +74,26 @@ def _sample(at: float, back: int) -> Sample:
     return Sample(at=at, clients=3 + back // 9, memory_ratio=ratio, sm_ratio=ratio)
 
 
+def minutes(present: Node) -> Points:
+    """Return points of ten minutes, in which the use of all GPUs rises and falls. Some could not be taken."""
+    recent: Points = ()
+    for back in reversed([*range(9), *range(12, MAX_POINTS)]):
+        at, part = present.at - POINT_SECONDS * back, (3 + 7 * back % 29) / 31
+        gpus = {
+            uuid: replace(
+                gpu,
+                reading=replace(
+                    gpu.reading,
+                    sm_utilization=part,
+                    memory_used_bytes=int(part * (gpu.reading.memory_total_bytes or 0)),
+                ),
+            )
+            for uuid, gpu in present.gpus.items()
+        }
+        recent = with_points(recent, View(replace(present, at=at, gpus=gpus)))
+    return recent
+
+
 def status_input(present: Node, *, after: float = 1.0, **known: object) -> StatusInput:
     """Return the input of the page for a node, shortly after its last observation."""
     shown = StatusInput(
@@ -102,7 +123,7 @@ def attributed() -> StatusInput:
     first = split_of(limited(), {600: flight(0.48, 0.012), 601: flight(0.004, 0.002)}, unattributed=0.02, dram=0.91)
     present = split_of(first, {602: flight(0.11), 801: flight(0.3)}, gpu=OTHER_GPU)
     known = client(600, use("ampere_sgemm_128x64_tn", 0.62), use(None, 0.2, nodes=("softmax", "bias")))
-    return status_input(with_kernels(present, known, client(601, use(None))))
+    return status_input(with_kernels(present, known, client(601, use(None))), recent=minutes(present))
 
 
 def fault() -> StatusInput:
@@ -111,7 +132,7 @@ def fault() -> StatusInput:
         "513-2",
         CUT_OFF,
         Suspect(client=VLLM, confidence=0.02, indications=(Reason(ReasonCode.NAMED_BY_XID),)),
-        kind=FaultKind.CLIENT_KILLED,
+        kind=IncidentKind.CLIENT_KILLED,
         gpus=(GPU,),
         xids=(IncidentXid(at=AT + 3, number=31, gpu=GPU, pid=601, name="vllm"),),
         affected=(600, 601, 602),
@@ -178,7 +199,7 @@ def full(gpus: int = 8, clients: int = 48) -> StatusInput:
         for number in range(400)
         for each in EVENTS
     )
-    return status_input(present, samples=hour(AT), events=events)
+    return status_input(present, samples=hour(AT), events=events, recent=minutes(present))
 
 
 def overwhelmed() -> StatusInput:

@@ -42,9 +42,9 @@ def test_daemons_have_servers_and_clients() -> None:
     clients = shown(busy(), "clients")
     assert "Process PID User GPUs Memory A fault also ends For" in clients
     for row in (
-        "train.py 600 alice 0, 1 2.19 GiB 2 others (A)",
-        "vllm 601 bob 0 2.5 GiB 2 others (A)",
-        "eval.py 602 alice 1 4.5 GiB 2 others (A)",
+        "train.py 600 alice 0, 1 2.19 GiB 2 (A)",
+        "vllm 601 bob 0 2.5 GiB 2 (A)",
+        "eval.py 602 alice 1 4.5 GiB 2 (A)",
     ):
         assert row in clients
     assert '<rect class="client" x="0.0%" width="6.2%"' in Page({}).node(busy()).decode()

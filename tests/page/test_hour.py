@@ -44,8 +44,10 @@ def whole_hour() -> list[Sample]:
 
 def test_shows_only_the_time_from_the_first_sample_on() -> None:
     shown = known(clients(*(3,) * 10))
-    assert (shown.slots, shown.minutes, shown.gaps) == (10, 5, [])
-    assert shown.times == [local_time(END - 270 + seconds)[-8:-3] for seconds in (0, 150, 300)]
+    assert (shown.slots, shown.minutes) == (10, 5)
+    assert [each.striptags() for each in shown.times] == [
+        local_time(END - 270 + seconds)[-8:-3] for seconds in (0, 150, 300)
+    ]
     assert [known(clients(*(3,) * count)).minutes for count in (1, 3, 4, MAX_SAMPLES)] == [1, 2, 2, 60]
 
 
@@ -56,20 +58,19 @@ def test_shows_nothing_before_the_first_collection() -> None:
 
 def test_a_value_that_is_not_known_is_not_drawn_and_not_interpolated() -> None:
     counts, _, _ = known([*clients(4, 5, 5, None, None, 9, 9)]).lines
-    assert counts.path == "M0 100V58h1V47h1V47h1V100h1V100h1V5h1V5h1V100"
+    assert counts.path == "M0 100V58h1V47h2V100m2 0V5h2V100"
     assert counts.summary == "9 now; between 4 and 9"
 
 
 def test_time_in_which_the_exporter_did_not_run_is_a_gap() -> None:
     samples = clients(*(3,) * 10)
     shown = known([*samples[:2], *samples[6:]])
-    assert shown.gaps == [2, 3, 4, 5]
-    assert shown.lines[0].path == f"M0 100{'V5h1' * 2}{'V100h1' * 4}{'V5h1' * 4}V100"
+    assert shown.lines[0].path == "M0 100V5h2V100m4 0V5h4V100"
 
 
 def test_zero_is_drawn_as_zero_and_unknown_is_named() -> None:
     counts, sm, memory = known(clients(0, 0)).lines
-    assert (counts.summary, counts.path) == ("0 now; between 0 and 0", "M0 100V100h1V100h1V100")
+    assert (counts.summary, counts.path) == ("0 now; between 0 and 0", "M0 100V98h2V100")
     assert (sm.summary, sm.path, memory.summary) == ("unknown", "", "unknown")
 
 
@@ -89,9 +90,11 @@ def test_use_is_a_fraction_of_all_gpus() -> None:
 def test_failures_of_the_hour_are_marked_at_their_time() -> None:
     quarter = BEGIN + SAMPLE_SECONDS * MAX_SAMPLES / 4
     times = {EventName.DAEMON_LOST: quarter, EventName.DAEMON_UP: quarter + 60, EventName.FAULT: BEGIN - 1}
-    ((at, text),) = known(whole_hour(), *(Event(at=at, event=name, daemon=DAEMON) for name, at in times.items())).marks
+    events = (Event(at=at, event=name, daemon=DAEMON) for name, at in times.items())
+    ((at, text, incident_id),) = known(whole_hour(), *events).marks
     assert at == MAX_SAMPLES / 4
     assert text.endswith(f"{DAEMON}: the daemon died")
+    assert incident_id == ""
 
 
 def test_marks_are_bounded() -> None:

@@ -29,7 +29,7 @@ _INTERVALS = ("group_wait", "group_interval", "repeat_interval")
 def rules() -> Mapping[str, Any]:
     """Return the rules with links to exporters with TLS, as in docs/alerting.md."""
     text = (ALERTS / "cuda-mps.rules.yml").read_text()
-    parameters = Parameters(runbook_url="https://{instance}/runbooks/")
+    parameters = Parameters(runbook_url="https://{instance}/runbooks/", page_url="https://{instance}/")
     texts: dict[str, Any] = yaml.load(site.alerts(text, parameters), yaml.CSafeLoader)
     for group in texts["groups"]:
         group["interval"] = _duration(group["interval"])

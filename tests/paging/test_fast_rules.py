@@ -26,7 +26,7 @@ def timeless(text: str) -> str:
 
 def test_a_minute_is_three_seconds() -> None:
     dead, refused = SHORT["CudaMpsDaemonDown", "critical"], SHORT["CudaMpsClientsRefused", "warning"]
-    died = SHORT["CudaMpsDaemonDied", "critical"]
+    died = SHORT["CudaMpsDaemonDied", "warning"]
     assert SHORT["CudaMpsServerFault", "critical"]["for"] == "3000ms"
     assert "offset 3000ms" in dead["expr"]
     assert "[45000ms]" in refused["expr"]

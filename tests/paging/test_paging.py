@@ -43,7 +43,7 @@ TRAINING, INFERENCE = "/run/nvidia/mps/training/pipe", "/run/nvidia/mps/inferenc
 
 CASES = {
     "a daemon dies, and is back before the next scrape": Case(
-        f"{AT}:daemon-restarts", PAGER, "CudaMpsDaemonDied", "critical", TRAINING, ("clients died with it",)
+        f"{AT}:daemon-restarts", TICKETS, "CudaMpsDaemonDied", "warning", TRAINING, ("clients ended with it",)
     ),
     "a daemon dies, and stays dead": Case(
         f"{AT}:daemon-dies:15s",

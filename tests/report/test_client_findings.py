@@ -2,14 +2,14 @@
 
 import pytest
 
+from exporter.model.contention import Resource
 from exporter.model.node import Node
 from exporter.model.observation import DirectoryReading
 from exporter.model.server import RefusalReason
 from exporter.model.settings import Limits, Mode
 from exporter.model.values import replace
 from exporter.model.watchdog import LimitDrift, LimitEnforcement
-from exporter.report.client_findings import REFUSED_SECONDS
-from exporter.report.finding import MOST_COMMANDS, Finding
+from exporter.report.finding import COUNTED_SECONDS, MOST_COMMANDS, Finding
 from exporter.report.node_findings import findings
 from exporter.report.problems import DaemonProblem, Entry, NodeProblem
 from exporter.watchdog.context import Policy
@@ -59,10 +59,12 @@ def test_a_server_is_full_with_its_last_slot_and_one_with_a_free_slot_is_not() -
     clients = full().daemons[DAEMON].clients
     free = changed(full(), clients={pid: each for pid, each in clients.items() if pid != 1000})
     assert not found_in(free, NodeProblem.CLIENT_SLOTS_FULL)
-    (refused,) = found_in(free, NodeProblem.CLIENTS_REFUSED)
+    (refused,) = found_in(free, NodeProblem.CLIENTS_REFUSED, AT + 44)
     assert (refused.since, refused.daemon) == (AT, DAEMON)
-    assert found_in(free, NodeProblem.CLIENTS_REFUSED, AT + REFUSED_SECONDS - 1)
-    assert not found_in(free, NodeProblem.CLIENTS_REFUSED, AT + REFUSED_SECONDS)
+    assert refused.text == f"MPS daemon {DAEMON} refused new clients, last 44 s ago; now 47 of 48 slots are used"
+    assert "start the refused programs again" in refused.all_steps[0].text
+    assert found_in(free, NodeProblem.CLIENTS_REFUSED, AT + COUNTED_SECONDS - 1)
+    assert not found_in(free, NodeProblem.CLIENTS_REFUSED, AT + COUNTED_SECONDS)
     never = changed(full(), totals__refused=dict.fromkeys(RefusalReason, 0))
     assert found_in(never, NodeProblem.CLIENT_SLOTS_FULL)[0].affected == "new clients; 0 were refused so far"
 
@@ -89,6 +91,11 @@ def test_a_workload_fills_a_gpu_with_more_than_half_of_it(percent: int, reported
     assert [each.values["free"] for each in found] == (["0 MiB"] if reported else [])
 
 
+def test_the_largest_client_of_a_workload_that_cannot_be_restarted_has_a_command() -> None:
+    (found,) = found_in(memory_filled(), NodeProblem.WORKLOAD_FILLS_MEMORY)
+    assert (found.steps[-1].commands, found.steps[-1].ends) == (("kill -TERM 601",), 1)
+
+
 def starving(*slow: int, heavy: int = 600, gpu: str = GPU) -> Node:
     """Return three clients, of which these are slowed down for eleven minutes, the first one most."""
     present = contended(three_clients(), slow[0], heavy, gpu=gpu)
@@ -113,6 +120,30 @@ def test_a_starved_client_is_named_with_its_gpu_and_since_when() -> None:
     assert not found_in(replace(present, contention={GPU: gone}), NodeProblem.CLIENT_STARVED)
 
 
+@pytest.mark.parametrize(
+    ("dram", "command", "text"),
+    [
+        (0.9, "kill -TERM 600", "A limit of threads does not help."),
+        (None, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50", "Ask its owner to start PID 600 (train.py of alice"),
+        (0.1, None, "do not limit or move one"),
+    ],
+    ids=["memory bandwidth", "SMs", "neither"],
+)
+def test_the_step_for_a_starved_client_fits_the_resource(dram: float | None, command: str | None, text: str) -> None:
+    present = starving(601)
+    if dram is None:
+        state = present.contention[GPU]
+        windows = (replace(state.windows[0], resource=Resource.SMS, parts={600: 0.8}),)
+        present = replace(present, contention={GPU: replace(state, windows=windows)})
+    elif dram < 0.5:
+        since = present.contention[GPU].starved_since
+        state = contended(three_clients(), 601, 600, dram=dram).contention[GPU]
+        present = replace(present, contention={GPU: replace(state, starved_since=since)})
+    (found,) = found_in(present, NodeProblem.CLIENT_STARVED)
+    assert text in found.steps[-1].text
+    assert found.steps[-1].commands == (() if command is None else (command,))
+
+
 def test_bypassing_processes_are_one_problem_since_the_first_of_them() -> None:
     """A process on two GPUs is one process, since it was first seen on any."""
     present = reduced(
@@ -123,6 +154,8 @@ def test_bypassing_processes_are_one_problem_since_the_first_of_them() -> None:
     ).node
     first_seen = present.gpus[OTHER_GPU].bypassing_processes[801].first_seen
     assert first_seen < present.gpus[GPU].bypassing_processes[801].first_seen
+    assert found_in(present, NodeProblem.PROCESS_BYPASSING)[0].since is None, "they may be older than the exporter"
+    present = replace(present, began_at=AT - 60)
     (found,) = found_in(present, NodeProblem.PROCESS_BYPASSING, AT + 30)
     assert (found.since, found.client, found.values["processes"]) == (first_seen, None, "2 processes")
     assert found.values["gpu"] == "0, 1"

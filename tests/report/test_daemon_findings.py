@@ -6,16 +6,17 @@ import pytest
 
 from exporter.model.daemon import DaemonState
 from exporter.model.identity import ProcessIdentity
-from exporter.model.incident import IncidentEnd, RecoveryDelay
+from exporter.model.incident import IncidentEnd, IncidentKind, RecoveryDelay
 from exporter.model.node import CollectorName, Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
 from exporter.model.settings import Mode
 from exporter.model.values import replace
 from exporter.model.watchdog import BlockReason, Condition, Diagnosis, Quarantine, WatchdogPhase
-from exporter.report.daemon_findings import ALERT_SECONDS, PAGED_SECONDS, STATE_PROBLEMS, recovered
+from exporter.report.daemon_findings import STATE_PROBLEMS
 from exporter.report.document_parts import Severity
-from exporter.report.finding import MOST_GROUPED, Finding, severity_and_label
+from exporter.report.finding import COUNTED_SECONDS, MOST_GROUPED, Finding, severity_and_label
+from exporter.report.incident_findings import ALERT_SECONDS, PAGED_SECONDS, recovered
 from exporter.report.node_findings import findings
 from exporter.report.problems import BLOCK_PROBLEMS, DaemonProblem, Entry, NodeProblem, Situation
 from exporter.watchdog.context import DaemonPolicy, Policy
@@ -153,12 +154,14 @@ def test_a_fault_that_lasted_is_another_problem_than_a_short_one(seconds: float,
 
 @pytest.mark.parametrize(
     ("down_for", "problem"),
-    [(PAGED_SECONDS - 1, DaemonProblem.DAEMON_DIED_WITH_CLIENTS), (PAGED_SECONDS, DaemonProblem.DAEMON_WAS_DOWN)],
+    [(PAGED_SECONDS - 1, DaemonProblem.DAEMON_DIED), (PAGED_SECONDS, DaemonProblem.DAEMON_WAS_DOWN)],
 )
 def test_a_daemon_that_was_down_for_long_had_another_alert(down_for: float, problem: Entry) -> None:
     back = AT + down_for
-    known = {"last_loss_at": AT, "clients_at_end": frozenset({602, 600}), "state_since": back}
-    present = changed(three_clients(), **{f"lifecycle__{name}": value for name, value in known.items()})
+    known: dict[str, object] = {"last_loss_at": AT, "clients_at_end": frozenset({602, 600}), "state_since": back}
+    over = {"affected": (600, 602), "affected_confirmed": True, "ended_at": back, "ending": IncidentEnd.RECOVERED}
+    record = incident(at=AT, server=0, kind=IncidentKind.DAEMON_DIED, **over)
+    present = changed(with_incidents(record), **{f"lifecycle__{name}": value for name, value in known.items()})
     (found,) = recovered(present, back + ALERT_SECONDS - 1)
     assert (found.problem, found.since, found.affected) == (problem, AT, "2 clients ended")
     assert [each.split()[1] for each in found.affected_names] == ["600", "602"]
@@ -172,10 +175,10 @@ def test_a_restart_that_ended_clients_names_them(ended_at: float | None) -> None
         three_clients(), lifecycle__watchdog_ended_at=ended_at, lifecycle__clients_at_end=frozenset({600})
     )
     restarted = watched(changed(present, lifecycle__state_since=AT + 60), last_restart_at=AT + 50)
-    (found,) = recovered(restarted, AT + 60 + ALERT_SECONDS - 1)
+    (found,) = recovered(restarted, AT + 60 + COUNTED_SECONDS - 1)
     assert (found.problem, found.since) == (DaemonProblem.DAEMON_RESTARTED, AT + 50)
     assert found.affected == ("" if ended_at is None else "1 client ended")
-    assert not list(recovered(restarted, AT + 60 + ALERT_SECONDS))
+    assert not list(recovered(restarted, AT + 60 + COUNTED_SECONDS))
 
 
 # -- states and conditions ---------------------------------------------------------------------------------------------
@@ -217,7 +220,8 @@ def test_a_daemon_that_is_down_is_started_and_what_bypasses_it_restarted() -> No
     unit = "0::/system.slice/jupyter.service\n"
     bypassing = replace(process(801, user="carol", cgroup=unit), unit_users=(1001,))
     (found,) = found_in(reduced(bypassing, start=daemon_down()).node, DaemonProblem.DAEMON_DOWN, policy=ACTS)
-    start, rerun, cause = found.steps
+    start, ended, rerun, cause = found.steps
+    assert ended.text.startswith("Restart the clients that ended")
     assert (start.text, start.commands[0].endswith(" start"), start.ends) == ("Start the daemon.", True, 0)
     assert rerun.commands == ("systemctl restart jupyter.service",)
     assert cause.commands == (f"tail -n 30 {DAEMON}/log/control.log",)
@@ -381,9 +385,25 @@ def test_a_blocked_log_is_repaired_by_a_restart_that_ends_clients() -> None:
 
 
 def test_reports_the_clients_that_wait_for_another_user() -> None:
-    waiting = changed(three_clients(), connections__waiting={602, 601}, connections__queued={601: 1002, 602: 1001})
-    (found,) = found_in(waiting, NodeProblem.CLIENTS_WAITING)
+    waiting = changed(
+        three_clients(), connections__waiting={602: AT, 601: AT - 9}, connections__queued={601: 1002, 602: 1001}
+    )
+    (found,) = found_in(replace(waiting, began_at=AT - 60), NodeProblem.CLIENTS_WAITING)
     assert (found.affected, [each.split()[1] for each in found.affected_names]) == ("2 clients", ["601", "602"])
+    assert found.since == AT - 9
+    assert found.facts == ()
+    assert found.steps[0].commands == ()
+
+
+def test_names_the_clients_for_which_another_user_waits_and_ends_them_together() -> None:
+    """A client of the waiting user itself, or of an unknown one, is not hidden or ended by mistake."""
+    waiting = changed(three_clients(), connections__waiting={700: AT}, connections__queued={700: 1002})
+    (found,) = found_in(waiting, NodeProblem.CLIENTS_WAITING)
+    assert [each.partition(", ")[0] for each in found.facts] == [
+        "PID 600 (train.py of alice) occupies the server",
+        "PID 602 (eval.py of alice) occupies the server",
+    ]
+    assert (found.steps[0].commands, found.steps[0].ends) == (("kill -TERM 600 602",), 2)
 
 
 @pytest.mark.parametrize(

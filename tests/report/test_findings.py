@@ -16,8 +16,7 @@ from exporter.model.observation import GpuReading, LogFile, Observation, Process
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.usage import Share
 from exporter.model.watchdog import Condition, Diagnosis
-from exporter.report.client_findings import LARGE_RATIO
-from exporter.report.daemon_findings import FULL_RATIO
+from exporter.report.client_findings import MOST_LISTED
 from exporter.report.document import FindingStatus
 from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding
@@ -26,6 +25,7 @@ from exporter.report.node_status import document_of
 from exporter.report.problems import DaemonProblem, NodeProblem
 from exporter.report.status_text import affected_shown, headline
 from exporter.report.text import text_of
+from exporter.usage.lasting import FULL_RATIO, LARGE_RATIO
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
@@ -82,8 +82,11 @@ QUARANTINED = (
     f"MPS daemon {DAEMON} has been quarantined for 0 ms: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs a "
     "reboot of the machine"
 )
-NO_NVML = "CUDA MPS exporter cannot collect nvml: NVML: NVML is not there. Check the driver with nvidia-smi"
-GPU_MISSING = "GPU 1 is lost: NVML works, and no longer lists the GPU"
+NO_NVML = (
+    "CUDA MPS exporter has been unable for 0 ms to collect nvml: NVML: NVML is not there. "
+    "Check the driver with nvidia-smi"
+)
+GPU_MISSING = "GPU 1 has been lost for 0 ms: NVML works, and no longer lists the GPU"
 DRIFTED = (
     f"Limits of MPS daemon {DAEMON} differ from the configured ones:"
     " active thread percentage is 25 %, not 50 % for new servers"
@@ -117,7 +120,15 @@ def test_lists_the_most_urgent_finding_first(subtests: pytest.Subtests) -> None:
         (node, [("The exporter has not collected anything yet", Severity.UNKNOWN)]),
         (three_clients, [(BYPASSING, WARNING), (LOG, WARNING)]),
         (limited, [(BYPASSING, WARNING), (LOG, WARNING)]),
-        (waiting, [(f"Clients of MPS daemon {DAEMON} wait for another user's clients to exit: 1 client", WARNING)]),
+        (
+            waiting,
+            [
+                (
+                    f"Clients of MPS daemon {DAEMON} wait for another user's clients to exit: 1 client",
+                    WARNING,
+                )
+            ],
+        ),
         (full, [(f"MPS server 513 of {DAEMON} has no free client slot (48 of 48)", WARNING)]),
         (
             daemon_down,
@@ -189,21 +200,6 @@ def test_lists_the_most_urgent_finding_first(subtests: pytest.Subtests) -> None:
             assert [(each.text, each.severity) for each in found_in(scene())] == matter
 
 
-def test_status_fails_with_findings_that_are_not_harmless(subtests: pytest.Subtests) -> None:
-    """Otherwise its exit code is 0, for a script that asks whether all is well."""
-    unexpected = reduced(no_daemon(), start=node(DAEMON, expected=False)).node
-    hung = reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
-    held = reduced(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node
-    failing = (node, daemon_down, circuit_open, quarantined, suspended, faulted, drifted, no_nvml)
-    for exit_code, scenes in (
-        (0, (unexpected, *(scene() for scene in (idle, three_clients, limited, waiting, full)))),
-        (1, (hung, held, *(scene() for scene in failing))),
-    ):
-        for present in scenes:
-            with subtests.test(exit_code=exit_code, present=present):
-                assert document_of(present).fails == bool(exit_code)
-
-
 def test_reports_a_fault_once() -> None:
     known = Diagnosis(condition=Condition.FAULT, since=AT)
     present = replace(faulted(), watches=watched(idle(), diagnosis=known).watches)
@@ -219,7 +215,7 @@ def test_a_gpu_that_needs_a_reset_is_critical() -> None:
     demanding = replace(idle(), xids=Xids(recovery_actions={GPU: RecoveryAction(at=AT, action="RESET_GPU")}))
 
     (found,) = found_in(demanding)
-    assert (found.severity, found.text) == (CRITICAL, "GPU 0 (GPU-1efa3f60) needs a reset")
+    assert (found.severity, found.text) == (CRITICAL, "GPU 0 (GPU-1efa3f60) has needed a reset for 0 ms")
 
 
 def test_a_lost_gpu_is_critical_and_fails() -> None:
@@ -228,7 +224,7 @@ def test_a_lost_gpu_is_critical_and_fails() -> None:
 
     (found,) = found_in(reduced(GpuReading(at=AT + 1, gpu=GPU, problem=lost), no_events, start=idle()).node)
 
-    assert (found.problem, found.severity, found.fails) == (NodeProblem.GPU_LOST, CRITICAL, True)
+    assert (found.problem, found.severity) == (NodeProblem.GPU_LOST, CRITICAL)
     assert found.text.startswith("GPU 0 is lost: NVML: GPU is lost")
 
 
@@ -324,7 +320,7 @@ KILLED = tuple(replace(exited(pid, at=AT + 51), wait_status=9) for pid in (CONTR
 def test_the_end_of_a_jobs_own_daemon_is_no_problem(ended: tuple[Observation, ...]) -> None:
     after = daemon_of_a_job(*ended, look("process", at=AT + 51.4), look("process", at=AT + 55))
     document = document_of(after)
-    assert (document.severity, document.fails, document.findings) == (Severity.WELL, False, ())
+    assert (document.severity, document.findings) == (Severity.WELL, ())
     assert not document.daemons
     assert after.daemons[DAEMON].state is DaemonState.STOPPED
     assert value(after, "cuda_mps_daemon_state", state="stopped") == 1
@@ -335,19 +331,18 @@ def test_the_end_of_a_jobs_own_daemon_is_no_problem(ended: tuple[Observation, ..
 
 def test_the_end_of_a_jobs_own_daemon_is_no_problem_while_it_is_not_explained() -> None:
     document = document_of(daemon_of_a_job(KILLED[0], look("process", at=AT + 51.1)))
-    assert (document.severity, document.fails, len(document.daemons)) == (Severity.WELL, False, 1)
+    assert (document.severity, len(document.daemons)) == (Severity.WELL, 1)
 
 
 def test_a_daemon_of_a_job_that_died_alone_is_a_problem() -> None:
     failed = replace(exited(CLIENT, at=AT + 51.1), wait_status=1 << 8)
     after = daemon_of_a_job(KILLED[0], failed, look("process", at=AT + 55))
-    assert document_of(after).fails
+    assert document_of(after).severity is WARNING
     assert value(after, "cuda_mps_daemon_last_loss_timestamp_seconds") == AT + 51
 
 
 def test_an_expected_daemon_that_was_stopped_is_a_problem() -> None:
     document = document_of(daemon_of_a_job(*QUIT, look("process", at=AT + 55), expected=True))
-    assert document.fails
     assert [each.code for each in document.findings] == [DaemonProblem.DAEMON_STOPPED.code]
 
 
@@ -402,7 +397,7 @@ def memory_of(used: int, *parts: int) -> Node:
 
 def test_one_of_several_workloads_that_fills_a_gpu_is_a_problem() -> None:
     (finding,) = found_in(memory_of(96, 10, 80))
-    assert (finding.problem, finding.severity, finding.fails) == (NodeProblem.WORKLOAD_FILLS_MEMORY, WARNING, False)
+    assert (finding.problem, finding.severity) == (NodeProblem.WORKLOAD_FILLS_MEMORY, WARNING)
     assert finding.text == "Workload user user601 fills the memory of GPU 0: it has 80 % of it, and 5775 MiB are free"
     assert finding.text in text_of(headline(document_of(memory_of(96, 10, 80))))
 
@@ -499,10 +494,15 @@ def test_a_full_server_has_its_idle_clients_with_commands() -> None:
     unknown = (
         "it is unknown whether 48 clients are idle, because their SM time in the last minute is unknown or uncertain"
     )
-    assert found_in(full())[0].facts == (unknown,)
+    (found,) = found_in(full())
+    assert found.since is None, "the exporter found the server full"
+    assert found.facts[:2] == (unknown, "PID 1000 (train.py of alice) holds 1540 MiB; it started 1 min 0 s ago")
+    assert (len(found.facts), found.facts[-1]) == (1 + MOST_LISTED + 1, f"the table lists {48 - MOST_LISTED} more")
     (simulated,) = (each for each in scene("server-full") if each.code == "client_slots_full")
-    assert all(" is idle and holds " in fact for fact in simulated.facts)
-    pids = [fact.split()[1] for fact in simulated.facts]
+    assert simulated.since == 3600 + 10
+    idle_ones = [fact for fact in simulated.facts if " is idle and holds " in fact]
+    assert len(idle_ones) > 4
+    pids = [fact.split()[1] for fact in idle_ones]
     (step,) = simulated.steps
     assert step.commands == tuple(f"kill -TERM {pid}" for pid in pids[:4])
     assert step.ends == 4
@@ -514,8 +514,9 @@ def idle_facts(present: Node, use: Share, *, on_other: Share | None = None) -> t
     if on_other is not None:
         present = split(present, {1000: on_other}, gpu=OTHER_GPU)
     (finding, *_) = found_in(present)
-    assert len(finding.steps[0].commands) == sum(" is idle and holds " in fact for fact in finding.facts)
-    return finding.facts
+    idle = tuple(fact.partition(";")[0] for fact in finding.facts if " is idle and holds " in fact)
+    assert len(finding.steps[0].commands) == len(idle)
+    return idle or finding.facts[:1]
 
 
 IDLE, BUSY = flight(0.0, 0.0), flight(0.3, 0.001)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from exporter.model.incident import Clues, FaultKind, Incident, IncidentEnd, IncidentXid, InFlightWork, RecoveryDelay
+from exporter.model.incident import Clues, Incident, IncidentEnd, IncidentKind, IncidentXid, InFlightWork, RecoveryDelay
 from exporter.report.incident_text import MOST_LISTED
 from exporter.report.remedy import Address
-from exporter.report.text import Style, local_time, short_time, text_of
+from exporter.report.text import Style, local_time, short_time, text_of, zone_text, zoned_time
 from tests.builders import AT, DAEMON, GPU, MIB, OTHER_GPU, SERVER
 from tests.incidents.values import (
     FAULT_NS,
@@ -28,10 +28,11 @@ ENDING = {client.client: (client.pid,) for client in blocked().client_details.va
 ADDRESS = Address(pipe_directory=DAEMON, server_ends={SERVER: f"shutdown_server {SERVER} -f"}, ending=ENDING)
 
 WHEN = local_time(AT)
+ZONE, ZONED = zone_text(AT), zoned_time(AT)
 
 IN_WORDS = f"""\
 513-1a: memory fault on server 513 of /tmp/nvidia-mps: open for 3 min 2 s, blocked by 1 client
-  Began      {WHEN} (1970-01-12T13:46:40.000Z), 3 min 2 s ago
+  Began      {WHEN} {ZONE.split()[0]} (1970-01-12T13:46:40.000Z), 3 min 2 s ago
   GPUs       GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b
   Xids       31: illegal address (FIFO_ERROR_MMU_ERR_FLT), on GPU-1efa3f60, names PID 600 (train.py)\
 ; NVIDIA advises RESTART_APP
@@ -49,11 +50,11 @@ IN_WORDS = f"""\
              PID 600 (train.py of alice, job 42), for 2.0 s"""
 
 TABLE = f"""\
-ID      WHEN                 DAEMON           KIND      GPU              AFFECTED  SUSPECT                                  STATE
-513-1a  {WHEN}  /tmp/nvidia-mps  memory    GPU-1efa3f60            2  very likely PID 600 (train.py of alice)  open for 3 min 2 s, blocked by 1 client
-b       {WHEN}  /tmp/nvidia-mps  memory    GPU-1efa3f60            2  likely one of 600, 601                   recovered in 4.2 s
-c       {WHEN}  /tmp/nvidia-mps  hardware  GPU-1efa3f60 +1         2  none                                     over: the server has exited
-d       {WHEN}  /tmp/nvidia-mps  unknown   -                       0  unknown                                  over: the daemon has exited
+ID      WHEN                       DAEMON           KIND      GPU              AFFECTED  SUSPECT                                  STATE
+513-1a  {ZONED}  /tmp/nvidia-mps  memory    GPU-1efa3f60            2  very likely PID 600 (train.py of alice)  open for 3 min 2 s, blocked by 1 client
+b       {ZONED}  /tmp/nvidia-mps  memory    GPU-1efa3f60            2  likely one of 600, 601                   recovered in 4.2 s
+c       {ZONED}  /tmp/nvidia-mps  hardware  GPU-1efa3f60 +1         2  none                                     over: the server has exited
+d       {ZONED}  /tmp/nvidia-mps  unknown   -                       0  unknown                                  over: the daemon has exited
 """  # noqa: E501
 
 
@@ -78,7 +79,7 @@ class TestDetails:
     def test_hardware_fault_has_no_suspects(self) -> None:
         xid = IncidentXid(at=AT, number=48, gpu=GPU)
         shown = text_of(
-            details_of(ended(kind=FaultKind.HARDWARE, xids=(xid,), suspects=(suspect(600, 0.9),)), NOW, None)
+            details_of(ended(kind=IncidentKind.HARDWARE, xids=(xid,), suspects=(suspect(600, 0.9),)), NOW, None)
         )
         assert "  Suspect    none: the hardware failed" in shown
         assert "0.90" not in shown
@@ -86,7 +87,7 @@ class TestDetails:
 
     def test_names_what_is_unknown(self) -> None:
         """An empty line would look like a defect."""
-        nothing = incident(gpus=(), affected=(), affected_confirmed=False, kind=FaultKind.UNKNOWN)
+        nothing = incident(gpus=(), affected=(), affected_confirmed=False, kind=IncidentKind.UNKNOWN)
         shown = [line.text.split(maxsplit=1)[1] for line in details_of(nothing, NOW, None)[2:]]
         assert shown == ["unknown", "none reported", "no client known", "unknown: no indication of a cause"]
 
@@ -191,7 +192,7 @@ class TestBrief:
                 ),
             ),
             (
-                ended(kind=FaultKind.CLIENT_KILLED, affected=(601,)),
+                ended(kind=IncidentKind.CLIENT_KILLED, affected=(601,)),
                 (
                     "513-1a: fault by a client killed while its kernel ran on server 513 of /tmp/nvidia-mps,"
                     " 3 min 2 s ago: recovered in 4.2 s; 1 client affected; suspect: unknown: no indication of a cause"
@@ -212,24 +213,25 @@ class TestTable:
         faults = (
             blocked(),
             ended(id="b", suspects=suspects),
-            ended(IncidentEnd.SERVER_GONE, id="c", kind=FaultKind.HARDWARE, gpus=(GPU, OTHER_GPU)),
-            ended(IncidentEnd.DAEMON_GONE, id="d", kind=FaultKind.UNKNOWN, gpus=(), affected=()),
+            ended(IncidentEnd.SERVER_GONE, id="c", kind=IncidentKind.HARDWARE, gpus=(GPU, OTHER_GPU)),
+            ended(IncidentEnd.DAEMON_GONE, id="d", kind=IncidentKind.UNKNOWN, gpus=(), affected=()),
         )
         assert text_of(table_of(faults)) == TABLE
 
     def test_a_terminal_shows_ages_and_the_command_for_details_of(self) -> None:
-        header, newest, older, hint = text_of(table_of([ended(id="b"), blocked()], 160)).splitlines()
+        header, newest, older, zone, hint = text_of(table_of([ended(id="b"), blocked()], 160)).splitlines()
         assert header.split()[1:4] == ["WHEN", "AGO", "DAEMON"]
         assert (f"{short_time(AT, NOW)}  3 min 2 s  " in newest, f"{short_time(AT, NOW)}  3 min 2 s  " in older) == (
             True,
             True,
         )
+        assert zone == f"times in {zone_text(NOW)}"
         assert hint == "details of one: cuda-mps-exporter incidents 513-1a"
 
     @pytest.mark.parametrize("width", [80, 100, 120])
     def test_fits_the_terminal(self, width: int) -> None:
         """The ID, the suspect and the state are always shown."""
-        header, *rows, _ = table_of([blocked(id="2147483-1a1fe91cac0"), ended()], width)
+        header, *rows, _, _ = table_of([blocked(id="2147483-1a1fe91cac0"), ended()], width)
         assert all(len(row.text) <= width for row in (header, *rows) if not row.text.startswith("not shown"))
         assert {"ID", "WHEN", "SUSPECT", "STATE"} <= set(header.text.split())
 
@@ -279,6 +281,7 @@ def test_open_incident() -> None:
         "at": NOW,
         "daemon": DAEMON,
         "server": 513,
+        "is_fault": True,
         "state": "open",
         "ending": None,
         "settled": False,
@@ -309,6 +312,7 @@ def test_open_incident() -> None:
         "affected": [{**ALICE, "in_flight": None}, {**BOB, "in_flight": None}],
         "affected_count": 2,
         "affected_confirmed": True,
+        "restart": [],
         "verdict": "very likely PID 600 (train.py of alice)",
         "refused": [700],
         "refused_count": 2,

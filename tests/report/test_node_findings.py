@@ -56,14 +56,12 @@ def found_in(present: Node, *problems: Entry, at: float | None = None) -> list[F
 
 
 @pytest.mark.parametrize(
-    ("present", "fails"),
-    [(Node(), False), (node(), True), (node(DAEMON, "/run/other"), True)],
-    ids=["no daemon", "a daemon", "two daemons"],
+    "present", [Node(), node(), node(DAEMON, "/run/other")], ids=["no daemon", "a daemon", "two daemons"]
 )
-def test_a_start_without_daemons_is_no_failure(present: Node, fails: bool) -> None:
+def test_nothing_is_known_at_the_start(present: Node) -> None:
     document = document_of(present)
     assert [each.code for each in document.findings] == [NodeProblem.NOTHING_COLLECTED.code]
-    assert document.fails is fails
+    assert document.severity is Severity.UNKNOWN
 
 
 def test_something_is_collected_once_a_daemon_or_a_collector_is_known() -> None:
@@ -160,6 +158,18 @@ def test_a_gpu_that_cannot_be_read_is_reported_once_and_not_beside_a_failure_of_
     assert not found_in(reduced(*fails, start=idle()).node, NodeProblem.GPU_UNREADABLE)
 
 
+def test_a_gpu_that_cannot_be_read_is_as_urgent_as_its_problem() -> None:
+    unread = GpuReading(at=AT + 1, gpu=GPU, problem=failure("Unknown error"))
+    for observed, severities in (
+        ((unread,), (Severity.CRITICAL, Severity.CRITICAL)),
+        ((unread, look(at=AT + 1, problem=failure("NVML"))), (Severity.WARNING, Severity.UNKNOWN)),
+    ):
+        document = document_of(reduced(*observed, start=idle()).node)
+        (shown,) = document.gpus
+        assert (document.severity, shown.severity) == severities
+        assert shown.label == "cannot be read"
+
+
 @pytest.mark.parametrize(
     ("problem", "named", "situation", "commands"),
     [
@@ -201,7 +211,10 @@ def test_a_gpu_with_several_problems_shows_the_most_urgent_one() -> None:
 def test_a_finding_of_a_daemon_has_the_names_of_its_clients_only() -> None:
     present = watched(three_clients(), quarantine=Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM"))
     (found,) = found_in(present, DaemonProblem.QUARANTINED)
-    assert (found.affected, [each.split()[1] for each in found.affected_names]) == ("3 clients", ["600", "601", "602"])
+    assert (found.affected, [each.split()[1] for each in found.affected_names]) == (
+        "3 connected clients",
+        ["600", "601", "602"],
+    )
 
 
 def test_a_finding_of_the_document_has_some_of_many_facts_and_names() -> None:

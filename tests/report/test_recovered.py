@@ -4,8 +4,8 @@ import pytest
 
 from exporter.model.node import Node
 from exporter.model.values import replace
-from exporter.report.daemon_findings import ALERT_SECONDS, recovered
 from exporter.report.document_parts import Severity
+from exporter.report.incident_findings import ALERT_SECONDS, recovered
 from exporter.report.problems import DaemonProblem
 from tests.builders import AT, CLIENT, DAEMON, faulted, three_clients
 
@@ -19,16 +19,16 @@ def died(clients: frozenset[int] | None = frozenset({CLIENT}), *, back_at: float
 
 
 @pytest.mark.parametrize(
-    ("clients", "severity", "ended"),
+    ("clients", "ended"),
     [
-        (frozenset({CLIENT}), Severity.CRITICAL, "1 client ended"),
-        (frozenset[int](), Severity.WARNING, "no client ended"),
-        (None, Severity.WARNING, "an unknown number of clients ended"),
+        (frozenset({CLIENT}), "1 client ended"),
+        (frozenset[int](), "no client ended"),
+        (None, "an unknown number of clients ended"),
     ],
 )
-def test_a_daemon_that_died_and_is_up_again(clients: frozenset[int] | None, severity: Severity, ended: str) -> None:
+def test_a_daemon_that_died_and_is_up_again(clients: frozenset[int] | None, ended: str) -> None:
     (first,) = (replace(each, at=AT + 30) for each in recovered(died(clients), AT + 30))
-    assert (first.severity, first.fails) == (severity, True)
+    assert first.severity is Severity.WARNING
     assert first.text == f"MPS daemon {DAEMON} died 30 s ago, and is up again; {ended}"
 
 
@@ -37,6 +37,6 @@ def test_a_fault_that_has_ended() -> None:
     over = {name: replace(each, ended_at=AT + 20) for name, each in present.incidents.items()}
     node = replace(three_clients(), incidents=over)
     (found,) = recovered(node, AT + 30)
-    assert (found.problem, found.severity, found.fails) == (DaemonProblem.FAULT, Severity.WARNING, False)
+    assert (found.problem, found.severity) == (DaemonProblem.FAULT, Severity.WARNING)
     assert "ago and has ended; suspect: " in found.text
     assert not list(recovered(node, AT + 20 + ALERT_SECONDS + 1))

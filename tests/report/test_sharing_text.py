@@ -314,6 +314,16 @@ def test_a_client_is_idle_only_if_that_is_known_for_a_minute() -> None:
     assert sharing_of(split(later, BUSY))["idle"] == [VLLM]
 
 
+def test_all_clients_of_an_idle_gpu_are_idle_without_the_probes() -> None:
+    """GPM measures the GPU, and in the whole minute it was used for less than 1 %."""
+    later = replace(three_clients(), at=AT + 60)
+    assert sharing_of(split(later, {}, unattributed=0.009))["idle"] == [TRAIN, VLLM]
+    assert sharing_of(split(later, {}, unattributed=0.011))["idle"] == []
+    assert sharing_of(split(replace(later, at=AT + 20), {}))["idle"] == []
+    unmeasured = replace(split(later, {}).splits[GPU], measured=False)
+    assert sharing_of(replace(later, splits={GPU: unmeasured}))["idle"] == []
+
+
 def test_a_client_that_had_to_wait_is_not_idle() -> None:
     """It used as little because of the other one."""
     present, used = a_minute_later(three_clients()), {TRAIN: flight(0.004, 0.001), VLLM: flight(0.9)}

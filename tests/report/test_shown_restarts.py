@@ -14,6 +14,7 @@ from exporter.report.remedy import (
     commands_to_restart,
     commands_to_start,
     commands_to_stop,
+    control_command,
     lines_of,
 )
 from exporter.watchdog.context import DaemonPolicy, Policy
@@ -134,10 +135,11 @@ def test_the_commands_that_set_limits_are_those_of_the_watchdog() -> None:
 
     given = [each for each in post.actions[0].steps if isinstance(each, GiveCommand)]
 
-    assert lines_of(given, address_of(post.node, DAEMON, post.policy)) == (
+    address = address_of(post.node, DAEMON, post.policy)
+    assert [control_command(each.command, address) for each in given] == [
         f'echo "set_default_device_pinned_mem_limit 0 2G" | CUDA_MPS_PIPE_DIRECTORY={DAEMON} nvidia-cuda-mps-control',
         f'echo "set_default_active_thread_percentage 40" | CUDA_MPS_PIPE_DIRECTORY={DAEMON} nvidia-cuda-mps-control',
-    )
+    ]
 
 
 @pytest.mark.parametrize(("protocol", "name"), [(2, None), (3, "uid_1000"), (3, "training")])
@@ -151,7 +153,7 @@ def test_the_command_that_ends_a_server_is_the_watchdogs(protocol: int, name: st
     shown = command_to_end_server(SERVER, address)
 
     assert (shown is None) is (command is None) is (name == "training")
-    assert command is None or (shown,) == lines_of((GiveCommand(command=command),), address)
+    assert command is None or shown == control_command(command, address)
 
 
 def test_ends_no_process_that_is_not_known_to_run() -> None:

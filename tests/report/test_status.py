@@ -1,12 +1,15 @@
 """What `status` shows: one table for a person, the same as JSON for a program, and an exit code."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from exporter.model.incident import FaultKind, IncidentEnd
+from exporter.model.daemon import DaemonState
+from exporter.model.incident import IncidentEnd, IncidentKind
 from exporter.model.node import Node
 from exporter.report.document import ManualStep
 from exporter.report.document_parts import Severity
@@ -17,6 +20,7 @@ from exporter.report.node_status import MOST_IN_LINE, document_of, status_docume
 from exporter.report.status_text import (
     MOST_FACTS,
     MOST_FINDINGS,
+    PACKAGE,
     body,
     counts_of,
     finding_lines,
@@ -24,7 +28,7 @@ from exporter.report.status_text import (
     modes,
     only_daemon,
 )
-from exporter.report.text import Line, Style, text_of
+from exporter.report.text import Line, Style, local_time, text_of, zone_text
 from exporter.view import StatusInput
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
@@ -97,9 +101,11 @@ warning: Clients of MPS daemon /tmp/nvidia-mps wait for another user's clients t
 user has exited.
   Affected: 1 client
   - PID 601 (UID 1000)
+  Details:
+  - PID 600 occupies the server, connected for 0 ms
   What to do: Wait, or end the current user's clients. To keep users apart, give each user a node or a daemon. If \
 users may share faults and memory, start the daemon with -multiuser-server.
-  See alerts/runbooks/CudaMpsClientsWaiting.md
+  See /runbooks/CudaMpsClientsWaiting.md
 
 DAEMON           SERVER  STATE    PID  USER      COMMAND  GPU  MEMORY
 /tmp/nvidia-mps     513  active   600  -         -        -         -
@@ -115,13 +121,15 @@ mode, one of them has the GPU, and all others fail.
   - PID 600 (train.py of alice)
   - PID 601 (vllm of bob)
   - PID 602 (eval.py of alice)
+  Caution: Do not start CUDA programs before the daemon: they would run without MPS and without limits.
   What to do:
   1. Start the daemon. This ends no client.
      CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps CUDA_MPS_LOG_DIRECTORY=/tmp/nvidia-mps/log nvidia-cuda-mps-control -d
-  2. Restart the processes that bypass MPS.
-  3. Find the cause in the last lines of the daemon's logs.
+  2. Restart the clients that ended, unless they restart by themselves.
+  3. End and restart what bypasses MPS: PID 801 (jupyter-lab of carol).
+  4. Find the cause in the last lines of the daemon's logs.
      tail -n 30 /tmp/nvidia-mps/log/control.log
-  See alerts/runbooks/CudaMpsDaemonDown.md
+  See /runbooks/CudaMpsDaemonDown.md
 
 warning: CUDA processes bypass MPS on GPU 1: PID 801 (jupyter-lab of carol)
   This may follow from another problem: daemon down.
@@ -135,7 +143,17 @@ while they compute.
      cuda-mps-exporter doctor
   2. Restart the processes with CUDA_MPS_PIPE_DIRECTORY set to the daemon's directory.
      export CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps
-  See alerts/runbooks/CudaMpsProcessBypassing.md
+  See /runbooks/CudaMpsProcessBypassing.md
+
+441-3b9b0498: death of daemon /tmp/nvidia-mps: down for 10 s
+  Began      LOST_AT (1970-01-12T13:46:45.000Z), 10 s ago
+  GPUs       GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b
+             GPU-6edbf013-6106-5444-db3f-e433a41888b9
+  Affected   3 clients ended:
+             PID 600 (train.py of alice), 1540 MiB on GPU-1efa3f60, 700 MiB on GPU-6edbf013
+             PID 601 (vllm of bob), 2564 MiB on GPU-1efa3f60
+             PID 602 (eval.py of alice), 4612 MiB on GPU-6edbf013
+  Restart    these clients, unless they restart by themselves
 
 DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY
 /tmp/nvidia-mps       -  down         -  -      -            -           -
@@ -161,7 +179,12 @@ class TestTable:
         ids=("idle", "waiting", "dead"),
     )
     def test_renders_a_small_node(self, scene: Callable[[], Node], table: str) -> None:
-        assert status_table(scene()) == table
+        lost_at = f"{local_time(AT + 5)} {zone_text(AT + 5).split()[0]}"
+        assert status_table(scene()).replace(PACKAGE, "").replace(lost_at, "LOST_AT") == table
+
+    def test_names_a_runbook_that_exists_where_the_command_is_installed(self) -> None:
+        (path,) = re.findall(r"^  See (.*)$", status_table(waiting()), re.MULTILINE)
+        assert Path(path).read_text().startswith("# CudaMpsClientsWaiting\n")
 
     def test_shows_clients_after_the_problems(self) -> None:
         problems, _, tables = status_table(three_clients()).rpartition("\n\n")
@@ -235,7 +258,7 @@ class TestJson:
         (daemon,), (gpu,) = shown["daemons"], shown["gpus"]
         (server,) = daemon["servers"]
         assert list(shown)[:4] == ["version", "severity", "summary", "findings"]
-        assert (shown["at"], shown["severity"], shown["findings"], shown["fails"]) == (AT, "well", [], False)
+        assert (shown["at"], shown["severity"], shown["findings"]) == (AT, "well", [])
         assert (daemon["name"], daemon["state"], daemon["label"], daemon["pid"]) == (DAEMON, "up", "up", CONTROL)
         assert (server["pid"], server["state"], server["clients_limit"]) == (SERVER, "active", 48)
         assert server["clients"] == [
@@ -418,8 +441,8 @@ def test_unknown_if_no_suspect_leads(suspects: tuple[object, ...]) -> None:
 def test_hardware_fault_has_no_suspect() -> None:
     suspects = (suspect(600, 0.9),)
 
-    assert verdict(incident(kind=FaultKind.HARDWARE, suspects=suspects)) == "none: the hardware failed"
-    assert not leading(incident(kind=FaultKind.HARDWARE, suspects=suspects))
+    assert verdict(incident(kind=IncidentKind.HARDWARE, suspects=suspects)) == "none: the hardware failed"
+    assert not leading(incident(kind=IncidentKind.HARDWARE, suspects=suspects))
 
 
 # `status` of one daemon alone.
@@ -439,12 +462,12 @@ def test_shows_one_daemon() -> None:
     assert len(answer.incidents) == len(present.incidents) > 0
 
 
-def test_exit_code_is_that_of_one_daemon() -> None:
+def test_severity_is_that_of_one_daemon() -> None:
     present = reduced(
         start=replace(daemon_down(), daemons={**two_daemons().daemons, DAEMON: daemon_down().daemons[DAEMON]})
     ).node
-    assert document_of(present).fails
-    assert not only_daemon(document_of(present), "/run/other").fails
+    assert document_of(present).severity is Severity.CRITICAL
+    assert only_daemon(document_of(present), "/run/other").severity is Severity.WELL
 
 
 # `status` with a control program that hangs, and with a blocked log.
@@ -495,7 +518,7 @@ def test_advises_against_a_restart_without_a_command_too() -> None:
 
 def test_repairs_a_blocked_log_through_the_unit() -> None:
     (trouble,) = found(blocked(), UNIT)
-    assert (trouble.severity, trouble.fails) == (Severity.WARNING, False)
+    assert trouble.severity is Severity.WARNING
     assert trouble.text.startswith("MPS daemon /tmp/nvidia-mps has not written its logs for ")
     assert commands_of(trouble) == ("systemctl restart nvidia-cuda-mps.service",)
 
@@ -529,8 +552,10 @@ def test_a_finding_says_what_it_follows_from_whom_it_affects_and_what_each_comma
     assert lines[0] == f"CRITICAL: {first.text}"
     assert lines[1] == "  This may follow from another problem: driver unusable."
     assert lines[3:6] == ["  Affected: 2 clients", "  - PIDs 7 and 8 (x of alice)", "  Details:"]
-    assert lines[6:10] == ["  - one", "  - two", "  It ends.", "  What to do:"]
+    assert lines[6:9] == ["  - one", "  - two", "  It ends."]
+    assert lines[9].startswith("  Caution: Do not start CUDA programs")
     assert lines[10:] == [
+        "  What to do:",
         "  1. Look.",
         "     a",
         "  2. Wait.",
@@ -539,11 +564,11 @@ def test_a_finding_says_what_it_follows_from_whom_it_affects_and_what_each_comma
         "  4. End it. This ends 2 clients.",
         "     c",
         "     d",
-        "  See url",
+        "  See the project: url",
     ]
     alone = replace(first, affected="", affected_names=(), outlook="", facts=("one",), steps=steps[:1], runbook=None)
     lines = [line.text for line in finding_lines(alone)]
-    assert lines[2:] == ["  - one", "  What to do: Look.", "     a"]
+    assert [lines[2], *lines[4:]] == ["  - one", "  What to do: Look.", "     a"]
     many = replace(alone, facts=tuple(map(str, range(MOST_FACTS + 1))))
     assert [line.text for line in finding_lines(many)][1 + MOST_FACTS : 4 + MOST_FACTS][1] == "  - and 1 more"
     whole = replace(alone, facts=tuple(map(str, range(MOST_FACTS))))
@@ -570,6 +595,16 @@ def test_numbers_are_at_least_so_many_if_not_all_clients_are_known() -> None:
     assert counts_of([(True, 1, True), (True, 0, False)]) == "2 of 2 daemons up, at least 1 client"
 
 
+@pytest.mark.parametrize("state", DaemonState)
+def test_as_many_daemons_are_up_as_in_the_metric(state: DaemonState) -> None:
+    present = idle()
+    daemon = replace(present.daemons[DAEMON], state=state)
+    changed = replace(present, daemons={DAEMON: daemon})
+    shown = f"{int(daemon.answers)} of 1 daemons up"
+    assert summary_line(changed).startswith(shown)
+    assert document_of(changed).summary.startswith(shown)
+
+
 def test_faults_are_shown_for_an_hour_and_the_last_ten_are_in_the_document() -> None:
     ended: dict[str, Any] = {"ended_at": AT, "ending": IncidentEnd.RECOVERED}
     over = [incident(id=f"f{number}", detected_at=AT - number, **ended) for number in range(12)]
@@ -577,10 +612,10 @@ def test_faults_are_shown_for_an_hour_and_the_last_ten_are_in_the_document() -> 
     assert [each.id for each in document.incidents] == [f"f{number}" for number in range(10)]
     assert document.older_incidents == 2
     assert "10 faults in the last hour" in document.summary
-    assert "Faults of the last hour:" in text_of(body(document))
+    assert "Faults and deaths of the last hour:" in text_of(body(document))
     later = status_document(StatusInput(node=idle(), at=AT + 3601, incidents=over))
     assert "fault" not in later.summary
-    assert "Faults of the last hour:" not in text_of(body(later))
+    assert "Faults and deaths of the last hour:" not in text_of(body(later))
 
 
 def test_an_idle_watchdog_is_a_good_sign_only_for_a_daemon_that_is_well() -> None:

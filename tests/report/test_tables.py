@@ -44,6 +44,8 @@ from exporter.report.text import (
     utc_time,
     warning,
     with_error,
+    zone_text,
+    zoned_time,
 )
 from tests.builders import (
     CLIENT,
@@ -185,6 +187,17 @@ def in_kathmandu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_utc_and_local_time() -> None:
     assert utc_time(1_763_733_903.147) == "2025-11-21T14:05:03.147Z"
     assert local_time(1_763_733_903.147) == "2025-11-21 19:50:03"
+    assert zoned_time(1_763_733_903.147) == "2025-11-21T19:50:03+05:45"
+    assert zone_text(1_763_733_903.147) == "NPT (UTC+05:45)"
+
+
+@pytest.mark.parametrize(("zone", "text"), [("UTC", "UTC"), ("<-03>3", "UTC-03:00"), ("CET-1CEST", "CET (UTC+01:00)")])
+def test_names_the_time_zone(zone: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        assert zone_text(1_763_733_903.147) == text
+    time.tzset()
 
 
 @pytest.mark.usefixtures("in_kathmandu")

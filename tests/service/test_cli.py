@@ -62,6 +62,7 @@ def test_no_command_needs_open_standard_streams(tmp_path: Path) -> None:
     [
         (["serve", "--web.listen-adress", ":1"], "did you mean --web.listen-address?"),
         (["status", "--colour=always"], "did you mean --color?"),
+        (["report", "--month", "2026-10"], "`report` is now the script dashboards/report.py"),
         (["status", "--qqqqqqqq"], "unrecognized arguments: --qqqqqqqq\n"),
         (["record", "--for", "0s", "new.jsonl"], "--for: invalid value '0': expected a duration above 0"),
         (["demo", "--web.config.file", "/nowhere/web.yml"], "/nowhere/web.yml: cannot be read"),

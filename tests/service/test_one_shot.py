@@ -1,11 +1,25 @@
 """A one-shot collection reports the problems of each daemon."""
 
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
 from exporter.app import MOST_SECONDS, OneShot
 from exporter.clock import SystemClock
+from exporter.collectors.daemon_directory import DaemonDirectory
+from exporter.collectors.daemon_processes import Identities
+from exporter.collectors.logs import DaemonLogs
+from exporter.collectors.pipe_dir import DaemonLocation, Directory, Root
+from exporter.collectors.proc import Proc
 from exporter.collectors.thread import Reading
 from exporter.model.reason import Reason, ReasonCode
+from exporter.report.node_status import document_of
 from tests.builders import HANGS, node
 from tests.clocks import HandClock
+from tests.containers import PROC, Container
 from tests.eventually import PATIENCE_SECONDS
 
 
@@ -34,3 +48,38 @@ def test_reports_the_problem_of_one_daemon_after_the_success_of_another() -> Non
     glance.collect("control", Reading, "/other")
 
     assert glance.node.sources["control"].last.problem == HANGS
+
+
+def ends_meanwhile(tmp_path: Path) -> DaemonLocation:
+    """Return where a daemon was in a mount namespace that has ended since."""
+    with Container(tmp_path / "container", own_pids=False) as container:
+        pid = container.start()
+        process = pid, PROC.start_ticks(pid) or 0
+        pipe, log = (tmp_path / "container" / name for name in ("pipe", "log"))
+        root = Root(PROC, *process)
+        return DaemonLocation(name="/one", pipe=Directory(pipe, root), log=Directory(log, root), process=process)
+
+
+@pytest.mark.parametrize("code", [None, errno.ESRCH, errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP, errno.EIO])
+def test_a_mount_namespace_that_ends_meanwhile_is_no_defect(
+    code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may report it by any of these errors, or by none."""
+    location, clock = ends_meanwhile(tmp_path), SystemClock()
+    glance = OneShot(node("/one"), clock, deadline=PATIENCE_SECONDS, wait=lambda _: None)
+    directory = DaemonDirectory(location, PROC, clock, Identities())
+
+    def open_root(_proc: Proc, _pid: int, _start_ticks: int) -> int:
+        raise OSError(code, os.strerror(code or 0))
+
+    if code is not None:
+        monkeypatch.setattr(Proc, "open_root", open_root)
+    with capture_logs() as logs:
+        glance.collect("logs", DaemonLogs(location, clock).collect, "/one")
+        glance.collect("pipe_directory", directory.collect, "/one")
+        glance.read_log_tails({"/one": location}, None)
+
+    assert not logs
+    reasons = [reason.code for each in document_of(glance.node).collectors for reason in each.reasons]
+    assert ReasonCode.UNEXPECTED_ERROR not in reasons
+    assert bool(reasons) is (code not in (None, errno.ENOENT))

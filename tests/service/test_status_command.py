@@ -14,6 +14,9 @@ import pytest
 from exporter import app
 from exporter.commands import client
 from exporter.model.node import Node
+from exporter.report import node_status
+from exporter.report.finding import Finding
+from exporter.report.problems import PROBLEMS, DaemonProblem
 from exporter.terminal import progress
 from exporter.watchdog.context import Policy
 from exporter.web.server import ServiceSocket
@@ -118,11 +121,21 @@ def test_brief_prints_overview_and_problems(running: Running, run_command: RunCo
     running.knows(three_clients())
 
     code, output, _ = run_command("--brief")
-    assert (code, output.splitlines()[0]) == (0, "warning: 1 of 1 daemons up, 3 clients, 2 GPUs; watchdog observes")
+    assert (code, output.splitlines()[0]) == (1, "warning: 1 of 1 daemons up, 3 clients, 2 GPUs; watchdog observes")
     assert [line.partition(":")[0] for line in output.splitlines()[1:]] == [
         "  CUDA processes bypass MPS on GPU 1",
         f"  Exporter cannot read a log of MPS daemon {DAEMON}",
     ]
+
+
+def test_exits_with_0_only_if_the_node_is_well(
+    running: Running, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    for found in ((), *((Finding(problem),) for problem in PROBLEMS if problem is not DaemonProblem.WELL)):
+        monkeypatch.setattr(node_status, "findings", lambda *_, found=found: found)
+        with subtests.test(found=found):
+            code, output, _ = run_command("--brief")
+            assert (code, output.startswith("well: ")) == ((1, False) if found else (0, True))
 
 
 def test_prints_one_daemon(running: Running, run_command: RunCommand) -> None:
@@ -140,7 +153,7 @@ def test_prints_json(running: Running, run_command: RunCommand) -> None:
 
     code, output, _ = run_command("--json")
 
-    assert (code, json.loads(output)["daemons"][0]["name"]) == (0, DAEMON)
+    assert (code, json.loads(output)["daemons"][0]["name"]) == (1, DAEMON)
 
 
 def test_prints_no_escape_sequence_of_a_name(

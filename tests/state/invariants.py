@@ -18,7 +18,7 @@ def assert_consistent(node: Node) -> None:
             assert client.pid == pid
             assert client.server in daemon.servers
         assert all(server.pid == pid for pid, server in daemon.servers.items())
-        assert daemon.connections.waiting <= daemon.connections.queued.keys()
+        assert daemon.connections.waiting.keys() <= daemon.connections.queued.keys()
         assert daemon.connections.recently_disconnected.keys() <= daemon.connections.disconnected_at.keys()
         assert all(leaving.pid == pid for pid, leaving in daemon.connections.disconnects.items())
         assert not daemon.servers.keys() & daemon.connections.server_exited_at.keys()

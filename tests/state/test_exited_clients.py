@@ -194,7 +194,7 @@ class TestFault:
         assert f"{text}, which blocks recovery" in status_table(found)
         assert f"Blocked by {text}, for 20 s so far" in status_table(found)
         page = Page({}).node(status_input(found)).decode().replace("\N{NO-BREAK SPACE}", " ")
-        assert f"<bdi>{text}</bdi>, for " in page
+        assert f">{text}</a></bdi>, for " in page
 
     def test_a_blocking_client_whose_process_was_never_read_has_not_exited(self) -> None:
         log, listed = server_log(active(), active(OTHER)), gpu_reading((CLIENT, OTHER), at=AT + 12)

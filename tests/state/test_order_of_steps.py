@@ -12,7 +12,7 @@ from tests.builders import (
 
 STEPS = [
     "xids.count_unmatched", "_resolve_by_time", "_take", "_decide_claims", "state_processes.count_events",
-    "incidents.track", "lifecycle.with_processes_at_end", "xids.report_unclaimed", "state_processes.identify",
+    "incidents.track", "deaths.track", "xids.report_unclaimed", "state_processes.identify",
     "attribution.attribute", "accounting.account",
 ]  # fmt: skip
 

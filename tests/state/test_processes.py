@@ -21,10 +21,12 @@ from tests.builders import (
     exited,
     faulted_client,
     gpu_reading,
+    holder,
     look,
     node,
     process,
     reduced,
+    refusal,
     server_log,
     servers,
     suspect,
@@ -159,6 +161,12 @@ def test_monitors_a_disconnected_client_until_its_process_exits() -> None:
     after = reduced(look(at=AT + 1.5), replace(exited(at=AT + 1.6), wait_status=KILLED), start=left).node
     assert after.deaths[CLIENT].process == READING
     assert after.deaths[CLIENT].wait_status == KILLED
+
+
+def test_monitors_the_holder_of_a_session_for_its_names() -> None:
+    held = reduced(*at_work(), refusal(at=AT + 1), holder(4000, at=AT + 2)).node
+    assert 4000 in poll_schedule.processes_wanted(held)
+    assert None not in poll_schedule.processes_wanted(reduced(holder(None, at=AT + 3), start=held).node)
 
 
 def test_monitors_a_disconnected_client_only_briefly() -> None:

@@ -15,6 +15,7 @@ from exporter.usage import contention
 from exporter.usage.accounting import MAX_COMMAND_LENGTH, MAX_COMMANDS, close_idle_accounts, post_time, remember_pace
 from exporter.usage.contention import EXAMINED_SECONDS, STARVED_SECONDS, contended, slowdowns, starved
 from exporter.usage.last_minute import combined, with_reading, with_window
+from exporter.view import View
 from tests.builders import AT, GPU, at_work, flight, gpu_reading, looks, process, reduced
 from tests.usage.test_contention import ALONE, SLOWED, STREAMING, work
 
@@ -197,9 +198,10 @@ def test_a_client_is_starved_after_ten_minutes_and_reported_with_the_cause() -> 
     # The first minute has the quiet seconds, too.
     assert since == pytest.approx(AT + 14 + 60, abs=60 + EXAMINED_SECONDS)
     reading = WorkReading(at=gpu.at, boot_ns=1, seconds=1.0, watched=tuple(OWNERS))
-    (finding,) = starved_clients(with_reading(gpu.node, reading), gpu.at)
-    assert (finding.client, finding.gpu, finding.fails) == (SMALL, GPU, False)
-    name = "Client PID 600 (alice) on GPU 0 is starved by its neighbours"
+    (found,) = starved_clients(View(with_reading(gpu.node, reading)), gpu.at)
+    finding = replace(found, at=found.since + 720)
+    assert (finding.client, finding.gpu) == (SMALL, GPU)
+    name = "Client PID 600 (alice) on GPU 0 has been starved for 12 min 0 s by its neighbours"
     cause = (
         "its work takes 2.2 times as long as on a quiet GPU; it waits for memory bandwidth, of which PID 601 (bob) uses"
     )
@@ -213,8 +215,9 @@ def test_a_starved_client_has_no_cause_without_gpm() -> None:
         gpu.crowded(STARVED, dram=None)
     assert gpu.starved()
     reading = WorkReading(at=gpu.at, boot_ns=1, seconds=1.0, watched=tuple(OWNERS))
-    (finding,) = starved_clients(with_reading(gpu.node, reading), gpu.at)
-    assert finding.text.startswith("Client PID 600 (alice) on GPU 0 is starved: its work takes")
+    (found,) = starved_clients(View(with_reading(gpu.node, reading)), gpu.at)
+    finding = replace(found, at=found.since + 720)
+    assert finding.text.startswith("Client PID 600 (alice) on GPU 0 has been starved for 12 min 0 s: its work takes")
     assert "it is unknown for which resource it waits, so this can also be a change of its own work" in finding.text
     assert "PID 601" not in finding.text
     assert list(gpu.lost(caused=True)) == [SharedAccount.UNATTRIBUTED]
@@ -243,7 +246,7 @@ def test_reports_starved_clients_in_the_order_of_the_gpus() -> None:
         attribution=dict.fromkeys(gpus, gpu.node.attribution[GPU]),
     )
     node = with_reading(node, WorkReading(at=gpu.at, boot_ns=1, seconds=1.0, watched=tuple(OWNERS)))
-    assert [finding.gpu for finding in starved_clients(node, gpu.at)] == gpus
+    assert [finding.gpu for finding in starved_clients(View(node), gpu.at)] == gpus
 
 
 def test_a_client_is_not_starved_if_the_neighbour_pauses_or_it_has_less_to_do(subtests: pytest.Subtests) -> None:

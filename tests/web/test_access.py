@@ -66,6 +66,16 @@ def test_tells_other_visitors_only_how_to_get_access(web: Web, subtests: pytest.
             assert web.get("/-/healthy", **{name: text}).status == 200
 
 
+def test_the_page_of_a_client_is_private_and_an_unknown_one_says_where_to_look(web: Web) -> None:
+    (path, *_) = re.findall(r'href="(/clients/[^"]+)"', web.get("/").body.decode())
+
+    assert (web.get(path).status, web.get(path, Host="evil.example").status) == (200, 403)
+    for unknown in ("/clients/600-0", "/clients/", "/clients/%2e%2e%00", f"{path}0", f"/clients/{'9' * 9000}"):
+        answer = web.get(unknown)
+        assert (answer.status, web.get(unknown, Host="evil.example").status) == (404, 403)
+        assert b"/api/v1/incidents" in answer.body
+
+
 def test_refuses_a_request_without_a_host_header(web: Web) -> None:
     assert web.raw(b"GET /status HTTP/1.0\r\n\r\n").split()[1] == b"403"
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from exporter.model.incident import ClientDetails, Clues, Suspect
 from exporter.model.values import plain
 from exporter.report.document_parts import UNMAPPED_UID, seen_by
 from exporter.report.node_status import document_of
+from exporter.state.processes import client_id
 from exporter.status_client import query_service
 from exporter.web.api import EVENTS, INCIDENTS, STATUS
 from exporter.web.pages import Request
-from tests.builders import flight, split, with_incidents
+from tests.builders import DAEMON, flight, split, with_incidents
 from tests.clocks import HandClock
 from tests.incidents.values import fault_kernels, launched
 from tests.kernels import client, use, with_kernels
@@ -47,7 +49,14 @@ NODE = with_kernels(
     client(600, use(SECRETS[ALICE]), use(None, nodes=(f"graph_{SECRETS[ALICE]}",))),
     client(601, use(SECRETS[BOB], raw=f"_Z{SECRETS[BOB]}")),
 )
-PATHS = ("/", "/status", STATUS, INCIDENTS, f"{INCIDENTS}/513-2", f"{INCIDENTS}?clients=1", EVENTS)
+CLIENTS = {
+    uid: f"/clients/{client_id(NODE.daemons[DAEMON].clients[pid], NODE.processes[pid])}"
+    for uid, pid in ((ALICE, 600), (BOB, 601))
+}
+PATHS = (
+    *("/", "/status", "/incidents/513-2", STATUS, INCIDENTS, f"{INCIDENTS}/513-2"),
+    *("/incidents", "/events", f"{INCIDENTS}?clients=1", EVENTS, *CLIENTS.values()),
+)
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can become another user")
 
 
@@ -119,20 +128,22 @@ def test_kernels_without_an_owner_are_for_root_only() -> None:
 @pytest.mark.parametrize("viewer", VIEWERS)
 def test_no_private_page_names_kernels_of_others(web: Web, viewer: int | None) -> None:
     site, found = web.site(), dict[str, set[int]]()
-    for path in PATHS:
-        request = Request(path=path, peer="127.0.0.1", host="localhost", find_user=lambda: viewer)
+    for path, accept in product(PATHS, ("", "text/html")):
+        request = Request(path=path, accept=accept, peer="127.0.0.1", host="localhost", find_user=lambda: viewer)
         answer = site.answer(request)
         assert answer.status == 200, path
-        found[path] = seen_secrets(answer.body.decode())
+        found[f"{path} {accept}"] = seen_secrets(answer.body.decode())
 
     assert all(secrets <= may_see(viewer) for secrets in found.values()), found
-    for path in PATHS[:5]:
-        assert found[path] == may_see(viewer), path
+    for path, accept in product(PATHS[:6], ("", "text/html")):
+        assert found[f"{path} {accept}"] == may_see(viewer), path
+    for uid, path in CLIENTS.items():
+        assert found[f"{path} "] == may_see(viewer) & {uid}, path
 
 
 def test_a_page_that_was_rendered_for_another_visitor_is_not_shown(web: Web) -> None:
     site = web.site()
-    for path in ("/", "/status"):
+    for path in ("/", "/status", "/incidents/513-2"):
         for viewer in (0, BOB, None, ALICE, 0, CAROL, None):
             request = Request(path=path, peer="127.0.0.1", host="localhost", find_user=lambda viewer=viewer: viewer)
             assert seen_secrets(site.answer(request).body.decode()) == may_see(viewer), (path, viewer)

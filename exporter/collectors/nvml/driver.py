@@ -49,8 +49,12 @@ The same is true if another module is loaded than when this process started, or 
 since: the container of this process was created too early.
 """
 
-_UNUSABLE = ("No such file or directory", "file too short", "invalid ELF header")
-"""How dlopen(3) ends its message if the library is missing or is none. Other failures are of this process."""
+_MISSING = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory"
+_UNUSABLE = ("No such file or directory", "file too short", "invalid ELF header", "ELFCLASS32", "ELFCLASS64")
+"""The message of dlopen(3) if the library is missing; and ends of its messages if the file is no library, is 32-bit, or
+needs another that is missing. Other failures are of this process."""
+
+_LOADING = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 GPU_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)  # no reading of this GPU is valid any more
 
@@ -234,12 +238,15 @@ class Driver:
         try:
             yield
         except pynvml.NVMLError as error:
-            loading = error.__context__ if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else None
-            if isinstance(loading, OSError) and not str(loading).endswith(_UNUSABLE):
-                raise DriverError(Reason(ReasonCode.DRIVER_ERROR, detail=str(loading))) from error
+            # An OSError of the loader, or an AttributeError that names the missing function.
+            problem, loading = nvml_problem(error), str(error.__context__ or "")
+            if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND and loading and not loading.endswith(_UNUSABLE):
+                raise DriverError(Reason(ReasonCode.DRIVER_ERROR, detail=loading)) from error
+            if error.value in _LOADING and loading not in ("", _MISSING):
+                problem = Reason(ReasonCode.LIBRARY_UNUSABLE, detail=loading)
             self._lost = True
             self.replaced = self.replaced or (error.value in REPLACED and (self._worked or self._is_other_driver()))
-            raise DriverError(nvml_problem(error)) from error
+            raise DriverError(problem) from error
 
     def _present_driver(self) -> tuple[str, int] | None:
         """Return the version of the loaded module, empty if there is none, and the time of `ready_file`, 0 if missing.
