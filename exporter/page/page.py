@@ -25,7 +25,14 @@ from exporter.view import StatusInput
 
 REFRESH_SECONDS = 5
 
-_LIMITS = {"MOST_NAMED": 8, "MOST_OPEN": tables.MOST_OPEN, "MOST_CARDS": 5, "MOST_PAST": MOST_PAST, "MOST_SUSPECTS": 5}
+_LIMITS = {
+    "MOST_NAMED": 8,
+    "MOST_OPEN": tables.MOST_OPEN,
+    "MOST_CARDS": 5,
+    "MOST_PAST": MOST_PAST,
+    "MOST_SUSPECTS": 5,
+    "MOST_OWNERS": 3,
+}
 """How many entries of a kind the page names, and how many clients it shows unfolded; it counts the others."""
 
 _NO_ACCESS = """\

@@ -284,12 +284,13 @@ def _steps(
             if watch.phase in _RESTARTING:
                 return (_WAIT, cause)
             commands, ends = commands_to_restart(node, daemon, policy), clients_beside(node, daemon, policy)
-            text = "If the watchdog does not restart the daemon, restart it" if acts else "Restart the daemon"
-            text = f"{text}{', which ends its clients' if ends is None else ''}."
             first, state = tuple[ManualStep, ...](), state_of_daemon(node, daemon)
             if (state is None or is_suspended(state)) and is_living(node, identity_of(daemon.runtime.process)):
                 resume = (f"kill -CONT {daemon.pid}",)
                 first = (ManualStep(text="Resume its process, if that is stopped.", commands=resume, ends=0),)
+            text = f"{'If it still does not answer after half a minute, r' if first else 'R'}estart the daemon"
+            text = "If the watchdog does not restart the daemon, restart it" if acts else text
+            text = f"{text}{', which ends its clients' if ends is None else ''}."
             return (*first, ManualStep(text=text, commands=commands, ends=ends), cause)
         case DaemonProblem.SERVER_CRASH_LOOP:
             check = "Check that MPS supports the GPUs and finds the driver's libraries."

@@ -72,7 +72,7 @@ def _fault(node: Node, incident: Incident, policy: Policy | None) -> Finding:
         server=incident.server,
         client=blockers[0] if blockers else None,
         values={"suspect": verdict(incident), "recovery": recovery},
-        affected=f"{counted(len(incident.affected), 'client')}{ended}",
+        affected=f"{counted(len(incident.affected), 'client')}{ended}; new clients are refused",
         affected_names=affected_clients(incident, node),
         outlook=" ".join(filter(None, (recovers, "" if daemon is None else outlook(node, daemon, policy)))),
         situation=None if blockers else Situation.CLIENTS_ENDING,

@@ -509,7 +509,7 @@ class DaemonProblem(Problem):
         "on {node} is in FAULT and refuses new clients][{recovery}; suspect: {suspect}]",
         meaning="A fatal GPU error affects the clients of the server. Until the last of these clients has exited, the "
         "server refuses new clients on all of its GPUs.",
-        avoid="Do not restart the daemon, and do not use terminate_client.",
+        avoid="Do not restart the daemon: that ends its clients. Do not use terminate_client: the daemon hangs then.",
         remedy="End the affected clients that are connected.",
         alert="CudaMpsServerFault",
     )

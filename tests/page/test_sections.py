@@ -47,7 +47,7 @@ EXPECTED = {
             "MPS server 513 of /tmp/nvidia-mps has been in FAULT for 45 s; PID 601 blocks recovery;"
             " suspect: very likely PID 700 (python3 of alice, job 42)."
         ),
-        "do not use terminate_client. What to do End the affected clients that are connected.",
+        "Do not use terminate_client: the daemon hangs then. What to do End the affected clients that are connected.",
         ("kill -KILL 601",),
     ),
     "dead": (

@@ -106,7 +106,11 @@ def blocked_by(*pids: int, affected: int = 20, **known: Any) -> Node:
 def test_a_fault_names_what_blocks_recovery_and_ends_it(pids: tuple[int, ...], text: str, client: int | None) -> None:
     (found,) = found_in(blocked_by(*pids), DaemonProblem.SERVER_FAULT, policy=ACTS)
     assert (text in found.text, "recovery" in found.text, found.client) == (True, bool(pids), client)
-    assert (found.since, found.affected, len(found.affected_names)) == (AT + 3, "20 clients", 20)
+    assert (found.since, found.affected, len(found.affected_names)) == (
+        AT + 3,
+        "20 clients; new clients are refused",
+        20,
+    )
     assert [each.endswith(", which blocks recovery") for each in found.affected_names].count(True) == len(pids)
     assert [f"PID {pid}" in each for pid, each in zip(pids, found.affected_names, strict=False)] == [True] * len(pids)
     assert "The server recovers after the exit of the last affected client." in found.outlook
@@ -250,7 +254,7 @@ HUNG = reduced(daemon_process(), *at_work(600, 601), silence(at=AT + 5), silence
 @pytest.mark.parametrize(
     ("policy", "phase", "texts"),
     [
-        (None, WatchdogPhase.IDLE, ["Resume its process, if that is stopped.", "Restart the daemon."]),
+        (None, WatchdogPhase.IDLE, ["Resume its process, if that is stopped.", "If it still does not answer"]),
         (ACTS, WatchdogPhase.IDLE, ["Resume its", "If the watchdog does not restart the daemon, restart it."]),
         (ACTS, WatchdogPhase.ACTING, ["Wait for the restart."]),
     ],
