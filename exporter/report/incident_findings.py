@@ -64,7 +64,7 @@ def _fault(node: Node, incident: Incident, policy: Policy | None) -> Finding:
     recovers = "" if incident.stuck else "The server recovers after the exit of the last affected client."
     blocking = f"{pid_text(blockers[0])} blocks" if len(blockers) == 1 else f"{len(blockers)} clients block"
     recovery = f"; {blocking} recovery" if blockers else ""
-    ended = f", of which {len(incident.disconnected)} ended" if incident.disconnected else ""
+    ended = f", of which {len(incident.disconnected)} have disconnected" if incident.disconnected else ""
     return Finding(
         DaemonProblem.SERVER_FAULT,
         since=incident.started_at,
@@ -119,9 +119,8 @@ def recovered(node: Node, at: float) -> Iterable[Finding]:
 
 def _returned(node: Node, daemon: Daemon, watch: WatchdogState, at: float) -> Iterable[Finding]:
     lost_at, back_at = daemon.lifecycle.last_loss_at, daemon.lifecycle.state_since or 0.0
-    ended = ended_clients(node, daemon)
     if lost_at is not None and at - max(lost_at, back_at) < ALERT_SECONDS:
-        was_down = back_at - lost_at >= PAGED_SECONDS
+        was_down, ended = back_at - lost_at >= PAGED_SECONDS, ended_clients(node, daemon)
         yield Finding(
             DaemonProblem.DAEMON_WAS_DOWN if was_down else DaemonProblem.DAEMON_DIED,
             since=lost_at,
@@ -134,7 +133,7 @@ def _returned(node: Node, daemon: Daemon, watch: WatchdogState, at: float) -> It
             ),
         )
     elif watch.last_restart_at is not None and at - max(watch.last_restart_at, back_at) < COUNTED_SECONDS:
-        ended = {} if daemon.lifecycle.watchdog_ended_at is None else ended
+        ended = {} if daemon.lifecycle.watchdog_ended_at is None else ended_clients(node, daemon)
         yield Finding(DaemonProblem.DAEMON_RESTARTED, since=watch.last_restart_at, daemon=daemon.name, **ended)
 
 
