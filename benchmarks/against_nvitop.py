@@ -16,7 +16,7 @@ from benchmarks.nodes import Node, real_or_standin
 from benchmarks.programs import Program, exporter, free_port, running
 from benchmarks.report import Figure, arguments_parser, report
 
-CPU_TARGET, SCRAPE_TARGET, MEMORY_TARGET = 0.25, 0.5, 1.3
+CPU_TARGET, SCRAPE_TARGET, MEMORY_TARGET = 0.15, 0.03, 1.27
 MILLISECONDS = 1000
 
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,7 @@ class StandInNode:
         self._launching = launching
         self._clients_each = clients_each
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._bypassing: deque[subprocess.Popen[bytes]] = deque()
 
     def __enter__(self) -> "StandInNode":
         """Start all processes."""
@@ -62,7 +64,7 @@ class StandInNode:
 
     def __exit__(self, *_: object) -> None:
         """End all processes."""
-        for process in self._processes:
+        for process in (*self._processes, *self._bypassing):
             process.kill()
             process.wait()
         self._mps.close()
@@ -119,6 +121,16 @@ class StandInNode:
             process.kill()
             process.wait()
 
+    def replace_bypassing(self, count: int) -> None:
+        """End the oldest process outside MPS, and start others until there are `count`."""
+        if self._bypassing:
+            oldest = self._bypassing.popleft()
+            oldest.kill()
+            oldest.wait()
+        while len(self._bypassing) < count:
+            self._bypassing.append(subprocess.Popen(CLIENT))
+        self._write()
+
     def _write(self, *behaviours: Behaviour) -> None:
         self._nvml.write([self._busy(device) for device in self._devices], behaviours)
 
@@ -127,8 +139,15 @@ class StandInNode:
         count = len(self._devices)
         clients = [Process(pid, 2048 * MEBIBYTE) for pid in self.clients[device.index :: count]]
         server = Process(self.server_pid, 66 * MEBIBYTE, in_mps_list=False, sm_percent=50)
+        outside = [
+            Process(each.pid, in_mps_list=False, sm_percent=1)
+            for each in self._bypassing
+            if each.pid % count == device.index
+        ]
         readings = {"sm_utilization": 20.0, "dram_bandwidth": 10.0} if self._launching else {}
-        return replace(device, processes=(server, *clients), gpu_percent=50, memory_percent=20, readings=readings)
+        return replace(
+            device, processes=(server, *clients, *outside), gpu_percent=50, memory_percent=20, readings=readings
+        )
 
 
 def _uuid(index: int) -> str:

@@ -21,6 +21,8 @@ COMMANDS: Mapping[str, tuple[Sequence[str], float | None]] = {
     "--version": (("--version",), 8.0),
     "--help": (("--help",), 8.0),
     "status": (("status",), 20.0),
+    "status --look": (("status", "--look"), None),
+    "doctor": (("doctor",), None),
     "incidents": (("incidents",), 20.0),
     "pause": (("pause",), 20.0),
     "resume": (("resume",), 20.0),

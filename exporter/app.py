@@ -2,15 +2,12 @@
 
 import contextlib
 import os
-import platform
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import structlog
+from typing import TYPE_CHECKING, Any
 
 from exporter.actions.evidence import Evidence
 from exporter.actions.runner import ActionRunner, Tools
@@ -35,6 +32,7 @@ from exporter.collectors.thread import CollectorThread, Inbox, Reading, collect_
 from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.config.settings import Attribution, Config
 from exporter.incidents import fault_address, incidents
+from exporter.logger import logger
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import SourceReading
@@ -45,7 +43,7 @@ from exporter.recording import header_of
 from exporter.reducer import reduce
 from exporter.report.reasons import reason_text
 from exporter.state import poll_schedule
-from exporter.state.gpus import BYPASSING_AFTER_SECONDS
+from exporter.state.gpus import BYPASSING_AFTER_SECONDS, may_bypass
 from exporter.state.lifecycle import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
 from exporter.state.log_files import with_log_tail, without_reused_pids
 from exporter.state.processes import unlabelled_pods, unnamed_pods
@@ -58,9 +56,11 @@ CONTINUOUS = 0.0
 """The period of a collector that waits for its next event itself."""
 PROCESS_WAIT = 0.5
 """How long the collector of processes waits for an exit, before it begins to watch newly requested processes."""
+PROCESS_LISTS_PERIOD = 0.5
+"""How often NVML's lists of processes are compared with those of the last reading."""
 JOURNAL_PERIOD = 0.2
-ADDRESS_RANGES_PERIOD = 1.0
-"""How often the collector checks which clients are due. A fault triggers it."""
+ADDRESS_RANGES_PERIOD = 5.0
+"""How often the collector checks which clients are due. A fault and new processes trigger it."""
 LIBCUDA_PROBES_PERIOD = 1.0
 UNITS_PERIOD = 600.0
 UNIT_STATES_PERIOD = 0.5
@@ -97,7 +97,7 @@ class Assembly:
         self.pod_labels = PodLabels(config.pod_labels, clock) if config.pod_labels else None
         systemctl = Systemctl(clock, path=self._path)
         self.units = Units(systemctl, clock)
-        self._kernel_log = KernelLog(constants.kmsg, clock)
+        self._kernel_log = KernelLog(constants.kmsg, clock, apart=self._proc.is_apart)
         self._unit_states = UnitStates(systemctl, clock)
         self._unit_states_thread = self._thread(
             CollectorName.UNIT_STATES,
@@ -107,6 +107,8 @@ class Assembly:
             quiet=True,
         )
         self._node = Node()
+        self._confirmed_at = self._next_change = float("-inf")
+        """When NVML was last read to confirm a process, and when changed lists of processes may have it read again."""
         self._launches_thread: CollectorThread | None = None
         ranges = AddressRangesCollector(self._proc, clock, lambda: fault_address.wanted(self._node))
         self._address_ranges_thread = self._thread(
@@ -127,26 +129,21 @@ class Assembly:
 
     def pool(self) -> CollectorPool:
         """Return the collector threads of the service."""
-        nvml = self._thread(CollectorName.NVML, self.collect_gpus, period=None)
+        # Imported now, because an upgrade may remove the files before the first query needs them.
+        import tenacity  # noqa: F401
+
+        nvml = self._thread(CollectorName.NVML, self.collect_gpus, period=PROCESS_LISTS_PERIOD, due=self._gpus_changed)
+        shared: Mapping[str, Any] = {
+            "inbox": self._inbox,
+            "clock": self._clock,
+            "deadline": self._config.constants.collect_deadline,
+        }
         pool = CollectorPool(
             (nvml, *self._threads()),
             locate=self._locate,
             poller=self._control_poller,
-            collector=lambda location: LogCollector(
-                CollectorName.LOGS,
-                location,
-                inbox=self._inbox,
-                clock=self._clock,
-                changes=self._changes,
-                deadline=self._config.constants.collect_deadline,
-            ),
-            directory=lambda location: DirectoryCollector(
-                CollectorName.PIPE_DIRECTORY,
-                self.directory(location),
-                inbox=self._inbox,
-                clock=self._clock,
-                deadline=self._config.constants.collect_deadline,
-            ),
+            collector=lambda each: LogCollector(CollectorName.LOGS, each, changes=self._changes, **shared),
+            directory=lambda each: DirectoryCollector(CollectorName.PIPE_DIRECTORY, self.directory(each), **shared),
             directories=lambda: self.locations.all,
             watch=lambda node: self._request(node, pool),
             nvml=nvml,
@@ -161,6 +158,16 @@ class Assembly:
             each.close()
         if self.journal is not None:
             self.journal.close()
+
+    def _gpus_changed(self) -> bool:
+        now = self._clock.now()
+        if poll_schedule.is_confirmation_due(self._node, now, self._confirmed_at):
+            self._confirmed_at = now
+            return True
+        if now < self._next_change or not may_bypass(self._node, self.nvml.changed_processes()):
+            return False
+        self._next_change = now + self._config.constants.intervals.stale
+        return True
 
     def collect_gpus(self) -> Reading:
         """Read NVML."""
@@ -245,7 +252,7 @@ class Assembly:
         if problem is None:
             yield self._thread(CollectorName.KERNEL, self._kernel_log.collect, period=CONTINUOUS, quiet=True)
         else:
-            structlog.get_logger().info(
+            logger().info(
                 "kernel_log_not_followed", problem=problem.code.value, text=reason_text(problem, CollectorName.KERNEL)
             )
         yield self._thread(CollectorName.PODS, _without_problem(self.pods.collect), period=period)
@@ -272,7 +279,8 @@ class Assembly:
             self._libcuda_probes.watch(*processes_to_watch(node), sign_at)
             if sign_at > incidents.last_sign_at(before):
                 self._launches_thread.trigger()
-        if fault_address.last_fault_at(node) > fault_address.last_fault_at(before):
+        new_fault = fault_address.last_fault_at(node) > fault_address.last_fault_at(before)
+        if new_fault or node.processes is not before.processes:
             self._address_ranges_thread.trigger()
         pool.explain_ends(poll_schedule.unexplained_ends(node))
         if self._unit_states.watch(poll_schedule.units_wanted(node), poll_schedule.units_urgent(node)):
@@ -297,7 +305,7 @@ class Assembly:
         return LibcudaCollector(
             uses=self.nvml.uses.read,
             gpus=self.nvml.uses.gpus,
-            libraries=Libraries(self._proc, self._clock, CUDA_MACHINES.get(platform.machine(), Machine.X86_64)),
+            libraries=Libraries(self._proc, self._clock, CUDA_MACHINES.get(os.uname().machine, Machine.X86_64)),
             proc=self._proc,
             clock=self._clock,
             boot_ns=boot_ns,
@@ -305,25 +313,17 @@ class Assembly:
         )
 
     def _thread(
-        self,
-        name: str,
-        collect: Collect,
-        *,
-        period: float | None,
-        deadline: float | None = None,
-        quiet: bool = False,
-        daemon: str | None = None,
+        self, name: str, collect: Collect, *, deadline: float | None = None, quiet: bool = False, **others: Any
     ) -> CollectorThread:
         """Return a collector's thread; a `quiet` one reports only some of the collections that find nothing new."""
         return CollectorThread(
             name,
             collect,
-            period=period,
             deadline=self._config.constants.collect_deadline if deadline is None else deadline,
             inbox=self._inbox,
             clock=self._clock,
             report_interval=UNCHANGED_PERIOD if quiet else 0.0,
-            daemon=daemon,
+            **others,
         )
 
 
@@ -410,15 +410,13 @@ class OneShot:
                 if commands:
                     self.query(client, commands)
         # One query without a reply, or one refusal, proves nothing. A second one does.
-        silent = [
-            client
-            for client, commands in ((client, self.node.daemons[client.daemon].commands) for client in clients)
-            if client.daemon not in self._probed
-            and not (commands.unanswered_since is None and commands.refused_since is None)
-        ]
+        fresh = [client for client in clients if client.daemon not in self._probed]
+        refused = [each for each in fresh if self.node.daemons[each.daemon].commands.refused_since is not None]
+        unanswered = [each for each in fresh if self.node.daemons[each.daemon].commands.unanswered_since is not None]
+        silent = dict.fromkeys((*refused, *unanswered))
         if silent:
             self._probed.update(client.daemon for client in silent)
-            self._wait(max(SECOND_PROBE_SECONDS, HELD_AFTER_SECONDS))
+            self._wait(HELD_AFTER_SECONDS if refused else SECOND_PROBE_SECONDS)
             for client in silent:
                 self.query(client, (poll_schedule.probe(self.node.daemons[client.daemon]),))
             self.collect_processes(processes)

@@ -4,9 +4,8 @@ Each daemon has a share of the history: a flood of one daemon's log displaces no
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from statistics import fmean
+from math import fsum
 from typing import Protocol
 
 from exporter.model.daemon import DaemonState
@@ -14,6 +13,7 @@ from exporter.model.event import TIMELINE, Event
 from exporter.model.incident import Incident
 from exporter.model.node import Gpu, Node, expected_daemons, select_fairly
 from exporter.model.usage import Split, UsageTotals
+from exporter.model.values import frozen
 from exporter.model.watchdog import RecoveredState
 from exporter.state.devices import usable_gpus
 from exporter.usage.last_minute import fresh_splits
@@ -37,7 +37,7 @@ def slot_of(at: float) -> int:
     return int(at // SAMPLE_SECONDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sample:
     """The number of clients and the used fractions of all GPUs at a moment. None: unknown."""
 
@@ -52,7 +52,7 @@ class Sample:
         return slot_of(self.at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HistoryStatus:
     """Whether incidents and events are written to disk, and how many events were dropped from a full queue."""
 
@@ -204,7 +204,7 @@ def _sm_ratio(node: Node) -> float | None:
     mig = any(gpu.reading.mig for gpu in node.gpus.values())
     busy = [] if mig else [busy_ratio(gpu, splits.get(uuid)) for uuid, gpu in node.gpus.items()]
     known = [used for used in busy if used is not None]
-    return round(fmean(known), _DIGITS) if busy and len(known) == len(busy) else None
+    return round(fsum(known) / len(known), _DIGITS) if busy and len(known) == len(busy) else None
 
 
 def busy_ratio(gpu: Gpu, split: Split | None) -> float | None:

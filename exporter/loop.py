@@ -19,7 +19,7 @@ from exporter.log import EventLog
 from exporter.model.action import Action
 from exporter.model.event import Event
 from exporter.model.node import Node
-from exporter.model.observation import EverySecond, Observation, SourceReading
+from exporter.model.observation import GpuReading, Observation, Routine, SourceReading
 from exporter.model.settings import Mode, PollIntervals
 from exporter.model.values import replace
 from exporter.policy import policy_of
@@ -190,7 +190,7 @@ class Watchdog:
 CYCLE_SECONDS = 0.5
 IDLE_CYCLE_SECONDS = 1.0
 IDLE_AFTER_SECONDS = 5.0
-"""The longest wait of a cycle; a longer one if nothing has been new for some time."""
+"""The longest wait of a cycle; a longer one if nothing but readings of GPUs has been new for some time."""
 
 MAX_OBSERVATIONS = 1000
 """Observations of one cycle. The watchdog acts and metrics are published before the rest is reduced."""
@@ -270,6 +270,7 @@ class Loop:
         self._request(() if self._inbox_left else idle)
         if events or any(map(_is_change, observations)):
             self._changed, self._changed_at = True, self.clock.monotonic()
+        self._changed = self._changed or any(isinstance(each, GpuReading) for each in observations)
         self._urgent = self._urgent or any(event.urgent for event in events)
         self._publish_if_due()
         if self.on_cycle is not None:
@@ -331,7 +332,7 @@ class Loop:
 
 
 def _is_change(observation: Observation) -> bool:
-    """Return whether to publish an observation soon. What is read every second waits."""
+    """Return whether to publish an observation soon, and to expect others. What is read often waits."""
     if isinstance(observation, SourceReading):
         return observation.problem is not None
-    return not isinstance(observation, EverySecond)
+    return not isinstance(observation, GpuReading | Routine)

@@ -7,6 +7,7 @@ from exporter.config.settings import Config
 from exporter.model.node import Node
 from exporter.model.observation import ActionDone, Observation
 from exporter.model.settings import Mode, Thresholds
+from exporter.model.values import made_of
 from exporter.reducer import Reduced, finish, reduce
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
@@ -56,16 +57,8 @@ def dry_run(node: Node, observations: Iterable[Observation], policy: Policy) -> 
         for seen in (*done, observation):
             node, events = reduce(node, seen)
             node, evaluated, actions = evaluate(node, policy, at=node.at, chance=CHANCE)
-            pending += [
-                ActionDone(
-                    at=node.at + ACTION_SECONDS,
-                    daemon=action.daemon,
-                    kind=action.kind,
-                    reason=action.reason,
-                    seconds=ACTION_SECONDS,
-                )
-                for action in actions
-            ]
+            done_at = node.at + ACTION_SECONDS
+            pending += (made_of(ActionDone, each, at=done_at, seconds=ACTION_SECONDS) for each in actions)
             yield node, (*events, *evaluated)
     node, events = finish(node)
     node, evaluated, _ = evaluate(node, policy, at=node.at, chance=CHANCE)

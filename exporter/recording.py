@@ -17,9 +17,8 @@ import reprlib
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
-from hashlib import blake2b
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Literal, TextIO, cast
 
@@ -33,7 +32,7 @@ from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.model.sharing import GpuUse
-from exporter.model.values import build, plain
+from exporter.model.values import build, frozen, made_of, plain
 from exporter.parse.units import SHARED_UNITS
 
 WORDS = """
@@ -138,6 +137,8 @@ class Mask:
         return "".join(replaced)
 
     def _permutation(self, before: str, alphabet: str) -> Mapping[str, str]:
+        from hashlib import blake2b
+
         def rank(letter: str) -> bytes:
             return blake2b(f"{alphabet}{before}\0{letter}".encode(errors="surrogateescape"), key=self._key).digest()
 
@@ -184,7 +185,7 @@ _KINDS: Mapping[str, type[Observation]] = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecordedDaemon:
     """A configured daemon of the recorded node."""
 
@@ -197,7 +198,7 @@ class RecordedDaemon:
     owner: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecordedGpu:
     """A GPU of the recorded node."""
 
@@ -207,7 +208,7 @@ class RecordedGpu:
     pci_bus_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Header:
     """The recorded node."""
 
@@ -219,14 +220,8 @@ class Header:
         """Return the node before the first observation."""
         return Node(
             daemons={
-                each.name: Daemon(
-                    name=each.name,
-                    pipe_directory=each.pipe_directory,
-                    log_directory=each.log_directory,
-                    declared=Declaration(
-                        expected=each.expected, unit=each.unit, clients_limit=each.clients_limit, owner=each.owner
-                    ),
-                    runtime=DaemonRuntime(unit=each.unit),
+                each.name: made_of(
+                    Daemon, each, declared=made_of(Declaration, each), runtime=DaemonRuntime(unit=each.unit)
                 )
                 for each in self.daemons
             }
@@ -236,14 +231,8 @@ class Header:
 def header_of(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | None = None) -> Header:
     """Return the header for the configured daemons."""
     daemons = tuple(
-        RecordedDaemon(
-            name=daemon.name,
-            pipe_directory=str(daemon.pipe_directory),
-            log_directory=str(daemon.log_directory),
-            unit=daemon.unit,
-            owner=daemon.owner,
-        )
-        for daemon in config.daemons
+        made_of(RecordedDaemon, each, pipe_directory=str(each.pipe_directory), log_directory=str(each.log_directory))
+        for each in config.daemons
     )
     return Header(daemons=daemons, gpus=gpus, facts={} if driver is None else {"driver": driver})
 

@@ -21,7 +21,7 @@ from exporter.model.launches import WorkReading
 from exporter.model.node import CollectorName, CollectorState, Node
 from exporter.model.reason import ReasonCode, joined
 from exporter.model.sharing import GpuUse
-from exporter.model.values import replace
+from exporter.model.values import replace, updated, without
 from exporter.state import (
     claims,
     control_replies,
@@ -52,6 +52,8 @@ MOST_STORED_PROCESSES = 2 * poll_schedule.MOST_PROCESSES
 UNWANTED_SECONDS = 30.0
 """How long a process that was just read is stored although nothing refers to it. A client that waited for its server
 is neither queued nor connected for a moment, and its collector, which does not notice that, reads it only once."""
+
+PRUNE_SECONDS = 1.0
 
 Reduced = tuple[Node, tuple[Event, ...]]
 
@@ -395,7 +397,12 @@ def _logs_collected(step: Step, node: Node, reading: kinds.SourceReading) -> Non
 
 
 def prune(node: Node) -> Node:
-    """Remove what is out of date. A disconnected client that NVML still shows remains: it does not bypass MPS."""
+    """Remove what is out of date, at most once in `PRUNE_SECONDS`.
+
+    A disconnected client that NVML still shows remains: it does not bypass MPS.
+    """
+    if node.at - node.pruned_at < PRUNE_SECONDS:
+        return node
     shown = {each.pid for gpu in node.gpus.values() for each in gpu.reading.compute_processes or ()}
     daemons = {
         name: _prune_daemon(daemon, node.at, shown)
@@ -404,8 +411,9 @@ def prune(node: Node) -> Node:
     }
     wanted = poll_schedule.processes_wanted(node)
     kept_since = node.at - UNWANTED_SECONDS if len(node.processes) <= MOST_STORED_PROCESSES else node.at
-    processes = {pid: process for pid, process in node.processes.items() if pid in wanted or process.at > kept_since}
-    node = state_processes.prune_exits(replace(node, daemons=daemons, processes=processes))
+    gone = [pid for pid in node.processes.keys() - wanted if node.processes[pid].at <= kept_since]
+    node = updated(node, daemons=daemons, processes=without(node.processes, *gone))
+    node = state_processes.prune_exits(replace(node, pruned_at=node.at))
     node = state_processes.prune_states(node, poll_schedule.states_wanted(node))
     node = fault_address.prune(state_processes.prune_units(node))
     if node.pods:

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -73,10 +73,10 @@ class Notifier:
         """Report that a reload began at this time of CLOCK_MONOTONIC. Call `ready` at its end."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={monotonic * 1e6:.0f}")
 
-    def alive(self, status: Callable[[], str]) -> None:
-        """Report a complete cycle. `status` returns a line of text, and is called only if systemd gets it."""
+    def alive(self, status: Callable[[], str] | None = None) -> None:
+        """Report a complete cycle. `status` returns a new line of text, and is called only if systemd gets it."""
         if self._address:
-            self._send("WATCHDOG=1", f"STATUS={status()}")
+            self._send("WATCHDOG=1", *(() if status is None else (f"STATUS={status()}",)))
 
     def stopping(self) -> None:
         """Report that the service stops."""
@@ -126,56 +126,48 @@ def handle_signals(wake: Callable[[], object], *, reloads: bool = False) -> Iter
             signal.signal(each, handler)
 
 
+@dataclass(eq=False)
 class Service:
-    """Runs the loop and serves its results, until a signal stops it."""
+    """Runs the loop and serves its results, until a signal stops it.
 
-    def __init__(
-        self,
-        config: Config,
-        node: Node,
-        pool: CollectorPool,
-        inbox: Inbox,
-        clock: Clock,
-        *,
-        reloader: Reloader | None = None,
-        driver: Driver | None = None,
-        history: History | None = None,
-        store: Store | None = None,
-        runner: Runner | None = None,
-        locks: ActLocks | None = None,
-        stderr: log.BackgroundStream | None = None,
-        on_serving: Callable[[Sequence[str]], object] = lambda _: None,
-    ) -> None:
-        """Without `driver`, as in the demo, there is no service socket. `stderr` is the stream of the log.
+    Without `driver`, as in the demo, there is no service socket. `stderr` is the stream of the log. `history` has the
+    incidents and events of previous runs. `runner` acts for daemons whose lock is held, and for all daemons if there
+    are no `locks`. `on_serving` is called with the URLs when the web server serves.
+    """
 
-        `history` has the incidents and events of previous runs. `runner` acts for daemons whose lock is held, and for
-        all daemons if there are no `locks`. `on_serving` is called with the URLs when the web server serves.
-        """
-        self._config = config
-        self._clock = clock
-        self._reloader = reloader
-        self._driver = driver
-        self._stderr = stderr
-        self._on_serving = on_serving
-        self._store = store
-        self._pool = pool
-        self._history = History() if history is None else history
-        self._exposition = Exposition(clock)
+    config: Config
+    node: InitVar[Node]
+    pool: CollectorPool
+    inbox: InitVar[Inbox]
+    clock: Clock
+    _: KW_ONLY
+    reloader: Reloader | None = None
+    driver: Driver | None = None
+    history: History = field(default_factory=History)
+    store: Store | None = None
+    runner: InitVar[Runner | None] = None
+    locks: InitVar[ActLocks | None] = None
+    stderr: log.BackgroundStream | None = None
+    on_serving: Callable[[Sequence[str]], object] = lambda _: None
+
+    def __post_init__(self, node: Node, inbox: Inbox, runner: Runner | None, locks: ActLocks | None) -> None:
+        self._exposition = Exposition(self.clock)
         self._process_metrics = ProcessCollector(registry=None)
         self._made: Made = {}
         self._notifier = Notifier(os.environ)
         self._log = structlog.get_logger()
+        self._summary: Callable[[], str] | None = None
         self._paused = False
         self._ready = False
         self._accept_failures = {name: AcceptFailures(name) for name in ("web", "service_socket")}
-        self._cycle_ended_at = clock.monotonic()
-        self._watchdog = Watchdog(config, clock, runner=runner, locks=locks, store=store)
+        self._cycle_ended_at = self.clock.monotonic()
+        self._watchdog = Watchdog(self.config, self.clock, runner=runner, locks=locks, store=self.store)
         self.loop = Loop(
             node,
-            pool,
+            self.pool,
             inbox=inbox,
-            clock=clock,
-            intervals=config.constants.intervals,
+            clock=self.clock,
+            intervals=self.config.constants.intervals,
             publish=self._publish,
             on_events=self._add_to_history,
             on_cycle=self._end_cycle,
@@ -190,11 +182,11 @@ class Service:
         keep_capabilities_from_children()
         web = self._web_server()
         self._watchdog.take_locks(self.loop.node)
-        with handle_signals(self.loop.put, reloads=self._reloader is not None) as signals, self.service_socket():
+        with handle_signals(self.loop.put, reloads=self.reloader is not None) as signals, self.service_socket():
             web.open()
             for origin in web.origins:
-                self._log.info("serving", metrics=f"{origin}{self._config.telemetry_path}")
-            self._on_serving(web.origins)
+                self._log.info("serving", metrics=f"{origin}{self.config.telemetry_path}")
+            self.on_serving(web.origins)
             self.loop.run(lambda: self.proceed(signals))
             self._notifier.stopping()
             web.close()
@@ -202,9 +194,9 @@ class Service:
 
     def service_socket(self) -> contextlib.AbstractContextManager[object]:
         """Open the service socket, and return it as a context manager."""
-        if self._driver is None:
+        if self.driver is None:
             return contextlib.nullcontext()
-        opened = ServiceSocket(self._config.runtime_directory, self._commands, self._accept_failures["service_socket"])
+        opened = ServiceSocket(self.config.runtime_directory, self._commands, self._accept_failures["service_socket"])
         opened.open()
         return contextlib.closing(opened)
 
@@ -225,12 +217,12 @@ class Service:
         """
         if signals.reload:
             signals.reload = False
-            self._notifier.reloading(self._clock.monotonic())
+            self._notifier.reloading(self.clock.monotonic())
             self._reload()
             if self._ready:
                 self._notifier.ready()
         stops = signals.stop
-        if not (stops or self._paused) and self._driver is not None and self._driver.replaced:
+        if not (stops or self._paused) and self.driver is not None and self.driver.replaced:
             # An action that is under way is verified first.
             stops = all(watch.acting is None for watch in self.loop.node.watches.values())
             if stops:
@@ -253,7 +245,7 @@ class Service:
         problem = self._stalled_problem()
         if problem is not None:
             return {"problem": problem}
-        found = IncidentFilter(**wanted).apply(self._history.incidents)
+        found = IncidentFilter(**wanted).apply(self.history.incidents)
         objects = (plain(self._incident(viewer, each, clients)) for each in found)
         encoded = encode_within(objects, MOST_BYTES)
         return {"incidents": list(map(json.loads, encoded))}
@@ -264,12 +256,12 @@ class Service:
     def _status_input(self) -> StatusInput:
         return StatusInput(
             node=self.loop.node,
-            at=self._clock.now(),
+            at=self.clock.now(),
             host=os.uname().nodename,
-            incidents=self._history.incidents,
-            events=self._history.timeline,
-            samples=self._history.samples,
-            recent=self._history.recent,
+            incidents=self.history.incidents,
+            events=self.history.timeline,
+            samples=self.history.samples,
+            recent=self.history.recent,
             policy=self._watchdog.policy,
             stalled_seconds=self._stalled_seconds(),
         )
@@ -286,8 +278,8 @@ class Service:
         before, self._paused = self._paused, True
         self._log.info("paused")
         if not before:
-            self.loop.put(Paused(at=self._clock.now(), paused=True))
-        if self._driver is not None and not self._driver.pause(PAUSE_SECONDS):
+            self.loop.put(Paused(at=self.clock.now(), paused=True))
+        if self.driver is not None and not self.driver.pause(PAUSE_SECONDS):
             return {"problem": "a call into the driver hangs; the exporter closes the driver when it returns"}
         return remedy.pause_answer(before=before)
 
@@ -298,9 +290,9 @@ class Service:
         before, self._paused = self._paused, False
         if before:
             self._log.info("resumed")
-            self.loop.put(Paused(at=self._clock.now(), paused=False))
-        if self._driver is not None:
-            self._driver.resume()
+            self.loop.put(Paused(at=self.clock.now(), paused=False))
+        if self.driver is not None:
+            self.driver.resume()
         return remedy.resume_answer(self.loop.node, before=before)
 
     def _resume_daemon(self, daemon: str) -> Mapping[str, Any]:
@@ -309,7 +301,7 @@ class Service:
             names = ", ".join(map(printable, expected)) or "none"
             return {"problem": f"{printable(str(daemon))} is not an expected daemon; the expected daemons are: {names}"}
         watch = self.loop.node.watches.get(daemon, WatchdogState())
-        self.loop.put(Resumed(at=self._clock.now(), daemon=daemon))
+        self.loop.put(Resumed(at=self.clock.now(), daemon=daemon))
         self._log.info("resumed", daemon=daemon)
         return remedy.resume_daemon_answer(daemon, watch)
 
@@ -320,17 +312,17 @@ class Service:
 
     def _stalled_seconds(self) -> float | None:
         """Return how long ago the last cycle ended, None if the main loop is healthy."""
-        seconds = self._clock.monotonic() - self._cycle_ended_at
+        seconds = self.clock.monotonic() - self._cycle_ended_at
         return None if seconds < HEALTHY_SECONDS else seconds
 
     def _web_server(self) -> WebServer:
-        config, simulated = self._config, self.loop.node.simulated
-        api = Api(self._history, status=self.status_document, incident=self._incident, simulated=simulated)
+        config, simulated = self.config, self.loop.node.simulated
+        api = Api(self.history, status=self.status_document, incident=self._incident, simulated=simulated)
         site = Site(
             self._exposition,
             healthy=lambda: self._stalled_seconds() is None,
             status=self._status_input,
-            monotonic=self._clock.monotonic,
+            monotonic=self.clock.monotonic,
             telemetry_path=config.telemetry_path,
             extra_routes=api.routes,
             simulated=simulated,
@@ -345,50 +337,52 @@ class Service:
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
         listen, failures = () if listeners else config.listen, self._accept_failures["web"]
         most = min(config.max_requests, affordable_connections())
-        return WebServer(site, listen, security, listeners, failures, max_requests=most)
+        return WebServer(site, listen, security, listeners, failures, max_requests=most, clock=self.clock)
 
     def _reload(self) -> None:
-        if self._reloader is None:
+        if self.reloader is None:
             return
-        before, after, problem = self._config, self._reloader.reload(), self._reloader.problem
+        before, after, problem = self.config, self.reloader.reload(), self.reloader.problem
         if problem is not None:
             self._log.error("reload_failed", problem=problem, now="the previous configuration stays in effect")
         else:
-            self._log.info("reloaded", needs_restart=list(self._reloader.needs_restart))
-        self._config = after
+            self._log.info("reloaded", needs_restart=list(self.reloader.needs_restart))
+        self.config = after
         log.configure(after.log_level, after.log_format, sys.stderr, simulated=self.loop.node.simulated)
         self._watchdog.configure(after)
         self.loop.intervals = after.constants.intervals
-        self.loop.put(*configured_daemons(before, after, self._clock.now()))
-        self._pool.trigger_all()
+        self.loop.put(*configured_daemons(before, after, self.clock.now()))
+        self.pool.trigger_all()
 
     def _add_to_history(self, node: Node, events: Sequence[Event]) -> None:
-        samples = self._history.add(node, events)
-        if self._store is not None:
-            self._store.add(node, events, samples)
+        samples = self.history.add(node, events)
+        if self.store is not None:
+            self.store.add(node, events, samples)
 
     def _publish(self, node: Node) -> None:
         view = View(
             node,
-            self._config.client_min_age,
-            self._clock.step(),
-            config_valid=None if self._reloader is None else self._reloader.problem is None,
+            self.config.client_min_age,
+            self.clock.step(),
+            config_valid=None if self.reloader is None else self.reloader.problem is None,
             paused=self._paused,
-            history=None if self._store is None else self._store.status,
-            log_records_dropped=None if self._stderr is None else self._stderr.dropped,
+            history=None if self.store is None else self.store.status,
+            log_records_dropped=None if self.stderr is None else self.stderr.dropped,
             policy=self._watchdog.policy,
-            usage_totals=None if self._store is None else self._store.usage_totals,
+            usage_totals=None if self.store is None else self.store.usage_totals,
             accept_failures={name: each.total for name, each in self._accept_failures.items()},
         )
         self._exposition.publish(NodeCollector(view, beside=self._process_metrics, made=self._made))
-        self._history.recent = with_points(self._history.recent, view)
+        self.history.recent = with_points(self.history.recent, view)
+        self._summary = partial(summary_line, view, view.policy)
 
     def _end_cycle(self) -> None:
-        self._cycle_ended_at = self._clock.monotonic()
+        self._cycle_ended_at = self.clock.monotonic()
         if self.loop.node.sources and not self._ready:
             self._ready = True
             self._notifier.ready()
-        self._notifier.alive(lambda: summary_line(self.loop.node, self._watchdog.policy))
+        summary, self._summary = self._summary, None
+        self._notifier.alive(summary)
 
 
 def configured_daemons(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:

@@ -12,6 +12,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, Server
 from exporter.model.usage import UsageTotals
+from exporter.model.values import frozen
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import client_id
 from exporter.usage.capacity import GpuSharing, gpu_sharing
@@ -127,7 +128,7 @@ def clients_of(daemon: Daemon, server: Server) -> Sequence[Client]:
     return [client for client in daemon.clients.values() if client.server == server.pid]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StatusInput:
     """The node at a time, on the machine `host`, with incidents, also earlier ones, and events, the newest first."""
 

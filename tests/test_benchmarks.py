@@ -30,6 +30,7 @@ SCRIPTS: dict[str, Sequence[str]] = {
     "isolation": ("--rounds=1", "--seconds=0.5", "--settle=0.2", "--burst=2000000"),
     "wake_up": ("--lines=5",),
     "start": ("--clients=2", AT_ONCE, "--times=1"),
+    "crowded": ("--daemons=2", "--clients=2", "--seconds=0.5"),
     "page": ("--gpus=1", "--clients=2", "--times=2"),
     "fleet.live": ("--nodes=2", "--minutes=0.2", "--interval=5"),
     "fleet.backfill": ("--nodes=2", "--days=1", "--minutes=23", "--times=1", "--processes=1"),

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-import structlog
-
 from exporter.clock import Clock
 from exporter.collectors.kernel_log import last_records
 from exporter.collectors.pipe_dir import FILES, STDOUT, DaemonLocation, end_of_file
+from exporter.logger import logger
 from exporter.model.action import Action
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
@@ -106,7 +105,7 @@ class Evidence:
         self._seconds = seconds
         self._slots = threading.BoundedSemaphore(MAX_CONCURRENT)
         self._pruning = threading.Lock()
-        self._log = structlog.get_logger()
+        self._log = logger()
 
     def save(self, action: Action, node: Node, location: DaemonLocation) -> str | None:
         """Save a bundle and return its directory. Return None, and log it, if that fails or takes too long."""

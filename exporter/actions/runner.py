@@ -4,8 +4,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
-import structlog
-
 from exporter.actions.evidence import Evidence
 from exporter.actions.steps import (
     Cancellation,
@@ -24,11 +22,13 @@ from exporter.collectors.daemon_processes import foreign_user, may_run
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import Inbox
+from exporter.logger import logger
 from exporter.model import action as actions
 from exporter.model.action import Action
 from exporter.model.node import Node
 from exporter.model.observation import ActionDone, ControlReply
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.values import frozen, made_of
 
 CLOSE_SECONDS = 1.5
 MAX_ACTIONS = 64
@@ -37,7 +37,7 @@ MAX_ACTIONS = 64
 _STOPPING = Reason(ReasonCode.EXPORTER_STOPPING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tools:
     """What the runner uses. `client` has a deadline in seconds and a user. Without `evidence`, none is saved."""
 
@@ -64,11 +64,15 @@ class StepRunner:
     _starting: bool = field(default=False, init=False)
 
     def run(self) -> Reason | None:
-        """Run all steps. Return the problem of the first one that fails, which is the last one that runs."""
+        """Run all steps. Return the problem of the first one that fails, which is the last one that runs.
+
+        The failure of a command that is not vital is no problem, but the later steps depend on it and do not run.
+        """
         for step in self.action.steps:
             problem = _STOPPING if self.cancellation.cancelled else self._run(step)
             if problem is not None:
-                return problem
+                optional = isinstance(step, actions.GiveCommand) and not step.vital and problem is not _STOPPING
+                return None if optional else problem
         return None
 
     def _run(self, step: actions.ActionStep) -> Reason | None:
@@ -89,8 +93,7 @@ class StepRunner:
             case actions.DeletePod():
                 return delete_pod(step)
             case actions.GiveCommand():
-                problem = self._send(step.command)
-                return problem if step.vital else None
+                return self._send(step.command)
 
     def _refusal(self, step: actions.RunCommand) -> Reason | None:
         try:
@@ -113,8 +116,6 @@ class StepRunner:
         client = tools.client(self.location, command_deadline(command), as_user)
         with cancellation.calling(client.close):
             reply = send_command(client, command, clock=tools.clock, cancellation=cancellation, starting=self._starting)
-        # Only the first command waits for the daemon's start.
-        self._starting = False
         if cancellation.cancelled:
             return _STOPPING
         self.report(reply)
@@ -132,7 +133,7 @@ class ActionRunner:
         self._cancellation = Cancellation(tools.clock)
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
-        self._log = structlog.get_logger()
+        self._log = logger()
 
     def do(self, action: Action, node: Node) -> None:
         """Start an action and return at once. If it cannot be started, its end is reported with the problem."""
@@ -199,16 +200,8 @@ class ActionRunner:
     def _report_done(
         self, action: Action, *, began: float, problem: Reason | None, evidence: str | None = None
     ) -> None:
-        clock = self._tools.clock
-        done = ActionDone(
-            at=clock.now(),
-            daemon=action.daemon,
-            kind=action.kind,
-            reason=action.reason,
-            seconds=round(clock.monotonic() - began, 6),
-            problem=problem,
-            evidence=evidence,
-        )
+        at, seconds = self._tools.clock.now(), round(self._tools.clock.monotonic() - began, 6)
+        done = made_of(ActionDone, action, at=at, seconds=seconds, problem=problem, evidence=evidence)
         self._inbox.put((done,))
 
 

@@ -87,7 +87,7 @@ _SHUTDOWN_SECONDS, _FORCED_SECONDS = 10.0, 20.0
 """The daemon queries the server first, which may wait for its clients. Meanwhile it answers no other command."""
 
 APPEARS_SECONDS = 1.0  # how long a daemon that was just started may take until it listens
-_RETRY_SECONDS = 0.02
+_RETRY_SECONDS = 0.01
 
 _REFUSALS = {
     CommandRefusal.NOT_ALLOWED: ReasonCode.COMMAND_NOT_PERMITTED,

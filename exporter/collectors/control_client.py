@@ -11,9 +11,6 @@ from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
 from typing import Any
 
-import structlog
-from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential, wait_random
-
 from exporter.clock import Clock
 from exporter.collectors.child import OWN_USER, Output, User, kill_session, run
 from exporter.collectors.daemon_directory import ControlSockets, probe, read_control_sockets
@@ -22,12 +19,14 @@ from exporter.collectors.pipe_dir import DaemonLocation, Identity, pipe_access
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import wait_channel
 from exporter.collectors.thread import Reading
+from exporter.logger import logger
 from exporter.model.daemon import Daemon
 from exporter.model.dialect import is_given_as_arguments
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlReply, ControlSocket, Observation
 from exporter.model.reason import Reason, ReasonCode, command_failed, of_error, timed_out
 from exporter.model.settings import PIPE_DIRECTORY
+from exporter.model.values import frozen, made_of
 from exporter.parse import control_reply
 from exporter.parse.control_reply import QueryOutcome, is_empty_answer, query_outcome, servers_queried
 from exporter.parse.proc import SUSPENDED
@@ -77,7 +76,7 @@ class SessionLock:
             self.sleep(RETRY_SECONDS)
 
 
-ATTEMPTS = 4
+ATTEMPTS = 6
 
 PROBES_AT_ONCE = 2
 LATER_PROBE_SECONDS = 60.0
@@ -87,7 +86,7 @@ does not accept takes one of 128 places in its queue (measured, R580)."""
 _NOT_STARTED = 127  # the exit code of a shell that finds no program
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Request:
     """Commands to send, and the daemon's process and servers, some `with_clients`, that must answer them.
 
@@ -136,12 +135,7 @@ class ControlClient:
         self._next_probe = float("-inf")
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
-        self._retrying = Retrying(
-            stop=stop_after_attempt(ATTEMPTS),
-            wait=wait_exponential(multiplier=0.05, max=0.5) + wait_random(max=0.05),
-            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
-            sleep=sleep,
-        )
+        self._sleep = sleep
 
     def request(self, commands: tuple[str, ...], **known: Any) -> None:
         """Set the commands of the next collection, and the other fields of the `Request` as far as known."""
@@ -239,6 +233,9 @@ class ControlClient:
         query whose answer has text.
         Nothing is sent to a daemon of a user who may not run the expected one.
         """
+        # Imported here, because `status` mostly finds no daemon if no service runs.
+        from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential, wait_random
+
         try:
             foreign = foreign_listener(self.location)
             text = f"the control socket belongs to UID {foreign}, who must not run this daemon"
@@ -261,7 +258,14 @@ class ControlClient:
                 refused.clear()
             return is_empty_answer(reply) and bool(refused)
 
-        reply: ControlReply = self._retrying.copy(retry=retry_if_result(may_be_refused))(self._send_once, command)
+        retrying = Retrying(
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_exponential(multiplier=0.01) + wait_random(max=0.02),
+            retry=retry_if_result(may_be_refused),
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+            sleep=self._sleep,
+        )
+        reply: ControlReply = retrying(self._send_once, command)
         return refused[-1] if refused and is_empty_answer(reply) else reply
 
     def _send_once(self, command: str) -> ControlReply:
@@ -275,7 +279,7 @@ class ControlClient:
                 # The command is sent all the same, and repeated if it collides with another one.
                 if problem is not None and problem != self._lock_problem:
                     self._lock_problem = problem
-                    structlog.get_logger().info("control_lock_not_held", daemon=self.daemon, reason=problem)
+                    logger().info("control_lock_not_held", daemon=self.daemon, reason=problem)
             began = self.clock.monotonic()
             try:
                 output = run(
@@ -295,16 +299,8 @@ class ControlClient:
             numbers = control_reply.numbers_in_text(output.stdout)
             namespace.update(numbers)
             pids = namespace.outer(numbers)
-        return ControlReply(
-            at=self.clock.now(),
-            daemon=self.daemon,
-            command=command,
-            exit_code=output.exit_code,
-            stdout=output.stdout,
-            stderr=output.stderr,
-            seconds=round(self.clock.monotonic() - began, 6),
-            pids=pids,
-        )
+        at, seconds = self.clock.now(), round(self.clock.monotonic() - began, 6)
+        return made_of(ControlReply, output, at=at, daemon=self.daemon, command=command, seconds=seconds, pids=pids)
 
     def _on_start(self, child: "subprocess.Popen[bytes]") -> None:
         self._child = child

@@ -15,6 +15,7 @@ import os
 import select
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from exporter.clock import Clock
@@ -29,10 +30,11 @@ from exporter.collectors.pipe_dir import (
     listener,
 )
 from exporter.collectors.proc import Presence, Proc
-from exporter.collectors.thread import CollectorThread, Inbox, Reading
+from exporter.collectors.thread import CollectorThread, Reading
 from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.model.identity import ConnectionHolders, ProcessIdentity, identity_of
 from exporter.model.observation import ControlSocket, Observation, ProcessReading, SessionHolder, Wanted
+from exporter.model.values import made_of
 from exporter.parse.proc import real_user
 
 # -- Sockets of a daemon -----------------------------------------------------------------------------------------------
@@ -117,11 +119,10 @@ def connection_holders(
 def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSockets | None) -> SessionHolder:
     """Return the process that is connected to a daemon, as far as known. It may have ended, but its UID is known."""
     pid, uid = sockets.peers[0] if sockets is not None and sockets.peers else (0, None)
-    known: dict[str, Any] = {"uid": uid}
     with contextlib.suppress(OSError):
         if (facts := proc.facts(pid)) is not None:
-            known = {name: getattr(facts, name) for name in ("pid", "start_ticks", "started", "uid", "user")}
-    return SessionHolder(at=clock.now(), daemon=daemon, **known)
+            return made_of(SessionHolder, facts, at=clock.now(), daemon=daemon)
+    return SessionHolder(at=clock.now(), daemon=daemon, uid=uid)
 
 
 def connections(proc: Proc, process: ProcessIdentity) -> Iterator[Connection]:
@@ -213,22 +214,19 @@ def probe(
     return True, True, False
 
 
+@dataclass(eq=False)
 class DaemonDirectory:
     """Reads what the pipe directory of one daemon shows, and reports changes."""
 
-    def __init__(
-        self,
-        location: DaemonLocation,
-        proc: Proc,
-        clock: Clock,
-        identities: Identities,
-        workloads: WorkloadProcesses | None = None,
-    ) -> None:
-        self.location = location  # any thread may set this and `wanted`
-        self.wanted = Wanted()
-        self._proc = proc
-        self._clock = clock
-        self._pid_file = PidFile(proc, clock, identities, workloads)
+    location: DaemonLocation  # any thread may set this and `wanted`
+    proc: Proc
+    clock: Clock
+    identities: Identities
+    workloads: WorkloadProcesses | None = None
+    wanted: Wanted = field(default_factory=Wanted)
+
+    def __post_init__(self) -> None:
+        self._pid_file = PidFile(self.proc, self.clock, self.identities, self.workloads)
         self._due: dict[str, float] = {}
         self._last: dict[str, object] = {}
 
@@ -239,25 +237,25 @@ class DaemonDirectory:
         daemon = self._pid_file.found
         process = identity_of(daemon)
         if self._is_due("holder", HOLDERS_SECONDS, location.name in wanted.holders):
-            sockets = read_control_sockets(self._proc, process)
-            holder = session_holder(self._proc, self._clock, location.name, sockets)
+            sockets = read_control_sockets(self.proc, process)
+            holder = session_holder(self.proc, self.clock, location.name, sockets)
             if self._is_new("holder", (holder.pid, holder.start_ticks, holder.uid)):
                 observations.append(holder)
         if self._is_due("socket", SOCKETS_SECONDS, location.name in wanted.sockets):
             listening = self._listening(location, process)
             if self._is_new("socket", listening):
-                observations.append(ControlSocket(at=self._clock.now(), daemon=location.name, listening=listening))
+                observations.append(ControlSocket(at=self.clock.now(), daemon=location.name, listening=listening))
         exited = wanted.exited.get(location.name)
         if self._is_due("exited", EXITED_SECONDS, bool(exited)) and exited and process is not None:
             with contextlib.suppress(OSError):
-                found = list(connection_holders(self._proc, self._clock, location.name, process, exited))
+                found = list(connection_holders(self.proc, self.clock, location.name, process, exited))
                 if self._is_new("exited", {each.pid: each.holders for each in found}):
                     observations += found
         idle = daemon is None or daemon.pid is not None or daemon.same_as is not None
         return Reading(tuple(observations), self._pid_file.problem, idle=idle)
 
     def _is_due(self, what: str, interval: float, wanted: bool) -> bool:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if not wanted:
             self._due.pop(what, None)
             self._last.pop(what, None)
@@ -276,32 +274,30 @@ class DaemonDirectory:
 
         Only paths are compared in the table of sockets: any user can listen at a path that hangs.
         """
-        sockets = read_control_sockets(self._proc, process)
+        sockets = read_control_sockets(self.proc, process)
         if sockets is not None:
             return sockets.listening
         if process is None:
             # No table of sockets is certain to be that of an unknown process's network namespace.
             return listener(location.pipe)[0]
         paths = location.pipe.path, location.pipe.path.resolve()
-        return any(has_bound(self._proc, process.pid, str(path)) for path in paths) or None
+        return any(has_bound(self.proc, process.pid, str(path)) for path in paths) or None
 
 
 class DirectoryCollector:
     """The pipe directory of one daemon with the thread that reads it."""
 
-    def __init__(self, name: str, directory: DaemonDirectory, *, inbox: Inbox, clock: Clock, deadline: float) -> None:
-        """`name` is that of the collector."""
+    def __init__(self, name: str, directory: DaemonDirectory, **others: Any) -> None:
+        """`name` is that of the collector. The `others` are fields of the thread."""
         self.directory = directory
         self.thread = CollectorThread(
             name,
             directory.collect,
             period=MISSING_PERIOD,
-            deadline=deadline,
-            inbox=inbox,
-            clock=clock,
             report_interval=REPORT_INTERVAL,
             idle_period=PERIOD,
             daemon=directory.location.name,
+            **others,
         )
 
     def set_location(self, location: DaemonLocation, _share: float) -> None:

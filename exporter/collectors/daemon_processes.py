@@ -7,7 +7,7 @@ import re
 import stat
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from exporter.model.settings import (
     PROTOCOL_VERSION,
     VISIBLE_DEVICES,
 )
+from exporter.model.values import frozen, made_of
 from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.proc import MpsProgram, is_mps_name, is_on_network, listening_unix_sockets, mps_program
 
@@ -42,7 +43,7 @@ _OPTIONS_WITH_VALUE = frozenset(("-a", "--apply"))
 """The options of R580 to R615 that determine how a daemon works (NVIDIA's MPS guide), besides the protocol."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ControlDaemon:
     """A process that runs the control program.
 
@@ -93,22 +94,16 @@ class ControlDaemon:
     def observation(self, daemon: str) -> DaemonProcess:
         """Return it as the process of the daemon with this name."""
         visible = (self.environment or {}).get(VISIBLE_DEVICES)
-        return DaemonProcess(
-            at=self.facts.at,
+        return made_of(
+            DaemonProcess,
+            self.facts,
+            self,
             daemon=daemon,
-            pid=self.facts.pid,
-            start_ticks=self.facts.start_ticks,
-            started=self.facts.started,
-            uid=self.facts.uid,
             environment={} if visible is None else {VISIBLE_DEVICES: visible},
-            protocol=self.protocol,
-            options=self.options,
             foreground="-f" in self.arguments,
             stdout_in_file=None if self.stdout is None else self.stdout.endswith(f"/{pipe_dir.STDOUT}"),
             stdout_in_journal=None if self.stdout is None else self.stdout.startswith("socket:"),
             unit=parse_cgroup(self.facts.cgroup or "").unit,
-            user=self.facts.user,
-            cgroup=self.facts.cgroup,
         )
 
 
@@ -318,7 +313,7 @@ class PidFile:
             return self._with_servers(replace(before, at=self._clock.now(), directory=directory))
         files = location.pipe.files()
         # If a directory has several names, the first one has the daemon.
-        missing = DaemonProcess(at=self._clock.now(), daemon=location.name, pid=None)
+        missing = DaemonProcess(at=self._clock.now(), daemon=location.name, pid=None, hidden=self._proc.is_apart)
         first = self._identities.first(location.name, None if files is None else files.identity)
         if first != location.name:
             return replace(missing, same_as=first)

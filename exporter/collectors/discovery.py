@@ -8,7 +8,7 @@ import re
 import stat
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.observation import DaemonFound
 from exporter.model.reason import Reason, ReasonCode, joined, of_error
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
+from exporter.model.values import frozen
 from exporter.parse.cgroup import is_claim_directory, parse_cgroup
 from exporter.parse.proc import boot_time
 
@@ -188,7 +189,7 @@ INIT_PID = 1
 _CONTAINER = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Candidate:
     """A location with a daemon that is followed if there is room.
 

@@ -51,13 +51,17 @@ def last_records(path: Path, limit: int, *, opener: Callable[[Path, int], int] =
 
 @dataclass(eq=False)
 class KernelLog:
-    """New records of the kernel log. A collection waits `wait` seconds at most; `opener` may raise OSError."""
+    """New records of the kernel log. A collection waits `wait` seconds at most; `opener` may raise OSError.
+
+    `apart` is whether its PIDs are of another PID namespace than ours.
+    """
 
     path: Path
     clock: Clock
     _: KW_ONLY
-    wait: float = 0.5
+    wait: float = 1.0
     opener: Callable[[Path], int] = open_kernel_log
+    apart: bool = False
     _descriptor: int | None = field(default=None, init=False)
 
     def open(self) -> Reason | None:
@@ -87,7 +91,7 @@ class KernelLog:
                     self.close()
                     problem = Reason(ReasonCode.NOT_READABLE, subject=str(self.path))
                 elif (text := _wanted(raw)) is not None:
-                    records.append(KernelRecord(at=self.clock.now(), record=text))
+                    records.append(KernelRecord(at=self.clock.now(), record=text, apart=self.apart))
         except OSError as error:
             self.close()
             problem = of_error(self.path, error)

@@ -4,11 +4,12 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from exporter.clock import Clock
 from exporter.collectors.file_changes import FileChanges
 from exporter.collectors.pipe_dir import DaemonLocation, end_of_file, open_file
-from exporter.collectors.thread import CollectorThread, Inbox, Reading
+from exporter.collectors.thread import CollectorThread, Reading
 from exporter.model.observation import LogFile, LogGap, LogLine, LogUnrecognized, Observation
 from exporter.model.reason import Reason, ReasonCode, joined, of_error
 from exporter.parse.log_line import filter_lines, last_critical_lines, numbers_in_line, pids_in_line
@@ -157,33 +158,27 @@ def read_tail(location: DaemonLocation) -> Iterator[tuple[str, str]]:
             yield from ((name, line) for line in text.split("\n"))
 
 
+@dataclass(eq=False)
 class LogFollower:
-    """Follows the log file at one path."""
+    """Follows the log file at one path. `changes` calls `changed` if an open file was written."""
 
-    def __init__(
-        self,
-        location: DaemonLocation,
-        file: str,
-        clock: Clock,
-        changes: FileChanges | None = None,
-        changed: Callable[[], object] = lambda: None,
-    ) -> None:
-        """`changes` calls `changed` if an open file was written."""
-        self.location = location  # Where the daemon is. If it moves, open files stay open.
-        self.file = file
-        self._clock = clock
-        self._changes = changes
-        self._changed = changed
+    location: DaemonLocation  # Where the daemon is. If it moves, open files stay open.
+    file: str
+    clock: Clock
+    changes: FileChanges | None = None
+    changed: Callable[[], object] = lambda: None
+
+    def __post_init__(self) -> None:
         self._logs: list[OpenLog] = []
         self._was_absent = False
         self._offsets: dict[tuple[int, int], int] = {}
         self._problem: Reason | None = None
         self._reported: tuple[Reason | None, int, int] | None = None
         self._path_check_due = float("-inf")
-        self._known = Budget(clock, LINES_PER_SECOND, MIN_LINES)
-        self._critical = Budget(clock, LINES_PER_SECOND, MIN_LINES)
-        self._unknown = Budget(clock, UNKNOWN_PER_SECOND, MIN_UNKNOWN)
-        self._skim = Budget(clock, SKIM_BYTES_PER_SECOND, MIN_SKIM_BYTES)
+        self._known = Budget(self.clock, LINES_PER_SECOND, MIN_LINES)
+        self._critical = Budget(self.clock, LINES_PER_SECOND, MIN_LINES)
+        self._unknown = Budget(self.clock, UNKNOWN_PER_SECOND, MIN_UNKNOWN)
+        self._skim = Budget(self.clock, SKIM_BYTES_PER_SECOND, MIN_SKIM_BYTES)
 
     def share(self, part: float) -> None:
         """Use only this part of the budgets, which all daemons of one kind share."""
@@ -200,20 +195,20 @@ class LogFollower:
         """Whether all files are as they were, and the path need not be checked yet."""
         return (
             bool(self._logs)
-            and self._clock.monotonic() < self._path_check_due
+            and self.clock.monotonic() < self._path_check_due
             and all(os.fstat(log.descriptor).st_size == log.size == log.offset for log in self._logs)
         )
 
     def collect(self) -> Reading:
         """Return the new lines within the budgets: in a flood, the newest and critical ones. A file may be missing."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if now >= self._path_check_due or not self._logs:
             self._path_check_due = now + PATH_CHECK_SECONDS
             self._problem = self._check_path()
         selection = _Selection(lost=sum(log.measure() for log in self._logs))
         for log in self._logs:
             self._read(log, selection)
-        at, daemon, file = self._clock.now(), self.location.name, self.file
+        at, daemon, file = self.clock.now(), self.location.name, self.file
         observations: list[Observation] = []
         size, unread = sum(log.size for log in self._logs), sum(log.unread for log in self._logs)
         state = (self._problem, size // SIZE_STEP, unread.bit_length())
@@ -250,8 +245,8 @@ class LogFollower:
         self._logs.clear()
 
     def _close(self, log: OpenLog) -> None:
-        if self._changes is not None and log.watch is not None:
-            self._changes.forget(log.watch, self._changed)
+        if self.changes is not None and log.watch is not None:
+            self.changes.forget(log.watch, self.changed)
         os.close(log.descriptor)
 
     def _check_path(self) -> Reason | None:
@@ -265,7 +260,7 @@ class LogFollower:
         except OSError as error:
             problem = of_error(f"{self.location.log}/{self.file}", error)
         self._was_absent |= _is_absent(problem)
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         for log in self._logs[:-1]:
             if now - log.grew_at > REPLACED_SECONDS or len(self._logs) > MAX_OPEN:
                 self._close(log)
@@ -280,8 +275,8 @@ class LogFollower:
         found = os.fstat(descriptor)
         identity = (found.st_dev, found.st_ino)
         offset = found.st_size if from_end else self._offsets.pop(identity, 0)
-        log = OpenLog(descriptor, identity, offset, offset, self._clock.monotonic())
-        log.watch = None if self._changes is None else self._changes.watch(descriptor, self._changed)
+        log = OpenLog(descriptor, identity, offset, offset, self.clock.monotonic())
+        log.watch = None if self.changes is None else self.changes.watch(descriptor, self.changed)
         if from_end:
             log.jump(offset)
         self._logs.append(log)
@@ -290,13 +285,13 @@ class LogFollower:
         """Select from the unread lines of one file. Some may stay unread until the next collection."""
         if not log.unread:
             return
-        if self._changes is not None and log.watch is not None:
+        if self.changes is not None and log.watch is not None:
             # A file that grows without any notification (NFS, FUSE) is not watched any more.
-            log.missed = 0 if self._changes.was_notified(log.watch, self._changed) else log.missed + 1
+            log.missed = 0 if self.changes.was_notified(log.watch, self.changed) else log.missed + 1
             if log.missed >= MAX_MISSED:
-                self._changes.forget(log.watch, self._changed)
+                self.changes.forget(log.watch, self.changed)
                 log.watch = None
-        log.grew_at = self._clock.monotonic()
+        log.grew_at = self.clock.monotonic()
         if log.unread > MAX_UNREAD:
             self._skim_lines(log, selection)
         end = log.offset + MAX_BYTES
@@ -341,29 +336,24 @@ def _is_absent(problem: Reason | None) -> bool:
 
 # -- One log -----------------------------------------------------------------------------------------------------------
 
-PERIOD = 0.15  # if a log has no notifications, a new line is observed within 0.2 s, also on a busy machine
-IDLE_PERIOD = 0.5  # how often the path of a watched log is checked for another file
+PERIOD = 0.15  # if a log has no notifications, a new line is observed within this time and `PAUSE`
+IDLE_PERIOD = 1.0  # how often the path of a watched log is checked for another file
 PAUSE = 0.08  # least time between two collections of one daemon's logs
 REPORT_INTERVAL = 5.0  # how often the collector reports that nothing is new
 
 
+@dataclass(eq=False)
 class DaemonLogs:
-    """The log files of one daemon."""
+    """The log files of one daemon. `changes` calls `changed` from another thread if an open file was written."""
 
-    def __init__(
-        self,
-        location: DaemonLocation,
-        clock: Clock,
-        changes: FileChanges | None = None,
-        changed: Callable[[], object] = lambda: None,
-    ) -> None:
-        """`changes` calls `changed` from another thread if an open file was written."""
-        self.location = location
+    location: DaemonLocation
+    clock: Clock
+    changes: FileChanges | None = None
+    changed: Callable[[], object] = lambda: None
+
+    def __post_init__(self) -> None:
         self.part = 1.0
         """The part of the budgets, which all daemons of one kind share. Any thread may set this and the location."""
-        self._clock = clock
-        self._changes = changes
-        self._changed = changed
         self._followed: DaemonLocation | None = None
         self._applied_part = 1.0
         self._followers: tuple[LogFollower, ...] = ()
@@ -399,7 +389,7 @@ class DaemonLogs:
         """Follow the logs at this location. Return those that are no longer followed."""
         known = {follower.file: follower for follower in self._followers}
         self._followers = tuple(
-            known.pop(file) if file in known else LogFollower(location, file, self._clock, self._changes, self._changed)
+            known.pop(file) if file in known else LogFollower(location, file, self.clock, self.changes, self.changed)
             for file in location.logs
         )
         for follower in self._followers:
@@ -409,38 +399,28 @@ class DaemonLogs:
         for follower in known.values():
             follower.close()
         self._followed = location
-        return tuple(_not_followed(location.name, file, self._clock.now()) for file in known)
+        return tuple(_not_followed(location.name, file, self.clock.now()) for file in known)
 
 
 class LogCollector:
     """The logs of one daemon with the thread that follows them, which reports a collection that exceeds `deadline`."""
 
     def __init__(
-        self,
-        name: str,
-        location: DaemonLocation,
-        *,
-        inbox: Inbox,
-        clock: Clock,
-        changes: FileChanges | None,
-        deadline: float,
+        self, name: str, location: DaemonLocation, *, clock: Clock, changes: FileChanges | None, **others: Any
     ) -> None:
-        """`name` is that of the collector."""
+        """`name` is that of the collector. The `others` are fields of the thread."""
         self.logs = logs = DaemonLogs(location, clock, changes, changed=lambda: self.thread.trigger())
-        self._inbox = inbox
-        self._clock = clock
         self.thread = CollectorThread(
             name,
             logs.collect,
             period=PERIOD,
-            deadline=deadline,
-            inbox=inbox,
             clock=clock,
             report_interval=REPORT_INTERVAL,
             idle_period=IDLE_PERIOD,
             pause=PAUSE,
             at_end=logs.close,
             daemon=location.name,
+            **others,
         )
 
     def set_location(self, location: DaemonLocation, part: float) -> None:
@@ -455,7 +435,8 @@ class LogCollector:
         was_alive, location = self.thread.alive, self.logs.location
         self.thread.stop()
         if was_alive:
-            self._inbox.put(tuple(_not_followed(location.name, file, self._clock.now()) for file in location.logs))
+            at = self.thread.clock.now()
+            self.thread.inbox.put(tuple(_not_followed(location.name, file, at) for file in location.logs))
 
 
 def _not_followed(daemon: str, file: str, at: float) -> LogFile:

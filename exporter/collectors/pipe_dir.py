@@ -11,12 +11,12 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from exporter.clock import Clock
 from exporter.collectors.proc import Presence, Proc
+from exporter.model.values import frozen, frozen_positional
 from exporter.parse.proc import mount_type
 
 # -- PIDs of another namespace -----------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Root(NamedTuple):
     start_ticks: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Directory:
     """A directory by its path, below a `root` if only that process has this path."""
 
@@ -283,7 +283,7 @@ def _open_below(root: int, path: Path) -> int:
     return descriptor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PipeFiles:
     """The files of a pipe directory.
 
@@ -324,7 +324,7 @@ FILES = (SERVER_LOG, CONTROL_LOG)
 STDOUT = "stdout.log"  # the only log of a foreground daemon that writes its stdout to a file of its log directory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DaemonLocation:
     """Where a daemon is.
 

@@ -2,11 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
-
-import structlog
 
 from exporter.collectors.control_client import ControlClient
 from exporter.collectors.daemon_directory import DirectoryCollector
@@ -15,9 +13,11 @@ from exporter.collectors.logs import LogCollector
 from exporter.collectors.pipe_dir import CONTROL_LOG, FILES, SERVER_LOG, STDOUT, DaemonLocation, on_host
 from exporter.collectors.systemd import Journal
 from exporter.collectors.thread import CollectorThread, close
+from exporter.logger import logger
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node, expected_daemons
 from exporter.model.observation import SourceReading, Wanted
+from exporter.model.values import frozen_positional
 
 # -- Locations of the daemons ------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ MOST_LINGERING = 64
 start daemons with ever new names, in directories that hang."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class ControlPoller:
     """The control client of one daemon, and its thread."""
 
@@ -170,7 +170,7 @@ class _DaemonCollectors(Generic[Kind]):
 
     def _log_missing(self, name: str, reason: str) -> None:
         if name not in self._missing:
-            structlog.get_logger().warning(self._missing_event, daemon=name, reason=reason)
+            logger().warning(self._missing_event, daemon=name, reason=reason)
         self._missing.add(name)
 
 

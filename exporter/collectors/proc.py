@@ -111,11 +111,11 @@ class Proc:
         stat = self.text(pid, "stat")
         return None if stat is None or proc.is_zombie(stat) else proc.start_ticks(stat)
 
-    def standing(self, pid: int) -> tuple[int, str] | None:
-        """Return the start time of a running process, as `start_ticks`, and its scheduler state."""
+    def standing(self, pid: int) -> tuple[int, str, int | None] | None:
+        """Return the start time of a running process, as `start_ticks`, its state, and its children's page faults."""
         stat = self.text(pid, "stat") or ""
-        state, ticks = proc.process_state(stat), proc.start_ticks(stat)
-        return None if state is None or ticks is None or proc.is_zombie(stat) else (ticks, state)
+        state, ticks, faults = proc.process_state(stat), proc.start_ticks(stat), proc.children_page_faults(stat)
+        return None if state is None or ticks is None or proc.is_zombie(stat) else (ticks, state, faults)
 
     def descends_from_us(self, pid: int) -> bool:
         """Return whether a process is the exporter or one of its descendants."""
@@ -166,7 +166,7 @@ class Proc:
                 user=_user_name(uid),
                 command=stable_command(_encodable(process.name()), arguments, executable),
                 executable=executable,
-                cgroup=self.text(pid, "cgroup"),
+                cgroup=None if (cgroup := self.text(pid, "cgroup")) is None else sys.intern(cgroup),
                 parent=parent,
             )
         except (psutil.Error, OSError) as error:
@@ -323,6 +323,11 @@ class Proc:
             except OSError:
                 return None
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether this process is in another PID namespace than the host's, of which it may not see the daemons."""
+        return self.pid_namespace(os.getpid()) not in (None, INITIAL_PID_NAMESPACE)
+
     def namespace(self, pid: int, kind: str) -> int | None:
         """Return the inode of a process's namespace of this kind, `mnt` or `user`. Needs ptrace."""
         try:
@@ -416,4 +421,4 @@ def has_name(group: int) -> bool:
 
 def _encodable(text: str) -> str:
     """Replace lone surrogates, as which psutil returns bytes that are not UTF-8. Files and sockets refuse them."""
-    return text[:_MAX_TEXT].encode(errors="replace").decode()
+    return sys.intern(text[:_MAX_TEXT].encode(errors="replace").decode())

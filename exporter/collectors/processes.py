@@ -21,7 +21,7 @@ from exporter.model.observation import AddressWant, ProcessExit, ProcessReading,
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import CLIENT_LIMITS
 from exporter.parse.mps_variables import CORE_DUMPS
-from exporter.parse.proc import children_page_faults, is_exiting
+from exporter.parse.proc import is_exiting
 
 _INFO = struct.Struct("=QQ11Ii")
 """The first version of struct pidfd_info (include/uapi/linux/pidfd.h): first `mask`, last `exit_code`."""
@@ -120,7 +120,7 @@ class Processes:
         """The start time of each watched process."""
         self._parents: dict[int, ProcessIdentity | None] = {}
         self._pidfds: dict[int, int] = {}
-        self._poll = select.poll()
+        self._poll = select.epoll()
         self._retry_at: dict[int, float] = {}
         """When each process that was not found is searched again."""
         self._again: dict[int, tuple[float, ProcessReading]] = {}
@@ -163,13 +163,13 @@ class Processes:
                         descriptor = os.pidfd_open(pid)
                         if self._proc.presence(pid, self._known[pid]) is Presence.RUNNING:
                             self._pidfds[pid] = descriptor
-                            self._poll.register(descriptor, select.POLLIN)
+                            self._poll.register(descriptor, select.EPOLLIN)
                         else:
                             os.close(descriptor)
             self._unknown = frozenset(pid for pid, presence in presences.items() if presence is Presence.UNKNOWN)
         if self._unknown:
             problem = Reason(ReasonCode.PROCESSES_NOT_READABLE, pid=min(self._unknown))
-        ended = {descriptor for descriptor, _ in self._poll.poll(0.0 if observations else self._wait * 1000)}
+        ended = {descriptor for descriptor, _ in self._poll.poll(0.0 if observations else self._wait)}
         pids = {pid for pid, descriptor in self._pidfds.items() if descriptor in ended}
         observations += self._exits(pids | set(self._ending_parents(pids)))
         return Reading(tuple(observations), problem)
@@ -178,6 +178,7 @@ class Processes:
         """Close all pidfds."""
         for pid in list(self._known):
             self._forget(pid)
+        self._poll.close()
 
     def _changed_states(self, now: float) -> list[ProcessState]:
         """Return the wanted states that are new or have changed. Newly wanted ones are read at once."""
@@ -189,14 +190,14 @@ class Processes:
         for pid in wanted:
             standing = self._proc.standing(pid)
             if standing is not None:
-                start_ticks, state = standing
+                start_ticks, state, faults = standing
                 self._states[pid] = ProcessState(
                     at=self._clock.now(),
                     pid=pid,
                     start_ticks=start_ticks,
                     state=state,
                     wait_channel=wait_channel(self._proc, pid) if state == _STUCK else None,
-                    children_page_faults=children_page_faults(self._proc.text(pid, "stat") or ""),
+                    children_page_faults=faults,
                 )
         return [
             state
@@ -215,7 +216,7 @@ class Processes:
             if len(self._pidfds) < self._max_pidfds:
                 with contextlib.suppress(OSError, OverflowError):
                     self._pidfds[pid] = os.pidfd_open(pid)
-                    self._poll.register(self._pidfds[pid], select.POLLIN)
+                    self._poll.register(self._pidfds[pid], select.EPOLLIN)
             reading = self._read(pid)
             if reading is None:
                 self._forget(pid)
@@ -236,8 +237,9 @@ class Processes:
             if before.at - before.started < EXEC_SECONDS or self._workloads.may_know_more(before):
                 after = self._read(pid)
             else:
-                after = replace(before, at=self._clock.now(), unit_users=self._workloads.unit_users(before))
-            if after is None:  # It cannot be read now.
+                users, at = self._workloads.unit_users(before), self._clock.now()
+                after = None if users == before.unit_users else replace(before, at=at, unit_users=users)
+            if after is None:  # It cannot be read now, or has not changed.
                 self._again[pid] = (now + SEARCH_SECONDS, before)
             elif after.start_ticks == before.start_ticks:
                 after = replace(after, started=before.started, parent=before.parent)

@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from exporter.clock import Clock
@@ -15,6 +15,7 @@ from exporter.model import settings
 from exporter.model.daemon import NamedBy
 from exporter.model.observation import DaemonFound, LogFile, LogGap, LogLine, Observation, UnitState
 from exporter.model.reason import Reason, ReasonCode, command_failed, joined, not_started, timed_out
+from exporter.model.values import frozen_positional
 from exporter.parse import systemd as parse
 from exporter.parse.units import is_service_name
 
@@ -24,7 +25,7 @@ _SHOW = ("show", "--all", "--no-pager", "--no-ask-password")
 _NO_SYSTEMD = ("not been booted with systemd", "bus: No such file or directory", "bus: Host is down")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Systemctl:
     """`systemctl show`, which any user may run. It is found in `path`, and must end within `deadline` seconds."""
 

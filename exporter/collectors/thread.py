@@ -8,11 +8,11 @@ from dataclasses import KW_ONLY, dataclass
 from queue import SimpleQueue
 from typing import TypeVar, cast
 
-import structlog
-
 from exporter.clock import Clock
+from exporter.logger import logger
 from exporter.model.observation import Observation, SourceReading
 from exporter.model.reason import Reason, ReasonCode, of_error
+from exporter.model.values import frozen_positional
 
 DEFECT_SECONDS = 1.0  # how long a thread waits after its collector raised an exception
 FULL_INBOX = 64  # A thread waits while the inbox has so many readings. The loop ordinarily takes each one at once.
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 Inbox = SimpleQueue[tuple[Observation, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Reading:
     """What one collection returns: observations, and the problem that made it incomplete."""
 
@@ -57,7 +57,7 @@ class Defects:
         detail = f"{type(error).__name__}: {error}"
         if detail not in self._logged and len(self._logged) < MOST_LOGGED:
             self._logged.add(detail)
-            structlog.get_logger().error("source_raised", source=source, exc_info=error)
+            logger().error("source_raised", source=source, exc_info=error)
         return Reason(ReasonCode.UNEXPECTED_ERROR, detail=detail)
 
 
@@ -65,10 +65,11 @@ class Defects:
 class CollectorThread:
     """Collects every `period` seconds, and at once when triggered. Collections never overlap.
 
-    With a `period` of None, it collects only when triggered. A collection without news is reported once in
-    `report_interval`. An idle collector collects once in `idle_period`, which is `report_interval` by default. After
-    each collection it pauses for `pause`, unless a report is requested. `at_end` runs in the thread after the last
-    collection. `daemon` is set for a collector that each daemon has. Times are in seconds.
+    With a `period` of None, it collects only when triggered. With `due`, it calls `due` every `period` seconds, and
+    collects if that returns True. A collection without news is reported once in `report_interval`. An idle collector
+    collects once in `idle_period`, which is `report_interval` by default. After each collection it pauses for `pause`,
+    unless a report is requested. `at_end` runs in the thread after the last collection. `daemon` is set for a collector
+    that each daemon has. Times are in seconds.
     """
 
     name: str
@@ -82,6 +83,7 @@ class CollectorThread:
     idle_period: float | None = None
     pause: float = 0.0
     at_end: Callable[[], object] = lambda: None
+    due: Callable[[], bool] | None = None
     daemon: str | None = None
 
     def __post_init__(self) -> None:
@@ -147,7 +149,7 @@ class CollectorThread:
             self._thread.join()
 
     def _run(self) -> None:
-        if self.period is None:
+        if self.period is None or self.due is not None:
             self._wait(None)
         while not self._stopped.is_set():
             reading, seconds = self._collect_once(), self.period
@@ -161,9 +163,12 @@ class CollectorThread:
 
     def _wait(self, seconds: float | None) -> None:
         """Wait for the next collection, then until the inbox has room. `busy` has no gap between trigger and start."""
-        if self.pause:
-            self._report_requested.wait(self.pause)
-        self._triggered.wait(seconds)
+        ended = self.clock.monotonic()
+        longest = None if seconds is None else seconds + self.pause
+        while not self._triggered.wait(longest) and self.due is not None and not self._is_due(self.due):
+            pass
+        if self.pause and (left := ended + self.pause - self.clock.monotonic()) > 0:
+            self._report_requested.wait(left)
         limit = FLOODED_INBOX if self._left_unread else FULL_INBOX
         while self.inbox.qsize() >= limit and not self._stopped.is_set():
             self._stopped.wait(FULL_SECONDS)
@@ -172,6 +177,13 @@ class CollectorThread:
             self._report_requested.clear()
             self._reported_at = NEVER
         self._triggered.clear()
+
+    def _is_due(self, due: Callable[[], bool]) -> bool:
+        """Return the answer of `due`, which can hang or fail as a collection can."""
+        self._began = self.clock.monotonic()
+        answer = _collect_safely(self.name, lambda: Reading(idle=not due()), self._defects)
+        self._began = None
+        return answer.problem is None and not answer.idle
 
     def _collect_once(self) -> Reading:
         self._began = began = self.clock.monotonic()

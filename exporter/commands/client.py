@@ -10,11 +10,13 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exporter.config.settings import Config
 from exporter.errors import ExporterError, HistoryError, ServiceError
+from exporter.logger import configured_at_first_record
 from exporter.model.values import plain
 from exporter.parse.printable import printable, printable_value
 from exporter.status_client import SERVICE_SECONDS, Answer, parse_answer, parse_incidents, parse_status, query_service
@@ -51,12 +53,18 @@ def status(arguments: Namespace, config: Config) -> int:
 
 
 def _collected(config: Config) -> "StatusDocument":
-    from exporter import log
     from exporter.app import collect_once
     from exporter.report.node_status import document_of
 
+    with configured_at_first_record(partial(_log_to_stderr, config)):
+        node = collect_once(config)
+    return document_of(node, host=os.uname().nodename)
+
+
+def _log_to_stderr(config: Config) -> None:
+    from exporter import log
+
     log.configure(config.log_level, config.log_format, sys.stderr)
-    return document_of(collect_once(config), host=os.uname().nodename)
 
 
 def incidents(arguments: Namespace, config: Config) -> int:
@@ -91,14 +99,13 @@ def incidents(arguments: Namespace, config: Config) -> int:
 
 
 def _stored_incidents(config: Config, wanted: "IncidentFilter") -> "Sequence[IncidentStatus]":
-    from exporter import log
     from exporter.clock import SystemClock
     from exporter.report.incident_status import incident_status
     from exporter.store.database import read_history
 
-    log.configure(config.log_level, config.log_format, sys.stderr)
     try:
-        stored, _ = read_history(config.state_directory)
+        with configured_at_first_record(partial(_log_to_stderr, config)):
+            stored, _ = read_history(config.state_directory)
     except HistoryError as error:
         raise ServiceError(
             f"no service answers in {config.runtime_directory}, and its state file cannot be read: {error}"

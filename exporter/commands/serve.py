@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import os
 import sys
 from argparse import Namespace
@@ -52,6 +53,27 @@ def use_few_arenas() -> None:
         mallopt(M_TRIM_THRESHOLD, LARGE_BYTES)
 
 
+SWITCH_SECONDS = 0.0005
+"""How long a thread computes before another one may; Python's default is 0.005."""
+
+FULL_COLLECTION_AFTER = 100
+"""Partial garbage collections before a full one; Python's default is 10."""
+
+
+def pause_threads_less() -> None:
+    """Let no thread delay the others for long.
+
+    A full garbage collection stops all threads: for 55 ms with 1,024 clients. It found nothing in a minute of scrapes
+    and pages, because no lasting objects refer to each other in a cycle. Later collections leave out the modules. The
+    garbage of their imports is removed before.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
+    youngest, middle, _ = gc.get_threshold()
+    gc.set_threshold(youngest, middle, FULL_COLLECTION_AFTER)
+    gc.collect()
+    gc.freeze()
+
+
 STDERR = 2
 """A descriptor, because a file object can be unusable after a crash."""
 
@@ -87,6 +109,7 @@ def serve(arguments: Namespace, config: Config) -> int:
         sys.stdout.write(as_toml(config))
         return 0
     use_few_arenas()
+    pause_threads_less()
     with log.in_background() as stderr:
         return _serve(arguments, config, stderr)
 

@@ -1,10 +1,8 @@
 """Build the configuration: a flag outweighs a variable, a variable the file, and the file the default."""
 
-import difflib
 import json
 import re
 import stat
-import tomllib
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -114,6 +112,8 @@ def read_document(path: Path, *, optional: bool = False) -> Values:
 
 def parse_document(path: Path, text: str) -> Values:
     """Return the values of a configuration file, with its `path` and `daemons`; ConfigError names what is wrong."""
+    import tomllib
+
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -142,6 +142,8 @@ def _checked_table(place: str, options: Mapping[str, Option], table: Mapping[str
 
 
 def _unknown(name: str, known: Iterable[str], what: str) -> str:
+    import difflib
+
     near = difflib.get_close_matches(name[:100], known, n=1)
     return f"unknown {what} {shown(name)}" + (f"; did you mean {near[0]}?" if near else "")
 

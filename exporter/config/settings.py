@@ -1,7 +1,7 @@
 """The configuration as frozen values. The metadata of a field describe its option. Times are in seconds."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from exporter.config import checks
 from exporter.config.checks import Address, Check
 from exporter.model import settings as model
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, AllowedAction, Limits, Mode
+from exporter.model.values import frozen
 from exporter.parse.printable import metric_label
 
 DEFAULT_PORT = 10677
@@ -28,7 +29,7 @@ class Attribution(StrEnum):
     BPF = "bpf"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Option:
     """What the metadata of a field describe: an option of some commands, or a key of [[daemons]].
 
@@ -79,7 +80,7 @@ def options_of(config: type) -> tuple[Option, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DaemonConfig:
     """A control daemon that the configuration declares. Its absence is an outage."""
 
@@ -148,7 +149,7 @@ PIPE_DIRECTORIES = (
 of ECS (scripts/al2023/gpu/nvidia-mps.service of amazon-ecs-ami)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Constants:
     """Values that are not options. Only tests replace them, by the parameter of `exporter.cli.main`."""
 
@@ -175,7 +176,7 @@ class Constants:
 _url = partial(option, None, metavar="URL", check=checks.base_url, commands=("serve", "demo"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Config:
     """The value of every option, the daemons, and the constants."""
 

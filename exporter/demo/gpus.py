@@ -9,6 +9,7 @@ from exporter.model.kernels import ClientKernels, KernelName, KernelReading, Ker
 from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, PINNED_MEMORY_LIMIT
 from exporter.model.sharing import GpuUse
+from exporter.model.values import frozen_positional, made_of
 
 GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in range(0xA0, 0xA5))
 GIBIBYTE = 1 << 30
@@ -29,7 +30,7 @@ SHORT_GAP_NS = 10_000_000
 """The probes count shorter times between two kernels as work on the CPU."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class SimulatedWorkload:
     """A program of a user. One workload is noisy, and one is idle.
 
@@ -136,16 +137,14 @@ class SimulatedProcess:
 
     def reading(self, at: float) -> kinds.ProcessReading:
         """Return its entry in /proc."""
-        return kinds.ProcessReading(
+        return made_of(
+            kinds.ProcessReading,
+            self.workload,
             at=at,
             pid=self.pid,
             start_ticks=self.pid,
             started=at,
-            uid=self.workload.uid,
-            user=self.workload.user,
-            command=self.workload.command,
             cgroup=f"{self.workload.cgroup}\n",
-            environment=self.workload.environment,
             unit_users=(self.workload.uid,),
         )
 

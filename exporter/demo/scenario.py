@@ -23,6 +23,7 @@ from exporter.model import observation as kinds
 from exporter.model.daemon import with_declaration
 from exporter.model.node import Node
 from exporter.model.settings import VISIBLE_DEVICES
+from exporter.model.values import made_of
 from exporter.policy import START
 from exporter.recording import header_of
 from exporter.report.text import utc_time
@@ -166,15 +167,7 @@ class SimulatedDaemon:
             yield kinds.ControlSocket(at=at, daemon=self.name, listening=True, answers=False)
         else:
             yield self._failed(at, "Cannot send command to MPS control daemon process\n")
-            yield kinds.SessionHolder(
-                at=at,
-                daemon=self.name,
-                pid=self.holder.pid,
-                start_ticks=self.holder.pid,
-                started=at,
-                uid=self.holder.workload.uid,
-                user=self.holder.workload.user,
-            )
+            yield made_of(kinds.SessionHolder, self.holder.reading(at), daemon=self.name)
 
     def _reply(self, at: float, command: str, stdout: str) -> kinds.ControlReply:
         return kinds.ControlReply(at=at, daemon=self.name, command=command, exit_code=0, stdout=stdout, seconds=0.002)
@@ -196,15 +189,8 @@ class SimulatedDaemon:
         self.hangs, self.holder = False, None
         yield self.log(at, f"Starting control daemon using socket {self.name}/control")
         yield self.log(at, "CUDA MPS Control binary version: 13000")
-        yield kinds.DaemonProcess(
-            at=at,
-            daemon=self.name,
-            pid=self.pid,
-            start_ticks=self.start_ticks,
-            started=at,
-            uid=0,
-            environment={VISIBLE_DEVICES: ",".join(self.gpus)},
-        )
+        visible = {VISIBLE_DEVICES: ",".join(self.gpus)}
+        yield made_of(kinds.DaemonProcess, self, at=at, daemon=self.name, uid=0, environment=visible)
         yield from self.query(at)
 
     def die(self, at: float) -> Iterator[kinds.Observation]:

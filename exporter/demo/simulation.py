@@ -33,6 +33,7 @@ from exporter.model.event import Event
 from exporter.model.kernels import KernelReading
 from exporter.model.node import CollectorName, Node
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.values import made_of
 from exporter.policy import CHANCE
 from exporter.reducer import reduce
 from exporter.watchdog.context import Policy
@@ -462,9 +463,7 @@ class Simulation:
             if action.kind is ActionKind.SET_LIMITS and daemon.answers:
                 daemon.threads = daemon.default_threads
                 yield from daemon.query(at)
-            yield kinds.ActionDone(
-                at=at, daemon=daemon.name, kind=action.kind, reason=action.reason, seconds=ACTION_SECONDS
-            )
+            yield made_of(kinds.ActionDone, action, at=at, seconds=ACTION_SECONDS)
 
 
 def advance(node: Node, simulation: Simulation, policy: Policy) -> Iterator[tuple[Node, tuple[Event, ...]]]:

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from exporter import __version__
 from exporter.doctor import daemons, gpus, processes
 from exporter.doctor.facts import Check, Facts, shown
-from exporter.model.values import plain
+from exporter.model.values import frozen, plain
 from exporter.parse.printable import printable_value
 from exporter.report.document import ManualStep
 from exporter.report.document_parts import Severity
@@ -25,7 +25,7 @@ CHECKS: tuple[Check, ...] = tuple(
 SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.UNKNOWN, Severity.INFO)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Report:
     """The findings, worst first; the checks that found nothing; and those that lack facts."""
 

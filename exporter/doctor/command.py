@@ -6,7 +6,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Mapping
 
-from exporter import log
 from exporter.app import collect_once
 from exporter.clock import SystemClock
 from exporter.config.load import build_config
@@ -14,6 +13,7 @@ from exporter.config.settings import Config, Constants
 from exporter.doctor import examine, report_lines, report_object
 from exporter.doctor.readers import gather
 from exporter.errors import ConfigError
+from exporter.logger import configured_at_first_record
 from exporter.terminal import Terminal, progress
 
 
@@ -37,9 +37,14 @@ def nearest_config(
 def doctor(arguments: Namespace, constants: Constants | None = None) -> int:
     """Report common mistakes and their fixes. An unusable configuration is one of them."""
     config, problem = nearest_config(arguments, os.environ, constants=constants)
-    log.configure(config.log_level, config.log_format, sys.stderr)
+
+    def configure() -> None:
+        from exporter import log
+
+        log.configure(config.log_level, config.log_format, sys.stderr)
+
     path = os.environ.get("PATH", os.defpath)
-    with progress(sys.stderr, "Examining the node ..."):
+    with progress(sys.stderr, "Examining the node ..."), configured_at_first_record(configure):
         facts = gather(config, path, SystemClock(), collect=collect_once, config_problem=problem)
     report, terminal = examine(facts), Terminal(sys.stdout, os.environ)
     if arguments.json:

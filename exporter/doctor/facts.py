@@ -4,10 +4,11 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from inspect import cleandoc
 from itertools import chain
+from typing import Any
 
 from exporter.config.settings import Config
 from exporter.model.daemon import Daemon
@@ -15,6 +16,7 @@ from exporter.model.node import CollectorName, Node
 from exporter.model.observation import ProcessReading
 from exporter.model.reason import Reason
 from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
+from exporter.model.values import frozen, frozen_positional
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.parse.proc import Capability
 from exporter.report.document_parts import Severity
@@ -42,7 +44,7 @@ class Area(StrEnum):
     LAUNCHES = "counting of launches"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NotExamined:
     """An area that could not be examined, or not in full. It is `reported` if another finding names the cause."""
 
@@ -53,7 +55,7 @@ class NotExamined:
     reported: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Programs:
     """Paths of NVIDIA's programs. `version` is the control program's (13000), or `problem` why it is unknown."""
 
@@ -63,7 +65,7 @@ class Programs:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProcessFacts(ProcessReading):
     """A process that uses CUDA, or a control daemon. Its `environment` has the variables of MPS and CUDA.
 
@@ -88,7 +90,7 @@ class ProcessFacts(ProcessReading):
         return self.variable(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DaemonFacts:
     """A running control daemon, by the name that it has on the node.
 
@@ -105,7 +107,7 @@ class DaemonFacts:
     written: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DirectoryFacts:
     """A daemon's pipe directory, in the daemon's mount namespace.
 
@@ -133,7 +135,7 @@ class DirectoryFacts:
         return f"{self.path}/log"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExporterProcess:
     """The process with the rights that count: the service if it runs (`is_service`), else this command.
 
@@ -162,7 +164,7 @@ class ExporterProcess:
         return ", ".join(f"CAP_{each.name}" for each in wanted if not self.capabilities >> each & 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LibcudaProbesFacts:
     """Whether kernel launches can be counted.
 
@@ -176,7 +178,7 @@ class LibcudaProbesFacts:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Facts:
     """All facts. The keys of `directories` are daemon names.
 
@@ -232,7 +234,7 @@ def cuda_processes(node: Node) -> Iterator[int]:
 Find = Callable[[Facts], Iterator[Finding]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Check:
     """A function that finds one kind of mistake, and the mistake's entry in the catalogue.
 
@@ -244,16 +246,9 @@ class Check:
     find: Find
     needs: tuple[Area, ...]
 
-    def finding(
-        self,
-        *facts: str,
-        details: str = "",
-        advice: str = "",
-        commands: tuple[str, ...] = (),
-        rated: Severity | None = None,
-    ) -> Finding:
-        """Return the mistake with the processes, paths or GPUs that have it."""
-        return Finding(self, facts=facts, details=details, advice=advice, commands=commands, rated=rated)
+    def finding(self, *facts: str, **others: Any) -> Finding:
+        """Return the mistake with the processes, paths or GPUs that have it, and other fields of `Finding`."""
+        return Finding(self, facts=facts, **others)
 
 
 def check(defined_by: Severity | Problem, *needs: Area, page: str | None = None) -> Callable[[Find], Check]:

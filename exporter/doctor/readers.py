@@ -18,7 +18,7 @@ from exporter.collectors.control_client import ControlClient
 from exporter.collectors.daemon_processes import ControlDaemons
 from exporter.collectors.kernel_log import KernelLog
 from exporter.collectors.pipe_dir import FIFO, PID_FILE, Directory, Root, on_host
-from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
+from exporter.collectors.proc import Proc
 from exporter.collectors.systemd import Systemctl
 from exporter.collectors.thread import BoundedCalls
 from exporter.config.settings import Attribution, Config
@@ -39,10 +39,6 @@ from exporter.doctor.facts import (
     cuda_processes,
 )
 from exporter.errors import ConfigError
-from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
-from exporter.libcuda_probes.loader import BpfError, Kernel
-from exporter.libcuda_probes.probes import PROBE_POINTS, LibcudaProbes
-from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model import settings
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
@@ -57,7 +53,6 @@ from exporter.report.reasons import reason_text, source_text
 from exporter.report.text import listed
 from exporter.state.devices import serves_gpu, serving_daemons
 from exporter.status_client import NAME, peer_of, unix_socket
-from exporter.web.web_config import WebSecurity
 
 Value = TypeVar("Value")
 
@@ -244,7 +239,7 @@ def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str,
 
     Without systemd, there is no problem.
     """
-    wanted = [name for name in dict.fromkeys(names) if is_service_name(name)][:_MAX_UNITS]
+    wanted = [name for name in dict.fromkeys(names) if name == EXPORTER or is_service_name(name)][:_MAX_UNITS]
     reply = systemctl.show(_PROPERTIES, *wanted)
     if not isinstance(reply, str):
         return None, reply
@@ -326,6 +321,8 @@ def _state_problem(directory: Path, uid: int, groups: frozenset[int], *, is_serv
 
 def read_libcuda_probes(pids: Iterable[int], proc: Proc, clock: Clock) -> LibcudaProbesFacts:
     """Return the facts about the kernel and the libraries of these processes. Only root can test the kernel."""
+    from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
+
     machine = CUDA_MACHINES.get(os.uname().machine)
     tried = os.geteuid() == 0 or machine is None
     refused = kernel_refusal() if tried else None
@@ -339,6 +336,10 @@ def read_libcuda_probes(pids: Iterable[int], proc: Proc, clock: Clock) -> Libcud
 
 def kernel_refusal() -> str | None:
     """Return why the kernel refuses the programs; None if it accepts them."""
+    from exporter.libcuda_probes.loader import BpfError, Kernel
+    from exporter.libcuda_probes.probes import PROBE_POINTS, LibcudaProbes
+    from exporter.libcuda_probes.seccomp_check import check_seccomp
+
     file = os.memfd_create("probe-test")
     try:
         os.truncate(file, mmap.PAGESIZE)
@@ -366,6 +367,8 @@ def gather(
     web_problem = None
     try:
         if config.web_config_file is not None:
+            from exporter.web.web_config import WebSecurity
+
             WebSecurity(config.web_config_file)
     except ConfigError as error:
         web_problem = str(error)
@@ -402,7 +405,7 @@ def gather(
         private_tmp=private_tmp,
         exporter=read_exporter(config, proc, clock),
         libcuda_probes=probes,
-        apart=pid_namespaces(os.getpid(), proc)[:1] not in ((), (INITIAL_PID_NAMESPACE,)),
+        apart=proc.is_apart,
     )
     lacking = [*not_examined(facts)]
     for area, reason in limit.problems.items():

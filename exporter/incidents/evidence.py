@@ -19,7 +19,7 @@ from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
 from exporter.model.server import Client, FaultLogBlock, Server
-from exporter.model.values import replace
+from exporter.model.values import made_of, replace
 from exporter.parse.log_line import seconds_between
 from exporter.parse.mps_variables import core_dumps
 from exporter.state import devices, known_daemons
@@ -216,20 +216,15 @@ def client_details(
         memory = {uuid: amounts[pid] for uuid, amounts in used.items() if pid in amounts}
         client = daemon.clients.get(pid) or Client(pid=pid, server=0, connected_at=node.at)
         cgroup, pod = cgroup_of(process), pod_of(node, process)
-        found[pid] = ClientDetails(
+        found[pid] = made_of(
+            ClientDetails,
+            process,
+            cgroup,
             pid=pid,
             client=client_id(client, process),
-            uid=None if process is None else process.uid,
-            user=None if process is None else process.user,
-            command=None if process is None else process.command,
             workload=workload_of(process),
-            unit=cgroup.unit,
-            container=cgroup.container,
-            pod_uid=cgroup.pod_uid,
             pod=None if pod is None else pod.name,
             namespace=None if pod is None else pod.namespace,
-            job_manager=cgroup.job_manager,
-            job_id=cgroup.job_id,
             core_dumps=None if process is None else core_dumps(process.environment),
             memory_bytes=memory,
         )
@@ -277,13 +272,7 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
             seconds = seconds_between(disconnect.stamp, incident.block_timestamp)
         if disconnect.pid not in incident.affected and 0 <= seconds <= EARLY_DISCONNECT_SECONDS:
             death = node.deaths.get(disconnect.pid)
-            early[disconnect.pid] = EarlyDisconnect(
-                pid=disconnect.pid,
-                seconds_before=seconds,
-                terminated=disconnect.terminated,
-                wait_status=None if death is None else death.wait_status,
-                out_of_memory=death is not None and death.out_of_memory,
-            )
+            early[disconnect.pid] = made_of(EarlyDisconnect, disconnect, death, seconds_before=seconds)
     left = tuple(client for pid, client in early.items() if pid not in daemon.clients)
     clues = replace(clues, unlisted=_unlisted(node, daemon, incident), early_disconnects=left)
     incident = replace(incident, clues=clues)

@@ -25,7 +25,7 @@ from exporter.model.incident import (
 )
 from exporter.model.node import Node
 from exporter.model.observation import AddressRange, AddressRanges, AddressWant, GpuUuid
-from exporter.model.values import replace, updated
+from exporter.model.values import made_of, replace, updated, without
 from exporter.state.devices import is_same_or_parent, listed_without_context, logged_gpus
 from exporter.state.gpus import used_bytes
 
@@ -77,14 +77,8 @@ def find_owner(
     def is_read(of_client: Sequence[AddressRanges]) -> bool:
         return bool(of_client) and of_client[-1].at >= at and all(each.complete for each in of_client)
 
-    clue = AddressClue(
-        address=access.address,
-        kind=access.kind,
-        fault=access.fault,
-        engine=access.engine,
-        candidates=pids,
-        unread=tuple(pid for pid in pids if not is_read(readings.get(pid, ()))),
-    )
+    unread = tuple(pid for pid in pids if not is_read(readings.get(pid, ())))
+    clue = made_of(AddressClue, access, candidates=pids, unread=unread)
     same = known is not None and known.address == access.address and set(known.candidates) == set(pids)
     if known is not None and same and len(clue.unread) >= len(known.unread):
         return known
@@ -103,13 +97,12 @@ def find_owner(
     order = sorted(fits, key=lambda pid: (-fits[pid].likelihood, fits[pid].distance, pid))
     best = max((fit.likelihood for fit in fits.values() if fit.distance <= FARTHEST), default=inf)
     matches = [
-        AddressMatch(
+        made_of(
+            AddressMatch,
+            fits[pid],
             pid=pid,
             share=round(fits[pid].likelihood / total, 4),
-            place=fits[pid].place,
-            distance=fits[pid].distance,
             range_bytes=fits[pid].range[1] - fits[pid].range[0],
-            is_host=fits[pid].is_host,
             freed_seconds=_freed_seconds(access.address, at, readings[pid]),
             alike=tuple(other for other in fits if other != pid and fits[other].likelihood == fits[pid].likelihood),
         )
@@ -266,7 +259,7 @@ def wanted(node: Node) -> Mapping[int, AddressWant]:
         process = node.processes.get(pid)
         if process is None or pid in found or len(found) >= MOST_CLIENTS_READ:
             continue
-        fault_at = max((at for at, gpu in faults if not _is_elsewhere(node, gpu, pid)), default=0.0)
+        fault_at = max([at for at, gpu in faults if not _is_elsewhere(node, gpu, pid)], default=0.0) if faults else 0.0
         found[pid] = AddressWant(start_ticks=process.start_ticks, memory=tuple(memory.get(pid, ())), fault_at=fault_at)
     return found
 
@@ -286,5 +279,5 @@ def ranges_read(node: Node, reading: AddressRanges) -> Node:
 
 def prune(node: Node) -> Node:
     """Remove the ranges of processes that nothing refers to."""
-    known = node.processes.keys() | node.deaths.keys()
-    return updated(node, address_ranges={pid: each for pid, each in node.address_ranges.items() if pid in known})
+    gone = node.address_ranges.keys() - node.processes.keys() - node.deaths.keys()
+    return updated(node, address_ranges=without(node.address_ranges, *gone))

@@ -1,7 +1,6 @@
 """Root cause ranking: which clients may have caused a fault, with a measured confidence."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
 
@@ -18,13 +17,13 @@ from exporter.model.incident import (
     Suspect,
 )
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.values import replace
+from exporter.model.values import frozen_positional, replace
 from exporter.parse.kernel_log import EXCEPTION, ILLEGAL_ADDRESS, XIDS, exonerates
 
 Z = 1.959964  # The normal distribution's 97.5 % quantile.
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Calibration:
     """In how many trials a sign identified the client that caused the fault."""
 

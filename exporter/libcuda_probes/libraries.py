@@ -31,6 +31,7 @@ from exporter.clock import Clock
 from exporter.collectors.pipe_dir import Directory, Root, open_file, open_path
 from exporter.collectors.proc import Proc
 from exporter.libcuda_probes.probes import LAUNCHES, PROBE_POINTS, WAITS
+from exporter.model.values import frozen
 from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.elf import ElfError, Machine, exported_functions
 from exporter.parse.printable import LONGEST_PROBLEM, printable
@@ -226,7 +227,7 @@ CUDA_MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
 """The machines that CUDA runs on, as uname(2) names them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Library:
     """A libcuda file with its probe points' offsets. Only this process can open `path_to_open`, while it is watched."""
 

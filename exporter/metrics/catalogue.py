@@ -158,6 +158,8 @@ class NodeCollector(Collector):
 
     def _metric(self, family: Family) -> Metric:
         samples, before = tuple(family.samples(self._view)), self._made.get(family.name)
-        metric = before[1] if before is not None and before[0] == samples else family.metric(samples)
+        if before is not None and before[0] == samples:
+            return before[1]
+        metric = family.metric(samples)
         self._made[family.name] = samples, metric
         return metric

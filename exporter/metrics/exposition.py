@@ -9,7 +9,6 @@ import math
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
@@ -18,8 +17,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from exporter.clock import Clock
+from exporter.model.values import frozen_positional
 
 WANTED_SECONDS = 300.0
+MOST_OFFERS = 64  # A client that sends thousands in each request would delay the scrapes of others.
 
 TEXT, TEXT_1, OPENMETRICS = "", "text/plain; version=1.0.0", "application/openmetrics-text; version=1.0.0"
 """The formats, each as the Accept header that requests nothing else."""
@@ -30,7 +31,7 @@ UNESCAPED = "; escaping=allow-utf-8"
 Encoding = tuple[str, bool]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class _Fixed(Collector):
     metrics: tuple[Metric, ...]
 
@@ -77,25 +78,25 @@ class _Snapshot:
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
         self._lock = threading.RLock()
-        self._metrics: Sequence[Metric] | None = None
-        self._encoded: dict[Encoding, Encoded] = {}
+        self.written: dict[Encoding, Encoded] = {}
 
     def metrics(self) -> Sequence[Metric]:
+        """Return the metrics. The collector is not kept, because its view of the node is large."""
         with self._lock:
-            if self._metrics is None:
-                self._metrics = tuple(self._collector.collect())
-            return self._metrics
+            if not isinstance(self._collector, _Fixed):
+                self._collector = _Fixed(tuple(self._collector.collect()))
+            return self._collector.metrics
 
     def encoded(self, encoding: Encoding, writer: Writer) -> Encoded:
         """Return the metrics in an encoding. One that exists does not wait until another is written."""
-        if encoding not in self._encoded:
+        if encoding not in self.written:
             with self._lock:
-                if encoding not in self._encoded:
+                if encoding not in self.written:
                     body = writer.write(self.metrics())
                     gzipped = encoding[1]
                     text = gzip.compress(body, compresslevel=1) if gzipped else body
-                    self._encoded[encoding] = Encoded(text, writer.content_type, gzipped)
-        return self._encoded[encoding]
+                    self.written[encoding] = Encoded(text, writer.content_type, gzipped)
+        return self.written[encoding]
 
 
 class Exposition:
@@ -121,12 +122,15 @@ class Exposition:
                 snapshot.encoded(encoding, self._writers[encoding[0]])
         self._snapshot = snapshot
 
-    def get(self, accept: str, *, gzipped: bool) -> Encoded | None:
-        """Return the snapshot in the encoding of an Accept header; None before the first snapshot."""
+    def get(self, accept: str, *, gzipped: bool, write: bool = True) -> Encoded | None:
+        """Return the snapshot in the encoding of an Accept header; None before the first snapshot.
+
+        Without `write`, None also if it is not written in that encoding yet.
+        """
         snapshot, encoding = self._snapshot, (_format(accept), gzipped)
-        if snapshot is None:
-            return None
         self._requested_at[encoding] = self._clock.monotonic()
+        if snapshot is None or not (write or encoding in snapshot.written):
+            return None
         return snapshot.encoded(encoding, self._writers[encoding[0]])
 
     def text_of(self, prefix: str) -> str | None:
@@ -154,8 +158,8 @@ def _format(accept: str) -> str:
 
 
 def offers(header: str) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the offers of an Accept header, or of a header like it: each with its parameters."""
-    for offered in header.lower().split(","):
+    """Yield the first `MOST_OFFERS` offers of an Accept header, or of one like it, each with its parameters."""
+    for offered in header.lower().split(",", MOST_OFFERS)[:MOST_OFFERS]:
         name, *parameters = ("".join(part.split()) for part in offered.split(";"))
         yield name, parameters
 

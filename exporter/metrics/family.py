@@ -1,12 +1,13 @@
 """What a metric family is: its name, type, labels and help, and how its samples are read from a view of the node."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.samples import Sample
 
+from exporter.model.values import frozen_positional
 from exporter.parse.printable import metric_label, printable
 from exporter.view import View
 
@@ -29,7 +30,7 @@ class Choice(NamedTuple):
     values: Iterable[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Family:
     """One entry of the catalogue.
 
@@ -52,17 +53,34 @@ class Family:
         unit = self.name.removesuffix("_total").rpartition("_")[2]
         return unit if unit in _UNITS else ""
 
-    def metric(self, samples: Iterable[tuple[Any, ...]]) -> Metric:
+    def metric(self, samples: tuple[tuple[Any, ...], ...]) -> Metric:
         """Return the family with these samples."""
         metric = self.kind(self.name, self.help, labels=self.labels, unit=self.unit)
-        for labels, *value in samples:
-            values = labels[:-1] if self.more_labels else labels
+        metric.samples = cast("list[Sample]", _Samples(self, samples))
+        return metric
+
+
+@frozen_positional
+class _Samples:
+    """The samples of a family, made whenever they are written. If they were kept, they would take much memory."""
+
+    family: Family
+    read: tuple[tuple[Any, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.read)
+
+    def __iter__(self) -> Iterator[Sample]:
+        family = self.family
+        metric = family.kind(family.name, family.help, labels=family.labels)
+        for labels, *value in self.read:
+            values = labels[:-1] if family.more_labels else labels
             metric.add_metric([printable(label) for label in values], *value)
-            if self.more_labels:
+            if family.more_labels:
                 metric.samples[-1].labels.update(
                     (metric_label(key), printable(label)) for key, label in labels[-1].items()
                 )
-        return metric
+        return iter(metric.samples)
 
 
 class Series(NamedTuple):
@@ -76,17 +94,11 @@ class Series(NamedTuple):
 
     def help(self, text: str) -> Family:
         """Return the family with this help. It is a counter if its name ends in `_total`."""
-        kind = HistogramMetricFamily if self.histogram else GaugeMetricFamily
+        total = self.name.endswith("_total")
+        kind = CounterMetricFamily if total else HistogramMetricFamily if self.histogram else GaugeMetricFamily
         choices = {each.label: tuple(each.values) for each in self.labels if isinstance(each, Choice)}
-        return Family(
-            self.name,
-            CounterMetricFamily if self.name.endswith("_total") else kind,
-            tuple(each.label if isinstance(each, Choice) else each for each in self.labels),
-            self.samples,
-            choices,
-            text,
-            self.more_labels,
-        )
+        labels = tuple(each.label if isinstance(each, Choice) else each for each in self.labels)
+        return Family(self.name, kind, labels, self.samples, choices, text, self.more_labels)
 
 
 def info(name: str, labels: tuple[str | Choice, ...], rows: Callable[[View], Rows]) -> Series:
@@ -103,7 +115,7 @@ class Group:
         self.title, self.purpose, self.query, self.families = title, purpose, query, families
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Scope(Generic[T]):
     """What families have samples of, such as all daemons: its labels, and how it is read from a view."""
 

@@ -1,10 +1,11 @@
 """Actions of the watchdog, as steps. A step that fails ends the action."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from exporter.model.identity import ProcessIdentity
+from exporter.model.values import frozen
 
 
 class ActionKind(StrEnum):
@@ -47,7 +48,7 @@ class ActionResult(StrEnum):
     BY_SYSTEMD = "by_systemd"  # systemd did it, by the unit's Restart=.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ActionCause:
     """A kind of action, and why it is taken."""
 
@@ -55,7 +56,7 @@ class ActionCause:
     reason: ActionReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SaveEvidence:
     """Save what is known, before a destructive step. A failure does not end the action."""
 
@@ -68,7 +69,7 @@ class Role(StrEnum):
     CLIENT = "client"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EndProcess:
     """Send SIGKILL to this process if it still has this role. It is no problem if the process has ended."""
 
@@ -76,7 +77,7 @@ class EndProcess:
     role: Role
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RestartUnit:
     """Restart a unit through systemd. `only_start` leaves a unit alone that was started since."""
 
@@ -84,7 +85,7 @@ class RestartUnit:
     only_start: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunCommand:
     """Run the command that starts the daemon as user `uid`, with PATH and these environment variables only."""
 
@@ -93,18 +94,18 @@ class RunCommand:
     uid: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GiveCommand:
     """Send the control daemon a command as the user who started it: it obeys only that user and root (R580).
 
-    The exit code says little. If the command is `vital`, a reply that refuses it fails the step.
+    The exit code says little. A reply that refuses the command ends the action, which fails if the command is `vital`.
     """
 
     command: str
     vital: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DeletePod:
     """Delete the pod that runs the daemon if it still has this UID. Its controller creates another one."""
 
@@ -116,7 +117,7 @@ class DeletePod:
 ActionStep = SaveEvidence | EndProcess | RestartUnit | RunCommand | DeletePod | GiveCommand
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Action(ActionCause):
     """An action for a daemon. `uid` is the user who started the daemon, if known."""
 

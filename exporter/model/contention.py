@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import NamedTuple
 
 from exporter.model.estimates import ClientEstimates
+from exporter.model.values import frozen
 
 
 class Resource(StrEnum):
@@ -54,7 +55,7 @@ class Pace(NamedTuple):
         return Pace(*map(sum, zip(*paces, strict=True)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Baseline:
     """The pace of a client on a quiet GPU, over so many windows, with the variance of the logarithm of its latency.
 
@@ -78,7 +79,7 @@ class Baseline:
         return pace.busy_ns + pace.launches * self.pace.gap_ns / self.pace.launches
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ContentionWindow:
     """What the clients did in the `seconds` until `at`.
 
@@ -100,7 +101,7 @@ class ContentionWindow:
     doubted: Collection[int] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuContention:
     """The state by which the slowdown of a GPU's clients is estimated; `windows` are those of the last minute.
 
@@ -120,7 +121,7 @@ class GpuContention:
     ahead_ns: Mapping[int, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Slowdown:
     """By what factor a client was slower in the last minute than on a quiet GPU, with its standard error.
 

@@ -1,7 +1,7 @@
 """Control daemons, as the reducer remembers them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, StrEnum, auto
 from typing import Concatenate, ParamSpec
 
@@ -19,7 +19,7 @@ from exporter.model.observation import (
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server
 from exporter.model.settings import Limits
-from exporter.model.values import replace, without
+from exporter.model.values import frozen, replace, updated, without
 
 Fields = ParamSpec("Fields")
 
@@ -43,7 +43,7 @@ class ClaimKind(StrEnum):
     RECOVERY = "recovery"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Claim:
     """One claim, read at `at`."""
 
@@ -119,7 +119,7 @@ RECOVERY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800
 """Upper bounds of the buckets of recovery times. If all clients exit at once, recovery takes 0.1 s (measured)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecoveryTimes:
     """Histogram of recovery times."""
 
@@ -128,7 +128,7 @@ class RecoveryTimes:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FailedStarts:
     """Consecutive servers that exited before they were ready."""
 
@@ -140,7 +140,7 @@ class FailedStarts:
     reported: bool = False  # Whether the crash loop was reported.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Totals:
     """Counters of a daemon."""
 
@@ -161,7 +161,7 @@ class Totals:
     log_contradictions: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(ClaimKind, 0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Declaration:
     """How the exporter knows of a daemon, and whether the daemon must run."""
 
@@ -175,7 +175,7 @@ class Declaration:
     observed_at: float = 0.0  # When a source last reported a discovered daemon.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DaemonRuntime:
     """The process of a daemon and its properties."""
 
@@ -193,6 +193,7 @@ class DaemonRuntime:
     seen_on: frozenset[GpuUuid] = frozenset()  # GPUs on which NVML has shown its servers or clients.
     lists_partitions: bool = False  # Whether the daemon last listed static SM partitions, with protocol 3.
     in_foreign_namespace: bool = False  # Whether log and replies contain PIDs of another PID namespace.
+    hidden: bool = False  # Whether it may run in another PID namespace, unseen: then its PIDs are no processes here.
     foreign_owner: int | None = None
     """UID that owns the pipe directory or the daemon there, if that user must not run this daemon."""
     same_as: DaemonName | None = None
@@ -212,7 +213,7 @@ class DaemonRuntime:
         return self.foreground and self.stdout_in_file is False and self.journal is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Lifecycle:
     """How a daemon started and ended."""
 
@@ -239,7 +240,7 @@ class Lifecycle:
     not_found_at: float | None = None  # When a command last found no daemon.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CommandState:
     """How a daemon responds to the exporter's commands and connections."""
 
@@ -257,14 +258,14 @@ class CommandState:
     probes: SocketProbes | None = None  # The exporter's own connections since commands are unanswered.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DefaultLimits(Limits):
     """Limits that the daemon gives to new servers."""
 
     stale: frozenset[str] = frozenset()  # Limit queries whose answers another user's command may have changed.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogState:
     """The logs of a daemon: whether they are followed, and what they claim."""
 
@@ -294,7 +295,7 @@ class LogState:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Connections:
     """Clients and servers that start, wait or end. The mappings are by PID."""
 
@@ -314,7 +315,7 @@ class Connections:
     """When a client was last refused for another reason than a fault."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Daemon:
     """A control daemon, its servers and its clients."""
 
@@ -463,7 +464,7 @@ def _changer(group: str, _kind: Callable[Fields, object]) -> Callable[Concatenat
     """Return a function that replaces fields in a group of a daemon's fields. All fields of the group have defaults."""
 
     def change(daemon: Daemon, /, *_: Fields.args, **changes: Fields.kwargs) -> Daemon:
-        return replace(daemon, **{group: replace(getattr(daemon, group), **changes)})
+        return updated(daemon, **{group: updated(getattr(daemon, group), **changes)})
 
     return change
 

@@ -5,10 +5,10 @@ measured on R580. `parse/protocol3.py` has the sources of protocol 3.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from exporter.model.server import Server
 from exporter.model.settings import PROTOCOL_VERSION
+from exporter.model.values import frozen
 
 LimitCommands = tuple[str, str, str]
 """What sets a memory limit of a `device`, a thread percentage, and a priority, with a place for the `value`."""
@@ -16,7 +16,7 @@ LimitCommands = tuple[str, str, str]
 _SET_PRIORITY = "set_default_client_priority {value}"  # It also applies to running servers (R580).
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dialect:
     """Commands of a protocol, with a place for a `server`, and its abilities. The defaults are those of protocol 2."""
 

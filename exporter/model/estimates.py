@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Collection, KeysView, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import add, mul
 from typing import NamedTuple
 
-from exporter.model.values import replace
+from exporter.model.values import frozen, replace
 
 HALF_LIFE_SECONDS = 60.0  # An older measurement counts half as much.
 
@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
     error: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClientEstimates:
     """Estimates of a number for each client, such as its mean kernel time in nanoseconds.
 

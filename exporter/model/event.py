@@ -1,6 +1,6 @@
 """Events: what happened, as the reducer or the watchdog reports it."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from typing import Any, Self
 
@@ -9,6 +9,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.incident import Incident
 from exporter.model.reason import Reason
 from exporter.model.server import ServerState
+from exporter.model.values import frozen, frozen_positional
 from exporter.model.watchdog import HARMLESS
 
 
@@ -20,7 +21,7 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class _Traits:
     """What holds for all events of one name.
 
@@ -106,7 +107,7 @@ TIMELINE = frozenset(event for event in EventName if event.words)
 """The events of the timeline. Others, such as each connection of a client, would displace them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Event:
     """One thing that happened at `at` (seconds since the epoch); fields that do not apply are None.
 

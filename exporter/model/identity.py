@@ -1,12 +1,14 @@
 """Processes and workloads: what identifies them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from typing import Protocol
 
+from exporter.model.values import frozen
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@frozen
 class ProcessIdentity:
     """A process. `start_ticks` is when it started, in clock ticks since boot (proc_pid_stat(5))."""
 
@@ -29,7 +31,7 @@ def identity_of(process: _Process | None) -> ProcessIdentity | None:
     return ProcessIdentity(pid=process.pid, start_ticks=process.start_ticks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConnectionHolders:
     """The processes that hold the connection of a daemon's client that has exited; None if they are not certain."""
 
@@ -49,7 +51,7 @@ class WorkloadRole(StrEnum):
     SANDBOX = "sandbox"  # The process that holds the namespaces of the pod. It ends last.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WorkloadProcess:
     """A process whose end is a sign of the end of a daemon's job or pod, with the others of that job or pod."""
 
@@ -81,7 +83,7 @@ class JobManager(StrEnum):
     GRID_ENGINE = "grid_engine"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Workload:
     """A workload: `name` is the name of the unit or user, or the ID of the container, pod, task or job."""
 
@@ -89,7 +91,7 @@ class Workload:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WorkloadIdentity:
     """What is known of the clients of a workload, with those that have ended.
 
@@ -122,7 +124,7 @@ class Confidence(StrEnum):
     NONE = "none"  # There is no main suspect.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WorkloadCounts:
     """Counts of the clients of one workload."""
 

@@ -1,13 +1,14 @@
 """Xids, faults and deaths: what failed, which clients it affected, who may have caused it, what delays recovery."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from exporter.model.identity import Confidence, Workload
 from exporter.model.kernels import FaultKernels
 from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
 from exporter.model.reason import Reason
+from exporter.model.values import frozen
 
 
 class XidSource(StrEnum):
@@ -17,7 +18,7 @@ class XidSource(StrEnum):
     NVML = "nvml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class XidCount:
     """How often an Xid occurred, and when it did so last."""
 
@@ -36,7 +37,7 @@ class AccessKind(StrEnum):
     ATOMIC = "atomic"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FailedAccess:
     """A memory access that failed.
 
@@ -51,7 +52,7 @@ class FailedAccess:
     kind: AccessKind | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IncidentXid:
     """One Xid, with what all sources report about it."""
 
@@ -67,7 +68,7 @@ class IncidentXid:
     settled: bool = False  # Whether it belongs to a fault, or is too old to do so.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class XidReport(IncidentXid):
     """One Xid as one source reports it."""
 
@@ -75,7 +76,7 @@ class XidReport(IncidentXid):
     parent: GpuUuid | None = None  # The whole GPU, also if `gpu` is a MIG instance.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class XidBurst:
     """How many Xids of one number on one GPU were events of their own since the first one."""
 
@@ -83,7 +84,7 @@ class XidBurst:
     reported: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecoveryAction:
     """What the driver demands for a GPU, in the words of NVIDIA's catalogue: RESET_GPU, RESTART_BM."""
 
@@ -91,7 +92,7 @@ class RecoveryAction:
     action: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Xids:
     """Xids since the exporter started."""
 
@@ -113,7 +114,7 @@ class Xids:
 # -- faults ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Death:
     """A process that has exited recently."""
 
@@ -126,7 +127,7 @@ class Death:
     out_of_memory: bool = False  # Whether the kernel killed it for lack of memory.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EarlyDisconnect:
     """A client whose contexts ended shortly before a fault."""
 
@@ -147,7 +148,7 @@ class EarlyDisconnect:
         return None if self.wait_status is None or self.wait_status & 0x7F else self.wait_status >> 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InFlightWork:
     """Whether a client had work in flight at the time of a fault, by the libcuda probes."""
 
@@ -182,7 +183,7 @@ class Place(StrEnum):
     BEYOND = "beyond"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AddressMatch:
     """How well a faulting address fits the address ranges of one client.
 
@@ -202,7 +203,7 @@ class AddressMatch:
     alike: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AddressClue:
     """The faulting address, and the candidates that it fits best, the likeliest first.
 
@@ -231,7 +232,7 @@ class AddressClue:
         return self.address < CHOSEN_BELOW or best is None or best.distance > (CLOSE_TO_HOST if best.is_host else CLOSE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Clues:
     """All evidence of one fault, except its Xids."""
 
@@ -272,7 +273,7 @@ class IncidentEnd(StrEnum):
     DAEMON_GONE = "daemon_gone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClientDetails:
     """What was known of a client at the time of a fault, or when it ended."""
 
@@ -298,7 +299,7 @@ class ClientDetails:
         return f"pid/{self.pid}" if self.workload is None else f"{self.workload.kind}/{self.workload.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Suspect:
     """A client that may have caused the fault, with the confidence, 0 to 1, and what indicates it."""
 
@@ -313,7 +314,7 @@ class Suspect:
         return next((level for least, level in levels if self.confidence >= least), Confidence.LOW)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Refusal:
     """A new client that was refused because the server was in FAULT; `pid` is None if the log did not give it."""
 
@@ -321,7 +322,7 @@ class Refusal:
     pid: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecoveryDelay:
     """How long an affected client has delayed recovery; `until` is None if it still does."""
 
@@ -329,7 +330,7 @@ class RecoveryDelay:
     until: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Incident:
     """One fault of one server, or the death of a daemon or a server with its clients."""
 

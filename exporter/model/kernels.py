@@ -4,13 +4,15 @@ Points in time are in nanoseconds of CLOCK_BOOTTIME.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from exporter.model.values import frozen
 
 Size = tuple[int, int, int]
 """The dimensions of a grid or block: x, y, z."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelName:
     """The name of a kernel: `raw` as the program has it, mangled, and `short` for people. A workload chose both."""
 
@@ -18,7 +20,7 @@ class KernelName:
     short: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Kernel:
     """What identifies a kernel or a graph: see LaunchedKernel."""
 
@@ -32,7 +34,7 @@ class Kernel:
         return self.nodes if self.name is None else (self.name,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LaunchedKernel(Kernel):
     """A kernel, or a graph, that a process launched, with its last launch.
 
@@ -59,7 +61,7 @@ class LaunchedKernel(Kernel):
         return 0 < self.since_ns <= ns and (self.until_ns == 0 or ns <= self.until_ns + earlier_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelUse(Kernel):
     """A kernel or graph of a client, as it ran in the last minute.
 
@@ -73,7 +75,7 @@ class KernelUse(Kernel):
     width: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClientKernels:
     """The kernels of a process: those that were longest in flight in the last minute, and the last launched ones.
 
@@ -90,7 +92,7 @@ class ClientKernels:
     names_lost: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelReading:
     """What runs on the GPUs. `boot_ns` is `at` by CLOCK_BOOTTIME.
 
@@ -106,7 +108,7 @@ class KernelReading:
     launches_until_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FaultKernels:
     """The kernels of a client when a fault began at `fault_ns`.
 

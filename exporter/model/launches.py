@@ -4,9 +4,11 @@ Points in time are in nanoseconds of CLOCK_BOOTTIME, the clock of a process' sta
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from operator import add
 from typing import NamedTuple
+
+from exporter.model.values import frozen
 
 _TICK_NS = 10_000_000  # A clock tick of /proc: USER_HZ is 100 on x86-64 and arm64.
 
@@ -16,7 +18,7 @@ def began_ns(start_ticks: int) -> int:
     return start_ticks * _TICK_NS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WorkCounts:
     """What a process has done, since it began or in some time. ProcessWork describes the fields."""
 
@@ -42,7 +44,7 @@ class WorkCounts:
     gap_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProcessWork(WorkCounts):
     """What one process has launched since `first_ns`. All but the fields from `open_ns` on only increase.
 
@@ -129,7 +131,7 @@ def sums(parts: Iterable[ProcessWork]) -> dict[int, ProcessWork]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WorkReading:
     """What every process that uses CUDA has launched so far, as the libcuda probes count it.
 
@@ -159,7 +161,7 @@ class LaunchCounts(NamedTuple):
     flight_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProcessLaunches:
     """One process' counts, which never decrease.
 
@@ -178,7 +180,7 @@ class ProcessLaunches:
         return LaunchCounts(*map(add, self.earlier, self.current))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LaunchHistory:
     """The last readings, the oldest first, the counts of each process, and all lost launches.
 

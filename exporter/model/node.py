@@ -1,8 +1,9 @@
 """The node, with its GPUs: all that the reducer remembers. Immutable, so that a snapshot is a reference."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ from exporter.model.observation import (
 )
 from exporter.model.reason import Reason
 from exporter.model.usage import GpuAttribution, Split, UsageTotals
+from exporter.model.values import frozen
 from exporter.model.watchdog import WatchdogState
 
 
@@ -40,7 +42,7 @@ class SharingMode(StrEnum):
     MIXED = "mixed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BypassingProcess:
     """A process on a GPU that is not a client of a known daemon; it is `confirmed` after a second reading.
 
@@ -52,7 +54,7 @@ class BypassingProcess:
     daemon: DaemonName | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MonotonicCounter:
     """A counter of the driver, which a restart resets: its last value, and a total that never decreases."""
 
@@ -61,7 +63,7 @@ class MonotonicCounter:
     at: float = 0.0  # When it was last read.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Gpu:
     """A GPU as NVML last read it."""
 
@@ -111,7 +113,7 @@ class CollectorName(StrEnum):
     UNIT_STATES = "unit_states"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CollectorState:
     """Results of a collector."""
 
@@ -123,7 +125,7 @@ class CollectorState:
     failing_since: float | None = None  # Since when each collection has had a problem.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Node:
     """All that the reducer remembers. The mappings from `int` are by PID."""
 
@@ -156,6 +158,7 @@ class Node:
     splits: Mapping[GpuUuid, Split] = field(default_factory=dict)
     """SM time of the last minute, divided among the clients."""
     usage_totals: UsageTotals = field(default_factory=UsageTotals)
+    pruned_at: float = -math.inf  # When what is out of date was last removed.
     simulated: bool = False  # Whether this is the node of the demo, and not the machine.
 
     def begun_on(self, pid: int) -> Mapping[int, float]:

@@ -1,7 +1,7 @@
 """Observations: raw results of collectors. A recording has one in each line. `at` is in seconds since the epoch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from exporter.model.action import ActionKind, ActionReason
 from exporter.model.identity import ConnectionHolders, ProcessIdentity, WorkloadProcess
@@ -9,12 +9,13 @@ from exporter.model.kernels import KernelReading
 from exporter.model.launches import WorkReading
 from exporter.model.reason import Reason
 from exporter.model.sharing import GpuUse
+from exporter.model.values import frozen
 
 DaemonName = str
 GpuUuid = str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DaemonObservation:
     """What was observed of a daemon."""
 
@@ -22,14 +23,14 @@ class DaemonObservation:
     daemon: DaemonName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogObservation(DaemonObservation):
     """What was observed of a log of a daemon, by its file."""
 
     file: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProcessObservation:
     """What was observed of a process. PID and `start_ticks` (clock ticks since boot) together identify it."""
 
@@ -38,7 +39,7 @@ class ProcessObservation:
     start_ticks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ActionDone(DaemonObservation):
     """The end of an action. `problem` is why a step failed, `evidence` the directory of the saved files."""
 
@@ -49,12 +50,12 @@ class ActionDone(DaemonObservation):
     evidence: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Resumed(DaemonObservation):
     """The command `resume DAEMON` of an operator."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Paused:
     """The command `pause` of an operator, or `resume` without a daemon."""
 
@@ -62,7 +63,7 @@ class Paused:
     paused: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProcessState(ProcessObservation):
     """A changed state of an MPS process: the letter of proc_pid_stat(5). R, S and I count as one state.
 
@@ -77,7 +78,7 @@ class ProcessState(ProcessObservation):
     child_ended_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ControlSocket(DaemonObservation):
     """Whether a process listens on a daemon's control socket, and whether it answers there; None if it is unknown.
 
@@ -93,7 +94,7 @@ class ControlSocket(DaemonObservation):
     wait_channel: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SocketProbes:
     """The exporter's connections to a daemon's socket since commands get no answer.
 
@@ -113,7 +114,7 @@ class SocketProbes:
         return self.answered_at is not None and not self.unanswered
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoggedCommands:
     """The exporter's own commands in a daemon's log file."""
 
@@ -124,7 +125,7 @@ class LoggedCommands:
     blocked_since: float | None = None  # Since when a second consecutive command is missing.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SessionHolder(DaemonObservation):
     """The process that is connected to a daemon (mostly `nvidia-cuda-mps-control`). Without `pid` and `uid`: none."""
 
@@ -135,7 +136,7 @@ class SessionHolder(DaemonObservation):
     user: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UnitState:
     """State of a systemd unit in systemd's terms (org.freedesktop.systemd1(5)), or the `problem` of its collection.
 
@@ -158,7 +159,7 @@ class UnitState:
         return self.problem is None and self.load == "loaded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Wanted:
     """What to collect: states of processes, and session holders, control sockets and exited clients of daemons."""
 
@@ -169,7 +170,7 @@ class Wanted:
     """Last readings of clients that may have exited, by daemon. Each new client is among them for a moment."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ControlReply(DaemonObservation):
     """A command to a control daemon and its reply.
 
@@ -190,7 +191,7 @@ class ControlReply(DaemonObservation):
         return self.at - (self.seconds or 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogLine(LogObservation):
     """A complete line of control.log, server.log, or a foreground daemon's stdout.
 
@@ -202,21 +203,21 @@ class LogLine(LogObservation):
     pids: Mapping[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogGap(LogObservation):
     """The number of lines of a log that were lost before they could be read."""
 
     lines: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogUnrecognized(LogObservation):
     """The number of unrecognized lines of a log that were only counted, because they were too many."""
 
     lines: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DaemonFound(DaemonObservation):
     """A control daemon that was found or declared, or (`expected` is False) is no longer declared.
 
@@ -236,7 +237,7 @@ class DaemonFound(DaemonObservation):
     owner: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuProcess:
     """A process in one of NVML's lists."""
 
@@ -244,7 +245,7 @@ class GpuProcess:
     used_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProcessUtilization:
     """One sample of NVML's process utilization. With MPS, the server has all of it (measured, R580)."""
 
@@ -253,7 +254,7 @@ class ProcessUtilization:
     sm_percent: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MigInstance:
     """A compute instance of a GPU with MIG, by NVML's numbers. `profile` is such as 1g.10gb or 1c.2g.20gb."""
 
@@ -264,7 +265,7 @@ class MigInstance:
     sms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuReading:
     """NVML's data of one GPU, or the `problem` of its collection. None: this GPU or driver does not have the value.
 
@@ -310,7 +311,7 @@ class GpuReading:
     """Why single values could not be read this time, by name. These are None too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuEvent:
     """An NVML event: `type` is NVML's number (8 is a critical Xid), `xid` its data."""
 
@@ -322,15 +323,19 @@ class GpuEvent:
     compute_instance: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelRecord:
-    """One record of /dev/kmsg, `priority,sequence,microseconds,flags;text`."""
+    """One record of /dev/kmsg, `priority,sequence,microseconds,flags;text`.
+
+    If the exporter is `apart`, its PIDs are those of the host, and name nobody in the exporter's PID namespace.
+    """
 
     at: float
     record: str
+    apart: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProcessReading(ProcessObservation):
     """A process in /proc.
 
@@ -356,7 +361,7 @@ class ProcessReading(ProcessObservation):
     ended: bool = False  # Whether it has exited: the reducer stores the last one of an exited client.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PodFound:
     """The name and namespace of the pod that has this UID, and those of its labels that are shown; None if unknown."""
 
@@ -367,14 +372,14 @@ class PodFound:
     labels: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProcessExit(ProcessObservation):
     """The end of a monitored process. `wait_status` is that of waitpid(2), if it could be read."""
 
     wait_status: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AddressWant:
     """A process whose address ranges are wanted. They are read again if its GPU memory or the last fault changes."""
 
@@ -386,7 +391,7 @@ class AddressWant:
 AddressRange = tuple[int, int]  # The first address of a range, and the one after its last.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AddressRanges(ProcessObservation):
     """The address ranges of a process: those that it reserves or maps for a GPU, and other large ones, in order.
 
@@ -398,7 +403,7 @@ class AddressRanges(ProcessObservation):
     complete: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DirectoryReading:
     """A pipe directory that may no longer be the daemon's. What cannot be read is None."""
 
@@ -409,11 +414,12 @@ class DirectoryReading:
     file_system: str | None = None  # Its type, as in /proc/PID/mountinfo.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DaemonProcess(DaemonObservation):
     """The process that a pid file names; `pid` is None if no control daemon runs there. `protocol` is 2 or 3 (R615)."""
 
     pid: int | None
+    hidden: bool = False  # Whether the daemon may run in another PID namespace, which the exporter does not see.
     start_ticks: int | None = None
     started: float | None = None
     uid: int | None = None
@@ -445,7 +451,7 @@ class DaemonProcess(DaemonObservation):
     """UID of the only user besides root who can enter the pipe directory, or can for certain; None if others can."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogFile(LogObservation):
     """A log file: `problem` is None if it is followed. `followed` is False if it is not a log of the daemon.
 
@@ -459,7 +465,7 @@ class LogFile(LogObservation):
     followed: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SourceReading:
     """The end of a collection. `daemon` is set if the collector is for one daemon.
 
@@ -475,7 +481,7 @@ class SourceReading:
 
 
 OfDaemon = ControlReply | LogLine | LogGap | LogUnrecognized | LogFile | DaemonFound | DaemonProcess
-EverySecond = GpuUse | WorkReading | KernelReading  # They are read often, and so are no change.
+Routine = GpuUse | WorkReading | KernelReading | AddressRanges | DaemonProcess  # They are read often, without news.
 OfProcess = ProcessReading | ProcessState | ProcessExit | AddressRanges | PodFound
 OfWatchdog = ControlSocket | SessionHolder | ConnectionHolders | UnitState | ActionDone | Resumed | Paused
-Observation = OfDaemon | GpuReading | EverySecond | GpuEvent | KernelRecord | OfProcess | OfWatchdog | SourceReading
+Observation = OfDaemon | GpuReading | Routine | GpuEvent | KernelRecord | OfProcess | OfWatchdog | SourceReading

@@ -1,12 +1,13 @@
 """MPS servers and their clients, as the reducer remembers them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import GpuUuid
 from exporter.model.settings import Limits
+from exporter.model.values import frozen
 
 
 class ServerState(StrEnum):
@@ -37,7 +38,7 @@ class DisconnectReason(StrEnum):
     DAEMON_GONE = "daemon_gone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Client:
     """A process connected to an MPS server."""
 
@@ -53,12 +54,14 @@ class Client:
     out_of_memory: bool = False  # Whether the kernel killed it for lack of memory.
     listed_at: float | None = None  # When the last query was sent that listed the client.
     namespace: str | None = None  # Its namespace of the server, with protocol 3.
+    limits: Limits | None = None
+    """What its server's limits were at its connection, or at most, if a command may have changed them since."""
     exited_at: float | None = None
     """When it was first known to be connected although its process has exited: another one holds its connection."""
     holders: tuple[ProcessIdentity, ...] | None = None  # Those that were found last to hold it; None if not known.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Disconnect:
     """A client after the recent end of all its contexts."""
 
@@ -74,7 +77,7 @@ class Disconnect:
     """Whether the end of a context was logged twice. A server writes each line once, so one may be forged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ContextCreation:
     """A context that a server is about to accept, and its GPU once the log reports it."""
 
@@ -91,7 +94,7 @@ class BlockSection(StrEnum):
     STICKY_ERROR = "sticky_error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FaultLogBlock:
     """What a server's log reported of its last fault so far."""
 
@@ -111,7 +114,7 @@ class FaultLogBlock:
         return self.torn_down.union(self.sticky_error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Server:
     """An MPS server."""
 
@@ -144,5 +147,10 @@ class Server:
     """Limits of its namespaces, with protocol 3. Those of the default one are also its `limits`."""
 
     def limits_of(self, client: Client) -> Limits:
-        """Return the limits that the server gives a client: those of its namespace, with protocol 3."""
+        """Return the limits that the server gives a client: those of its namespace, with protocol 3.
+
+        A change of the server's limits does not reach the clients that are connected (measured, R580).
+        """
+        if client.limits is not None:
+            return client.limits
         return self.limits if client.namespace is None else self.namespaces.get(client.namespace, Limits())

@@ -1,8 +1,10 @@
 """What the configuration sets for the pure core: intervals, thresholds, limits; and MPS' own variables."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+
+from exporter.model.values import frozen
 
 
 class Mode(StrEnum):
@@ -25,7 +27,7 @@ class AllowedAction(StrEnum):
     DELETE_POD = "delete_pod"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PollIntervals:
     """Intervals in seconds at which the exporter polls a daemon and NVML.
 
@@ -48,7 +50,7 @@ class PollIntervals:
         return stale_since is not None and at - stale_since <= self.stale_for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Thresholds:
     """When the watchdog acts, in seconds, how often, and which actions that end clients it may take.
 
@@ -71,7 +73,7 @@ class Thresholds:
     allow: frozenset[AllowedAction] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Limits:
     """Limits of a control daemon's servers; what is None, or not there, is not limited, or not known.
 
@@ -109,7 +111,7 @@ CLIENT_LIMITS = (
 """The variables by which a client limits itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Retention:
     """How long, in seconds, and how many of each. An incident that is open has no age."""
 

@@ -1,8 +1,9 @@
 """How busy the GPUs are, and how clients share them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from exporter.model.values import frozen
 
 
 class NodeGpus(NamedTuple):
@@ -16,7 +17,7 @@ class NodeGpus(NamedTuple):
     bandwidth: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuUse:
     """How busy a GPU was in the last `seconds`, by GPM: its SMs, and its memory's bandwidth, each 0 to 1.
 
@@ -30,7 +31,7 @@ class GpuUse:
     dram_bandwidth: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HeadroomStatus:
     """How many more such clients fit: by the resource that limits them, and by each resource."""
 
@@ -39,7 +40,7 @@ class HeadroomStatus:
     by_resource: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SharingStatus:
     """How the MPS clients share a GPU in the last `seconds`.
 

@@ -1,7 +1,7 @@
 """SM time: how it is divided among the clients of a GPU, and the estimates by which it is divided."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -9,7 +9,7 @@ from exporter.model.estimates import ClientEstimates
 from exporter.model.identity import Workload, WorkloadIdentity
 from exporter.model.launches import OPEN_COUNTS, ProcessWork, WorkCounts, WorkReading
 from exporter.model.observation import GpuUuid
-from exporter.model.values import replace
+from exporter.model.values import frozen, replace
 
 
 class Method(StrEnum):
@@ -20,7 +20,7 @@ class Method(StrEnum):
     LAUNCHES = "launches"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Share:
     """What one process used: `sm` is the mean fraction of the GPU's SMs, 0 to 1; `error` is one standard error."""
 
@@ -29,7 +29,7 @@ class Share:
     error: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Split:
     """How the SM time of the `seconds` until `at` was divided. `sm` is the busy fraction of all SMs, 0 to 1.
 
@@ -72,7 +72,7 @@ MAX_DELTA = 1 << 53
 """A float is exact up to here, and no process does more in a window. A client can claim any width for a kernel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WorkDelta(WorkCounts):
     """What one process did in a window: the difference of two readings of the libcuda probes.
 
@@ -147,7 +147,7 @@ def _carried_on(before: ProcessWork | None, now: ProcessWork, lasted_ns: int) ->
     return replace(now, **ended, **grown, open_since_ns=before.open_since_ns, open_unsure_ns=unsure)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LaunchRate:
     """What each client did in some seconds with attached probes. `bandwidth` is the memory's, in bytes a second."""
 
@@ -156,7 +156,7 @@ class LaunchRate:
     bandwidth: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuBusy:
     """What a GPU reports of a window.
 
@@ -174,7 +174,7 @@ class GpuBusy:
     bandwidth: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuAttribution:
     """The state by which one GPU's SM time is divided.
 
@@ -215,7 +215,7 @@ UsageKey = tuple[Account, Method | None]
 """An account, and how its part was found; None: no process used it, or no method was needed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Usage:
     """SM time in microseconds of the whole GPU, and energy in millijoules.
 
@@ -233,7 +233,7 @@ class Usage:
         return Usage(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(Usage)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HeldMemory:
     """The memory that a process has held on a GPU since a time; `bytes` is 0 after the process has left.
 
@@ -246,7 +246,7 @@ class HeldMemory:
     start_ticks: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuUsage:
     """The usage of one GPU. `total` is what the GPU itself measured, and exactly the sum of `by_account`.
 
@@ -266,7 +266,7 @@ class GpuUsage:
     read_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UsageTotals:
     """The usage of all GPUs, and when each workload with an account last used one.
 

@@ -1,7 +1,7 @@
 """The watchdog's state of a daemon: diagnosis, actions, restarts, limits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 
 from exporter.model.action import ActionCause, ActionKind, ActionReason, ActionResult
@@ -10,7 +10,7 @@ from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import DaemonProcess
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
-from exporter.model.values import updated
+from exporter.model.values import frozen, frozen_positional, updated
 
 
 class Condition(StrEnum):
@@ -40,7 +40,7 @@ class Condition(StrEnum):
 HARMLESS = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)  # Conditions that need no action.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Diagnosis:
     """Condition of a daemon, since when, and its indications.
 
@@ -56,7 +56,7 @@ class Diagnosis:
     incident: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LimitDrift:
     """A limit that differs from the wanted one.
 
@@ -70,7 +70,7 @@ class LimitDrift:
     ineffective: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LimitEnforcement:
     """Whether a daemon's limits are in force.
 
@@ -111,7 +111,7 @@ class BlockReason(StrEnum):
     FOREIGN_DIRECTORY = "foreign_directory"  # The pipe directory belongs to a user who must not run the daemon.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ActionCount(ActionCause):
     """How often an action was taken for this reason and with this result."""
 
@@ -119,7 +119,7 @@ class ActionCount(ActionCause):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OngoingAction(ActionCause):
     """An action that runs, or ended at `done_at` and is not verified yet.
 
@@ -134,14 +134,14 @@ class OngoingAction(ActionCause):
     evidence: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LastAction(ActionCause):
     """The watchdog's last action. If it is not `begun`, it was only planned, in `observe` mode."""
 
     begun: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EscalationStep:
     """The last action against a fault, and when it began or ended.
 
@@ -154,7 +154,7 @@ class EscalationStep:
     forced: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Quarantine:
     """A GPU needs this action because of this Xid: a reset or a reboot. A restart of MPS would not fix it."""
 
@@ -164,7 +164,7 @@ class Quarantine:
     action: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WatchdogState:
     """What the watchdog remembers of a daemon. It outlives the exporter.
 
@@ -217,6 +217,12 @@ class WatchdogState:
         watch = updated(self, backoff_for=None, not_before=None, last_planned=None)
         return updated(watch, reason=None, last_action=None, problem=None)
 
+    @property
+    def restart_runs(self) -> bool:
+        """Whether the steps of a restart run."""
+        acting = self.acting
+        return acting is not None and acting.kind is ActionKind.RESTART and acting.done_at is None
+
     def restarts_process(self, process: DaemonProcess | None) -> bool:
         """Return whether the watchdog is ending this process of the daemon, to start another one."""
         acting, pid = self.acting, 0 if process is None else process.pid or 0
@@ -227,7 +233,7 @@ class WatchdogState:
         return acting.before == identity_of(process)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class RecoveredState:
     """Watchdog states that could be read only after the start. `whole` means that none is lost."""
 

@@ -18,7 +18,8 @@ from exporter.parse.printable import printable
 from exporter.report import incident_text, status_text, text
 from exporter.report.document import StatusDocument
 from exporter.report.document_parts import IncidentStatus
-from exporter.report.node_status import MOST_PAST, incident_as_seen, status_document
+from exporter.report.finding import finding_statuses
+from exporter.report.node_status import MOST_PAST, findings_as_seen, incident_as_seen, status_document
 from exporter.report.status_text import sharing_warnings
 from exporter.report.text import SIMULATED
 from exporter.view import StatusInput
@@ -105,7 +106,7 @@ class Page:
     def incident(self, data: StatusInput, incident: IncidentStatus) -> bytes:
         """Return the page of one incident."""
         events = [each for each in event_rows(data, None) if each.incident == incident.id]
-        found = status_document(data).findings if incident.open else ()
+        found = finding_statuses(findings_as_seen(data)) if incident.open else ()
         of_it = (each for each in found if incident.daemon in each.daemons and each.server in (None, incident.server))
         return self._rendered("incident", data, incident=incident, events=events, finding=next(of_it, None))
 

@@ -15,11 +15,12 @@ path is accepted too.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from exporter.model.identity import JobManager
+from exporter.model.values import frozen
 from exporter.parse.units import is_shared_unit
 
 CGROUP_CACHE_SIZE = 1024
@@ -67,12 +68,13 @@ _STEP = re.compile(r"^(.*?/(?:job_[0-9]+|s[0-9A-HJKMNP-TV-Z]{13}))/(step_[a-zA-Z
 there, and tasks are in `user` (cgroup_v2.c, cgroup_p_step_create)."""
 
 
-def _patterns(*patterns: str) -> tuple[re.Pattern[str], ...]:
-    """Compile patterns of the beginning of a path. Each ends where a name ends."""
+@cache
+def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    """Compile patterns of the beginning of a path, at their first use. Each ends where a name ends."""
     return tuple(re.compile(rf"(?:{pattern})(?=/|\Z)") for pattern in patterns)
 
 
-_UNITS = _patterns(
+_UNITS = (
     # systemd's cgroup driver of Docker, containerd, CRI-O, Podman and nerdctl.
     rf"(?:docker|cri-containerd|containerd|crio|libpod|nerdctl)-{_ID}\.scope",
     _JOB,
@@ -81,7 +83,7 @@ _UNITS = _patterns(
 )
 """Below any number of slices."""
 
-_DIRECTORIES = _patterns(
+_DIRECTORIES = (
     # The kubelet's cgroupfs driver; kind has it below /kubelet.
     rf"(?:kubelet/)?kubepods/{_POD_DIRECTORY}",
     # containerd's cgroupfs driver with a path in systemd's form.
@@ -101,7 +103,7 @@ _DIRECTORIES = _patterns(
 )
 """Only at the root, or below the service of a container runtime."""
 
-_TAILS = _patterns(_POD_DIRECTORY, _ID)  # only outside the reader's cgroup namespace
+_TAILS = (_POD_DIRECTORY, _ID)  # only outside the reader's cgroup namespace
 _SLICE_OF_POD = re.compile(_POD_SLICE)
 _SLICE_OF_TASK = re.compile(r"ecstasks-(?P<task>[A-Za-z0-9_-]{1,255})\.slice")
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(?:service|scope|socket|mount|swap)")
@@ -115,7 +117,7 @@ _TASK = r"[1-9][0-9]{0,9}(?:\.[0-9]{1,10})?"
 _PBS = r"[0-9]{1,19}(?:\[[0-9]{1,10}\])?"
 _SERVER = r"\.[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
 
-_JOBS = _patterns(
+_JOBS = (
     # OpenPBS, and before version 19 (pbs_cgroups.PY). The unit's name is configurable.
     rf"{_V1}/(?:[A-Za-z0-9_.\\-]+\.service/jobid|pbspro)/(?P<pbs>{_PBS}{_SERVER})",
     # PBS Pro with cgroup v2 (pbs_exporter).
@@ -125,16 +127,20 @@ _JOBS = _patterns(
     # HTCondor's slot: `EXECUTE_SLOT@NODE`, from 24.8 on below the parent of its starter's cgroup (vanilla_proc.cpp).
     rf"[^:]*:{_SLICES}htcondor/[^/@]*_(?P<htcondor>[A-Za-z][A-Za-z.-]*[0-9]+(?:_[0-9]+)?)@[^/]+",
     # Flux with exec.service=sdexec, in the service manager of its user (bgexec.c, sdmon.c).
-    rf":/user\.slice/user-(?P<user>[0-9]{{1,10}})\.slice/user@(?P=user)\.service{_SLICES}"
-    r"(?:imp-)?shell-[0-9]+-(?P<flux>f[0-9A-Za-z]{1,12})\.service",
+    (
+        rf":/user\.slice/user-(?P<user>[0-9]{{1,10}})\.slice/user@(?P=user)\.service{_SLICES}"
+        r"(?:imp-)?shell-[0-9]+-(?P<flux>f[0-9A-Za-z]{1,12})\.service"
+    ),
     # LSF (ceems).
     rf"{_V1}/lsf/[^/]+/job\.(?P<lsf>[0-9]{{1,19}})\.[0-9]+\.[0-9]+",
     # Son of Grid Engine with systemd (builtin_starter.c), and with cpusets (sge_shepherd(8)).
     rf"{_SYSTEMD}/system\.slice/sge-(?P<grid_engine>{_TASK})\.(?:scope|service)",
     rf"{_CPUSET}/sge(?:\.[^/]+)?/(?P<grid_engine>{_TASK})",
     # Open and Gridware Cluster Scheduler (ocs_Job.cc). A tightly integrated parallel job has a slice.
-    rf"{_SYSTEMD}{_SLICES}(?P<slice>[^/:]+)-jobs\.slice/(?:(?P=slice)-jobs-[^/:]+\.slice/)?"
-    rf"(?P=slice)\.(?P<grid_engine>{_TASK})(?:[.-][^/]+)?\.scope",
+    (
+        rf"{_SYSTEMD}{_SLICES}(?P<slice>[^/:]+)-jobs\.slice/(?:(?P=slice)-jobs-[^/:]+\.slice/)?"
+        rf"(?P=slice)\.(?P<grid_engine>{_TASK})(?:[.-][^/]+)?\.scope"
+    ),
 )
 _IN_SEVERAL = frozenset({JobManager.PBS, JobManager.HTCONDOR, JobManager.LSF})
 """They put jobs in several hierarchies of cgroup v1. Slurm can use only one, Torque and Grid Engine only use cpuset."""
@@ -151,7 +157,7 @@ _SHEPHERD = re.compile(rf"/.*/active_jobs/({_TASK})(?:/[^/]+)?")
 """The working directory of a sge_shepherd, also that of a task of a parallel job."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CgroupMembership:
     """What a process belongs to; None if it belongs to none, or if that is not known.
 
@@ -243,7 +249,7 @@ def _job_in(paths: Mapping[str, str], source: str, *, of_user: bool) -> tuple[Jo
     found: dict[tuple[JobManager, str], set[str]] = {}
     for controllers, path in paths.items():
         line = f"{controllers}:{_OUTSIDE.sub('', path)}"
-        for match in filter(None, (pattern.match(line) for pattern in _JOBS)):
+        for match in filter(None, (pattern.match(line) for pattern in _compiled(_JOBS))):
             manager = JobManager(match.lastgroup or "")
             if manager is not JobManager.FLUX or source == match["user"]:
                 found.setdefault((manager, match[manager]), set()).add(controllers)
@@ -272,7 +278,7 @@ def _names_in(path: str, *, with_jobs_in_pods: bool) -> Mapping[str, str]:
     service, _, in_service = rest.partition("/")
     if service in _RUNTIME_SERVICES:
         patterns, rest = _DIRECTORIES, in_service
-    below = [match for pattern in patterns if (match := pattern.match(rest)) is not None]
+    below = [match for pattern in _compiled(patterns) if (match := pattern.match(rest)) is not None]
     matches = (
         *map(_SLICE_OF_POD.fullmatch, slices),
         *map(_SLICE_OF_TASK.fullmatch, slices[1:] if slices[:1] == ("ecstasks.slice",) else ()),

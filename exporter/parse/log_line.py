@@ -5,12 +5,12 @@ A line that matches no rule is `Unrecognized`. It is counted, and is never a fau
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from exporter.model.values import replace
+from exporter.model.values import frozen_positional, replace
 from exporter.parse.control_reply import numbers_in_text
 from exporter.parse.log_message import DAEMON_RULES, ECHO_RULES, SERVER_RULES, Message, Unrecognized
 
@@ -23,13 +23,10 @@ _LINE = re.compile(
 )
 _STAMP = re.compile(r"\[\S{10} \S{12} ")
 _OLD_PREFIX = re.compile(r"(?:Volta MPS Server|Volta MPS|MPS Server): ")
-_RULES_BY_ROLE = {False: (*SERVER_RULES, *DAEMON_RULES, *ECHO_RULES), True: (*DAEMON_RULES, *ECHO_RULES, *SERVER_RULES)}
-"""All rules apply to both roles: old versions wrote some lines under the other role. The likely ones are first."""
-
-ALL_RULES = _RULES_BY_ROLE[False]
+ALL_RULES = (*SERVER_RULES, *DAEMON_RULES, *ECHO_RULES)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class LogEntry:
     """A line: role and PID of its writer, and its message. `stamp`: local time, no zone, for order and distances."""
 
@@ -53,10 +50,20 @@ def parse_log_line(line: str) -> LogEntry | None:
     return LogEntry(role, int(pid), parse_log_message(text, by_daemon=role == DAEMON_ROLE), stamp)
 
 
+@cache
+def _rules(*, by_daemon: bool) -> Sequence[tuple[re.Pattern[str], Callable[[tuple[str, ...]], Message]]]:
+    """Compile the rules of a role at its first line: this takes as long as a tenth of all imports.
+
+    All rules apply to both roles: old versions wrote some lines under the other role. The likely ones are first.
+    """
+    rules = (*DAEMON_RULES, *ECHO_RULES, *SERVER_RULES) if by_daemon else ALL_RULES
+    return [(re.compile(pattern, re.IGNORECASE), build) for pattern, build in rules]
+
+
 def parse_log_message(text: str, *, by_daemon: bool = False) -> Message:
     """Parse the text that follows the timestamp, role and PID of a line."""
     text = _OLD_PREFIX.sub("", text, count=1) if ": " in text[:20] else text
-    for pattern, build in _RULES_BY_ROLE[by_daemon]:
+    for pattern, build in _rules(by_daemon=by_daemon):
         found = pattern.fullmatch(text)
         if found is not None:
             return build(found.groups())
@@ -99,16 +106,14 @@ _LIST_ITEM = re.compile(rb"\n\[.{23} (?!Control )[A-Za-z][A-Za-z ]{0,61}+\d+\] ?
 """An item of a server's list: a device or a client of a fault."""
 
 
-def _byte_pattern(patterns: Iterable[str]) -> re.Pattern[bytes]:
-    """Return one pattern over bytes for all `patterns`. A character may have 4 bytes, so upper bounds are 4 times."""
+@cache
+def _any_rule() -> re.Pattern[bytes]:
+    """Return one pattern over bytes for all rules. A character may have 4 bytes, so upper bounds are 4 times."""
     wider = (
         re.sub(r"\{(\d+),(\d+)\}", lambda bound: f"{{{bound[1]},{4 * int(bound[2])}}}", pattern)
-        for pattern in dict.fromkeys(patterns)
+        for pattern in dict.fromkeys(pattern for pattern, _ in ALL_RULES)
     )
     return re.compile("|".join(f"(?:{pattern})" for pattern in wider).encode(), re.IGNORECASE)
-
-
-_ANY_RULE = _byte_pattern(pattern.pattern for pattern, _ in ALL_RULES)
 
 
 class FilteredLines(NamedTuple):
@@ -128,8 +133,9 @@ def filter_lines(lines: bytes, unknown: int = 0) -> FilteredLines:
     text = b"\n" + lines
     selected: list[bytes] = []
     known = begin = left = 0
+    any_rule = _any_rule()
     for found in _HEADER.finditer(text):
-        if _ANY_RULE.fullmatch(found[1]):
+        if any_rule.fullmatch(found[1]):
             others = _first_lines(text[begin : found.start()], unknown - (len(selected) - known))
             selected += (*others, text[found.start() + 1 : found.end()])
             left += text.count(b"\n", begin, found.start()) - len(others)

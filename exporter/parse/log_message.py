@@ -6,14 +6,12 @@ matches a whole message, so that text quoted in another message cannot pass for 
 The fields `pid` and `server` are PIDs; `context` is the number of a client's CUDA context; `device` is an ordinal.
 """
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, dataclass_transform
 
 from exporter.model.dialect import PROTOCOL_2, PROTOCOL_3
-from exporter.parse.mps_variables import parse_byte_size
+from exporter.model.values import make_frozen
 
 
 @dataclass_transform(frozen_default=True)
@@ -21,7 +19,7 @@ class Message:
     """What one line reports. Each kind of message is a frozen dataclass."""
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True)(cls)
+        make_frozen(cls, slots=False, kw_only=False)
 
 
 class ServerMessage(Message):
@@ -46,7 +44,9 @@ class Unrecognized(Message):
     """A line that no rule matches."""
 
 
-Rule = tuple[re.Pattern[str], Callable[[tuple[str, ...]], Message]]
+Rule = tuple[str, Callable[[tuple[str, ...]], Message]]
+"""A pattern, in which case is ignored, and the function that makes the message of its groups."""
+
 DAEMON_RULES: list[Rule] = []
 SERVER_RULES: list[Rule] = []
 ECHO_RULES: list[Rule] = []
@@ -57,7 +57,6 @@ _M = TypeVar("_M", bound=type[Message])
 
 def _line(rules: list[Rule], pattern: str, *converters: Callable[[str], Any], **fields: Any) -> Callable[[_M], _M]:
     """Decorate a message with a rule: `pattern`, converters of its groups (int by default), and constant fields."""
-    compiled = re.compile(pattern, re.IGNORECASE)
 
     def add(message: _M) -> _M:
         build = partial(message, **fields) if fields else message
@@ -65,7 +64,7 @@ def _line(rules: list[Rule], pattern: str, *converters: Callable[[str], Any], **
         def convert(groups: tuple[str, ...]) -> Message:
             return build(*(to(group) for to, group in zip(converters, groups, strict=True)))
 
-        rules.append((compiled, convert if converters else lambda groups: build(*map(int, groups))))
+        rules.append((pattern, convert if converters else lambda groups: build(*map(int, groups))))
         return message
 
     return add
@@ -320,15 +319,6 @@ class ProtocolReported(Message):
     protocol: int
 
 
-@_daemon_line(
-    r"set_default_device_pinned_mem_limit ([0-9]{1,4}) (?!0+[KMG]?\.)([0-9]{1,12}[KMG]?)\.", int, parse_byte_size
-)
-class DefaultMemoryLimitSet(DeviceMessage):
-    """The daemon accepted a new default pinned memory limit, in bytes, for future servers."""
-
-    limit: int
-
-
 # -- Other lines: last, because some of these patterns also match messages above -----------------------------------
 
 
@@ -344,8 +334,7 @@ class Noise(Message):
 
 
 def _noise(*patterns: str) -> Rule:
-    pattern = "|".join(f"(?:{pattern})" for pattern in patterns)
-    return re.compile(pattern, re.IGNORECASE), lambda _groups: Noise()
+    return "|".join(f"(?:{pattern})" for pattern in patterns), lambda _groups: Noise()
 
 
 DAEMON_RULES.append(

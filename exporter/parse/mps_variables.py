@@ -72,7 +72,8 @@ def client_memory_limits(variables: Mapping[str, str]) -> Mapping[str, int] | No
 
     It is not known which of two limits of one device applies, or for which device an entry such as `01=2G` is.
     """
-    text = variables.get(PINNED_MEMORY_LIMIT, "")
+    if not (text := variables.get(PINNED_MEMORY_LIMIT, "")):
+        return {}
     parsed = parse_memory_limits(text)
     limits = {device: limit for device, limit in parsed if limit is not None and _DEVICE.fullmatch(device)}
     return limits if len(limits) == len(parsed) and len(text) <= _MAX_VALUE else None

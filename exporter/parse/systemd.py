@@ -4,14 +4,16 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 from exporter.model.observation import UnitState
+from exporter.model.values import frozen
 
 # -- systemctl show: `Key=value` lines, and a blank line between units ----------------------------------------------
 
 UNIT_PROPERTIES = ("Id", "UnitFileState", "ExecStart", "Environment", "EnvironmentFiles", "User")
-UNIT_STATE_PROPERTIES = ("Id", "Names", "LoadState", "ActiveState", "SubState", "Result", "Restart", "NRestarts")
+_STATE = {"load": "LoadState", "active": "ActiveState", "sub": "SubState", "result": "Result", "restart": "Restart"}
+UNIT_STATE_PROPERTIES = ("Id", "Names", *_STATE.values(), "NRestarts")
 
 _COMMAND = re.compile(r"\{ path=[^;]* ; argv\[\]=(.*) ; ignore_errors=(?:yes|no) ; .*\}")
 _FILE = re.compile(r"(.+) \(ignore_errors=(?:yes|no)\)")
@@ -21,7 +23,7 @@ _NUMBER = re.compile(r"[0-9]{1,10}")
 _MAX_STATE_WORD = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UnitProperties:
     """One unit. `commands`: those of ExecStart=, arguments joined by spaces; `user`: name or number, empty for root."""
 
@@ -82,17 +84,9 @@ def parse_unit_states(text: str, units: Iterable[str], at: float) -> tuple[UnitS
 
 
 def _unit_state(unit: str, values: Mapping[str, list[str]], at: float) -> UnitState:
-    words = {key: _first(values, key)[:_MAX_STATE_WORD] for key in UNIT_STATE_PROPERTIES}
-    return UnitState(
-        at=at,
-        unit=unit,
-        load=words["LoadState"],
-        active=words["ActiveState"],
-        sub=words["SubState"],
-        result=words["Result"],
-        restart=words["Restart"],
-        restarts=int(words["NRestarts"]) if _NUMBER.fullmatch(words["NRestarts"]) else 0,
-    )
+    words: dict[str, Any] = {name: _first(values, key)[:_MAX_STATE_WORD] for name, key in _STATE.items()}
+    restarts = _first(values, "NRestarts")
+    return UnitState(at=at, unit=unit, restarts=int(restarts) if _NUMBER.fullmatch(restarts) else 0, **words)
 
 
 def _units(text: str) -> Iterator[Mapping[str, list[str]]]:
@@ -151,7 +145,7 @@ _COUNT = re.compile(r"[0-9]{1,12}")
 _MPS = "nvidia-cuda-mps"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JournalEntry:
     """One entry. `message` is None if it is too long for journalctl.
 

@@ -32,10 +32,10 @@ SHARED_UNITS = r"""
 """Patterns of units that run the work of many: logins, batch systems, containers, schedulers and builds. Such a unit is
 no workload, and no command names it. An instance, `NAME@INSTANCE`, is like the unit itself."""
 
-_SHARED_UNIT = re.compile(rf"(?:{'|'.join(SHARED_UNITS.split())})(?:@.*)?\.[a-z]+")
+_SHARED_UNIT = rf"(?:{'|'.join(SHARED_UNITS.split())})(?:@.*)?\.[a-z]+"
 
 
 @lru_cache(maxsize=1024)
 def is_shared_unit(name: str) -> bool:
     """Return whether a unit of this name runs the work of many."""
-    return _SHARED_UNIT.fullmatch(name) is not None
+    return re.fullmatch(_SHARED_UNIT, name) is not None

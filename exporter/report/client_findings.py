@@ -20,6 +20,7 @@ from exporter.report.process_status import described
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import (
     DOCTOR,
+    HOW_TO_END,
     address_of,
     clients_beside,
     command_to_end,
@@ -126,7 +127,7 @@ def filled_memory(node: Node) -> Iterable[Finding]:
         restart = step_to_rerun(node, own, "If the others cannot wait, restart the workload.")
         if not restart.commands:
             kill = known(command_to_end(node, own[0]))
-            text = "If the others cannot wait, end the workload's largest client."
+            text = f"If the others cannot wait, end the workload's largest client. {HOW_TO_END}"
             restart = ManualStep(text=text, commands=kill, ends=len(kill) or None)
         yield Finding(
             NodeProblem.WORKLOAD_FILLS_MEMORY,

@@ -6,17 +6,17 @@ but the names of kernels are printable; `printable_value` makes these so.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from exporter.model.kernels import KernelUse
 from exporter.model.sharing import SharingStatus
+from exporter.model.values import frozen
 from exporter.report.document_parts import Bytes, ClientIdentity, IncidentStatus, ProcessStatus, ReasonStatus, Severity
 
 VERSION = 1
 """Of the document. It changes if a field changes its meaning or is removed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ManualStep:
     """One thing to do, with its commands. `ends` is how many clients these end; None if that is unknown."""
 
@@ -25,7 +25,7 @@ class ManualStep:
     ends: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FindingStatus:
     """A problem that the node has now, of one daemon or alike of several ones.
 
@@ -55,7 +55,7 @@ class FindingStatus:
     runbook: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClientStatus(ClientIdentity):
     """A connected client. `gpus` are those that it uses. `failure_domain` is the name of its failure domain.
 
@@ -71,7 +71,7 @@ class ClientStatus(ClientIdentity):
     streams: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServerStatus:
     """A server. `user` is whom it serves. `clients_known` is whether `clients` has all of them."""
 
@@ -89,7 +89,7 @@ class ServerStatus:
     clients: tuple[ClientStatus, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogStatus:
     """A log file of a daemon with a problem. `blocked` is whether the daemon itself cannot write it."""
 
@@ -98,7 +98,7 @@ class LogStatus:
     blocked: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ActionStatus:
     """An action of the watchdog, why it was taken, and when it began and ended. If not `begun`, it is only planned."""
 
@@ -109,7 +109,7 @@ class ActionStatus:
     done_at: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ActionCountStatus:
     """How often the watchdog took an action for this reason, with this result."""
 
@@ -119,7 +119,7 @@ class ActionCountStatus:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WatchdogStatus:
     """The watchdog's state of a daemon.
 
@@ -153,7 +153,7 @@ class WatchdogStatus:
     quarantine_xid: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DaemonStatus:
     """A control daemon with its servers.
 
@@ -188,7 +188,7 @@ class DaemonStatus:
     servers: tuple[ServerStatus, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NeighbourStatus:
     """A client that uses the resource for which another one waits, and the fraction of it."""
 
@@ -196,7 +196,7 @@ class NeighbourStatus:
     used_ratio: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SlowdownStatus:
     """By what factor a client is slower than alone; `at_least`: a lower bound. `text` is empty if that is not clear."""
 
@@ -208,7 +208,7 @@ class SlowdownStatus:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuProcess(ProcessStatus):
     """A process on a GPU. `role` is `client`, `bypassing`, `server` or `other`.
 
@@ -238,7 +238,7 @@ class GpuProcess(ProcessStatus):
     watched: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sentence:
     """A sentence, and how urgent what it says is."""
 
@@ -246,7 +246,7 @@ class Sentence:
     severity: Severity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuStatus:
     """A GPU or a MIG instance.
 
@@ -274,7 +274,7 @@ class GpuStatus:
     sharing_sentences: tuple[Sentence, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FailureDomainStatus:
     """Clients (PIDs) that one fault would end together; if `upper_bound`, some of them may survive."""
 
@@ -285,7 +285,7 @@ class FailureDomainStatus:
     upper_bound: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CollectorStatus:
     """A collector. `failed` is whether its last collection did, for these `reasons`. `problem` has all current ones."""
 
@@ -297,7 +297,7 @@ class CollectorStatus:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StatusDocument:
     """The status of a node `at` a time.
 

@@ -1,7 +1,7 @@
 """Parts of the status document: severities, reasons, processes and faults; who may see them; and a filter of faults."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from enum import StrEnum
 from functools import cache
 from itertools import islice
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
 
 from exporter.model.identity import Workload
 from exporter.model.kernels import FaultKernels
-from exporter.model.values import replace
+from exporter.model.values import frozen, replace
 
 if TYPE_CHECKING:
     from exporter.model.incident import Incident
@@ -45,7 +45,7 @@ MOST_LISTED = 512
 Parameter = str | int | float | tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReasonStatus:
     """A reason: its code, the values that its text contains, and the text."""
 
@@ -54,7 +54,7 @@ class ReasonStatus:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProcessStatus:
     """A process and its names, which its user chose. `pid` is 0 or negative if it is unknown here. None: not known.
 
@@ -69,7 +69,7 @@ class ProcessStatus:
     held_by: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClientIdentity(ProcessStatus):
     """A client: `client` is its id in metrics, and `memory_used_bytes` its memory on each GPU.
 
@@ -88,7 +88,7 @@ class ClientIdentity(ProcessStatus):
     kernels_hidden: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AffectedClient(ClientIdentity):
     """A client that a fault affected, and whether it had work in flight."""
 
@@ -96,7 +96,7 @@ class AffectedClient(ClientIdentity):
     kernels: FaultKernels | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SuspectStatus(ClientIdentity):
     """A client that may have caused a fault, with the confidence, and what indicates it."""
 
@@ -106,7 +106,7 @@ class SuspectStatus(ClientIdentity):
     kernels: FaultKernels | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BlockingClient(ClientIdentity):
     """A client that delays recovery, or did `until` then. `kill_command` ends it."""
 
@@ -116,7 +116,7 @@ class BlockingClient(ClientIdentity):
     kill_command: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class XidStatus:
     """An Xid of a fault, what it means, and what NVIDIA advises. `pid` and `name` are the process that it names."""
 
@@ -131,7 +131,7 @@ class XidStatus:
     advice: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AddressMatchStatus:
     """How well a faulting address fits the ranges of a client. `share` is the probability that it used the address."""
 
@@ -145,7 +145,7 @@ class AddressMatchStatus:
     alike: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AddressStatus:
     """The faulting address, and the clients that it fits. `texts` say what its owner needs to know."""
 
@@ -159,7 +159,7 @@ class AddressStatus:
     texts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IncidentStatus:
     """A fault, or the death of a daemon or server, as it was known `at` a time.
 
@@ -250,7 +250,7 @@ def _with_kernels(kind: Any, *outer: Any) -> tuple[Any, ...]:
     return tuple(n for n, part in parts.items() if n == "kernels" or part in outer or _with_kernels(part, kind, *outer))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IncidentFilter:
     """The incident with an `id`; otherwise the newest `limit` incidents, of one daemon, or only open ones."""
 

@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.reason import with_known_parts
-from exporter.model.values import replace
+from exporter.model.values import frozen_positional, replace
 from exporter.parse.printable import printable
 from exporter.report.document import FindingStatus, ManualStep
 from exporter.report.document_parts import Severity
@@ -32,7 +32,7 @@ MOST_GROUPED = 16
 """So many commands a step for several daemons has at most."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Finding:
     """One problem, as it was at the time `at`.
 

@@ -76,10 +76,7 @@ def document_of(node: Node, policy: Policy | None = None, host: str = "") -> Sta
 def status_document(data: StatusInput) -> StatusDocument:
     """Return the status of a node, as its viewer may see it."""
     node, at, policy, view = data.node, data.at, data.policy, View(data.node)
-    found = findings(node, at, policy, view)
-    if data.stalled_seconds is not None:
-        since = at - data.stalled_seconds
-        found = (Finding(NodeProblem.EXPORTER_STALLED, at=at, since=since, commands=(RESTART_EXPORTER,)), *found)
+    found = findings_as_seen(data, view)
     domains, memory, known = _failure_domains(node), memory_by_process(node), data.known_incidents
     kernels = current_kernels(node)
     daemons = tuple(_daemon(data, each, found, domains, memory, kernels) for each in view.present())
@@ -106,6 +103,15 @@ def status_document(data: StatusInput) -> StatusDocument:
         )
     )
     return seen_by(ROOT if node.simulated else data.viewer, document)
+
+
+def findings_as_seen(data: StatusInput, view: View | None = None) -> tuple[Finding, ...]:
+    """Return all problems, also that the exporter is stalled. A `view` of the node, if given, is not made."""
+    found = findings(data.node, data.at, data.policy, view)
+    if data.stalled_seconds is None:
+        return found
+    since = data.at - data.stalled_seconds
+    return (Finding(NodeProblem.EXPORTER_STALLED, at=data.at, since=since, commands=(RESTART_EXPORTER,)), *found)
 
 
 def incident_as_seen(data: StatusInput, incident: Incident, clients: int = MOST_LISTED) -> IncidentStatus:
@@ -320,11 +326,11 @@ def _collector(name: str, source: CollectorState) -> CollectorStatus:
     )
 
 
-def summary_line(node: Node, policy: Policy | None = None) -> str:
-    """Return one line for the service manager. It is made every second, so without the whole document."""
-    daemons = list(View(node).present())
+def summary_line(view: View, policy: Policy | None = None) -> str:
+    """Return one line for the service manager. It is made at each publication, so without the whole document."""
+    node, daemons = view.node, list(view.present())
     acting = [None if policy is None else policy.mode_of(each) for each in daemons if each.declared.expected]
-    found = [each.text for each in findings(node, node.at, policy)]
+    found = [each.text for each in findings(node, node.at, policy, view)]
     more = len(found) - MOST_IN_LINE
     parts = (
         SIMULATED if node.simulated else "",

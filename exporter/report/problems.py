@@ -5,11 +5,12 @@ or tests compare them with it. Conditions of daemons, phases of the watchdog and
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Protocol
 
+from exporter.model.values import frozen
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.report.document_parts import Severity
 
@@ -22,7 +23,7 @@ ON_NODE = (" on {node}", " of {node}")
 """Parts of a summary that only alerts show."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Definition:
     """The definition of a problem, which all texts about it use.
 

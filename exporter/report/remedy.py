@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import itemgetter
 from shlex import join, quote
 from typing import Any
@@ -15,6 +15,7 @@ from exporter.model.incident import ClientDetails
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DaemonProcess, GpuUuid, ProcessReading
 from exporter.model.settings import PIPE_DIRECTORY
+from exporter.model.values import frozen
 from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.cgroup import parse_step
 from exporter.parse.kernel_log import RESET, XIDS
@@ -75,7 +76,7 @@ LONGEST_COMMAND = 4096
 _START_LIMIT = "start-limit-hit"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Address:
     """How a command reaches a daemon: by its pipe directory, with this `program`.
 
@@ -191,6 +192,13 @@ def command_to_kill(client: ClientDetails, address: Address | None) -> str | Non
     does not answer until that client has ended by other means (measured, R580).
     """
     return None if address is None else signal("KILL", address.ending.get(client.client, ()))
+
+
+HOW_TO_END = (
+    "Let its owner end it by its own means. SIGTERM ends a program that does not handle it like SIGKILL: if its kernel "
+    "runs then, the other MPS clients on its GPU fault."
+)
+"""What to say with the command to end a client that may be busy (measured, R580: SIGKILL)."""
 
 
 def command_to_end(node: Node, pid: int) -> str | None:

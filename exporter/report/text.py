@@ -3,12 +3,12 @@
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.values import frozen, frozen_positional
 from exporter.parse.printable import LONGEST_TEXT, printable
 from exporter.report.document_parts import Severity
 
@@ -98,7 +98,7 @@ SEVERITY_STYLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Piece:
     """Text of one style."""
 
@@ -106,7 +106,7 @@ class Piece:
     style: Style = Style.PLAIN
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Line:
     """One line. If it is broken, the next rows are indented by `indent` characters."""
 
@@ -191,7 +191,7 @@ _GAP = "  "
 Row = Sequence[Piece]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Column:
     """A column of a table.
 

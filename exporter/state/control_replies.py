@@ -56,6 +56,7 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
             pass  # An answer to a query from before the end does not restore the daemon.
         case QueryOutcome.ANSWERED:
             lifecycle.answered(step, at)
+            step.daemon = with_commands(step.daemon, asked_at={**step.daemon.commands.asked_at, reply.command: at})
             _answer_read(step, reply, mps_pids)
         case QueryOutcome.NO_DAEMON:
             lifecycle.not_found(step, at)

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from exporter.model.daemon import ClaimKind, Daemon, with_runtime
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, GpuReading, GpuUuid, ProcessReading
 from exporter.model.settings import VISIBLE_DEVICES
+from exporter.model.values import frozen
 from exporter.parse.cgroup import CgroupMembership
 from exporter.parse.control_reply import DEVICE_QUERY
 from exporter.parse.mps_variables import has_ordinals, names_device, visible_device_entries, visible_gpu_uuids
@@ -220,7 +220,7 @@ def mps_pids(node: Node) -> frozenset[int] | None:
 # -- failure domains ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FailureDomain:
     """Clients of one server that one fault would end together, and their GPUs."""
 
@@ -254,25 +254,28 @@ def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int], *, in_use
     """
     usable = usable_gpus(node)
     divided = node.gpus.keys() - usable.keys()
-    contexts = {uuid: _processes_with_context(reading) for uuid, reading in usable.items()}
+    shown: dict[int, set[GpuUuid]] = {}
+    for uuid, reading in usable.items():
+        for pid in _processes_with_context(reading).intersection(pids):
+            shown.setdefault(pid, set()).add(uuid)
     listed = {uuid: each for uuid, each in usable.items() if each.mps_processes is not None and not each.mig_mode}
     read_at = min((reading.at for reading in listed.values()), default=0.0)
     every = usable.keys() if in_use and len(usable) == 1 else {*gpus_by_ordinal(node, daemon).values()}
     found: dict[int, Gpus] = {}
     for pid in pids:
-        gpus = {uuid for uuid, with_context in contexts.items() if pid in with_context}
-        logged, client = logged_gpus(daemon, pid) - divided, daemon.clients.get(pid)
-        begun = node.begun_on(pid).values()
-        connected_at = 0.0 if client is None else client.connected_at
-        # It also works on a GPU that NVML does not show, or did not when it was read.
-        newer = () if len(begun) <= len(gpus) else begun if len(listed) == len(usable) else (math.inf,)
-        if in_use and read_at < max((connected_at, *newer)):
-            gpus = set()
-        if in_use and gpus and (client is None or read_at >= client.gpu_added_at):
-            logged -= listed.keys()
-        gpus |= logged
-        if gpus or len(every) == 1:
-            found[pid] = frozenset(gpus or every)
+        gpus: Gpus | set[GpuUuid] = shown.get(pid, frozenset())
+        logged = logged_gpus(daemon, pid) - divided
+        if in_use:
+            client, begun = daemon.clients.get(pid), node.begun_on(pid).values()
+            connected_at = 0.0 if client is None else client.connected_at
+            # It also works on a GPU that NVML does not show, or did not when it was read.
+            newer = () if len(begun) <= len(gpus) else begun if len(listed) == len(usable) else (math.inf,)
+            if read_at < max((connected_at, *newer)):
+                gpus = frozenset()
+            elif gpus and (client is None or read_at >= client.gpu_added_at):
+                logged -= listed.keys()
+        if gpus or logged or len(every) == 1:
+            found[pid] = frozenset(gpus | logged or every)
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.node import BypassingProcess, Gpu, MonotonicCounter, Node, SharingMode
-from exporter.model.observation import GpuProcess, GpuReading, SourceReading
+from exporter.model.observation import GpuProcess, GpuReading, GpuUuid, SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.sharing import GpuUse
 from exporter.model.values import replace
@@ -21,6 +21,9 @@ LOST = (ReasonCode.GPU_LOST, ReasonCode.GPU_NOT_REPORTED)
 
 STALE_SECONDS = 5.0
 """A reading that is older than this at the end of its collection, because another GPU's call hung, is not current."""
+
+_CONSTANT = ("index", "name", "pci_bus_id", "compute_capability", "mig")
+"""Properties of a GPU that do not change."""
 
 CLOCK_SLACK_SECONDS = 0.05  # A collection is timed by another clock than its readings.
 
@@ -98,14 +101,7 @@ def _lost(before: Gpu | None, reading: GpuReading) -> tuple[Event, ...]:
 
 def _failed(last: GpuReading, failed: GpuReading) -> GpuReading:
     """Return a failed reading with the constant properties of the GPU."""
-    return replace(
-        failed,
-        index=last.index,
-        name=last.name,
-        pci_bus_id=last.pci_bus_id,
-        compute_capability=last.compute_capability,
-        mig=last.mig,
-    )
+    return replace(failed, **{name: getattr(last, name) for name in _CONSTANT})
 
 
 def _has_gpm(before: Gpu | None, reading: GpuReading) -> bool | None:
@@ -292,16 +288,33 @@ def with_bypassing_processes(node: Node, daemons: Sequence[Daemon], gpu: Gpu) ->
     return replace(gpu, bypassing_processes=found, bypassing_known=True), tuple(events)
 
 
-def _pids_outside_mps(node: Node, reading: GpuReading) -> list[int]:
-    """Return the PIDs in the compute list that were never known to use MPS."""
-    of_mps = {process.pid for process in reading.mps_processes or ()}
+def may_bypass(node: Node, changed: Mapping[GpuUuid, frozenset[int]]) -> bool:
+    """Return whether a process that began or stopped using a GPU since its reading may bypass a daemon there."""
+    known = _known_to_mps(node) if any(changed.values()) else set()
+    return any(
+        any(serving_daemons(node, node.gpus[each].reading))
+        for uuid, pids in changed.items()
+        if not pids <= known
+        for each in (uuid, *instances_of(node, uuid))
+        if each in node.gpus
+    )
+
+
+def _known_to_mps(node: Node) -> set[int]:
+    of_mps: set[int] = set()
     for daemon in node.daemons.values():
         connections = daemon.connections
         of_mps.update(daemon.servers, connections.server_exited_at)
         of_mps.update(daemon.clients, connections.disconnected_at, connections.queued)
-    listed = {process.pid: node.processes.get(process.pid) for process in reading.compute_processes or ()}
-    of_mps.update(pid for pid, each in listed.items() if each and mps_program(each.executable or each.command))
-    return [pid for pid in listed if pid not in of_mps]
+    return of_mps
+
+
+def _pids_outside_mps(node: Node, reading: GpuReading) -> list[int]:
+    """Return the PIDs in the compute list that were never known to use MPS."""
+    of_mps = _known_to_mps(node).union(process.pid for process in reading.mps_processes or ())
+    others = dict.fromkeys(each.pid for each in reading.compute_processes or () if each.pid not in of_mps)
+    found = ((pid, node.processes.get(pid)) for pid in others)
+    return [pid for pid, each in found if each is None or not mps_program(each.executable or each.command)]
 
 
 def sharing_mode(node: Node, gpu: Gpu) -> SharingMode | None:

@@ -2,6 +2,7 @@
 
 import posixpath
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from exporter.model.daemon import (
     Daemon,
@@ -188,19 +189,16 @@ def end_member(step: Step, at: float, pid: int) -> None:
     servers.disconnect(step, at, pid, DisconnectReason.EXIT)
 
 
+_BY_PID = ("disconnected_at", "server_exited_at", "disconnects", "recently_disconnected")
+
+
 def remove_other_users(step: Step, at: float, processes: Mapping[int, ProcessReading]) -> None:
     """Remove processes that are known to belong to other users than the only one that the daemon may serve."""
     if only_user(step.daemon) is None:
         return
     for pid in sorted(of_other_users(step.daemon, named_pids(step.daemon), processes)):
         end_member(step, at, pid)
-        connections = step.daemon.connections
-        daemon = with_connections(
-            step.daemon,
-            disconnected_at=without(connections.disconnected_at, pid),
-            server_exited_at=without(connections.server_exited_at, pid),
-            disconnects=without(connections.disconnects, pid),
-            recently_disconnected=without(connections.recently_disconnected, pid),
-        )
-        others = {other: log_lines.without_client(server, pid) for other, server in daemon.servers.items()}
-        step.daemon = replace(daemon, servers=others)
+        others: dict[str, Any] = {name: without(getattr(step.daemon.connections, name), pid) for name in _BY_PID}
+        daemon = with_connections(step.daemon, **others)
+        servers_of = {other: log_lines.without_client(server, pid) for other, server in daemon.servers.items()}
+        step.daemon = replace(daemon, servers=servers_of)

@@ -141,11 +141,12 @@ def not_found(step: Step, at: float) -> None:
     """Apply that a command found no daemon.
 
     If its process exists, the pid file is wrong and the daemon cannot be queried. Every user can write that file
-    (measured, R580), so nothing else follows from it.
+    (measured, R580), so nothing else follows from it. Nor does anything if the daemon may run unseen.
     """
     step.daemon = daemon = with_lifecycle(step.daemon, not_found_at=at)
     since = daemon.commands.unanswered_since
-    if daemon.runtime.process is None:
+    unseen = daemon.runtime.hidden and daemon.lifecycle.pid_file_left is not False
+    if daemon.runtime.process is None and not unseen:
         end(step, at)
     elif since is None:
         step.daemon = with_commands(daemon, unanswered_since=at)
@@ -156,7 +157,8 @@ def not_found(step: Step, at: float) -> None:
 def process_read(step: Step, reading: DaemonProcess) -> None:
     """Apply the process that the pid file of the daemon names."""
     at, known = reading.at, step.daemon.runtime.process
-    daemon = with_runtime(step.daemon, foreign_owner=reading.foreign_owner, directory=reading.directory)
+    hidden = reading.hidden and step.daemon.runtime.last_process is None
+    daemon = with_runtime(step.daemon, foreign_owner=reading.foreign_owner, directory=reading.directory, hidden=hidden)
     # The pid file of another node's daemon shows nothing about the end of this one.
     left = None if daemon.directory_taken else reading.pid_file_left
     step.daemon = with_lifecycle(daemon, pid_file_left=left, quit_traces=bool(reading.quit_traces))

@@ -112,7 +112,9 @@ def apply_reply(daemon: Daemon, reply: ControlReply) -> Daemon:
 
     An empty reply may be no answer at all (R580), and so changes nothing.
     """
-    query = control_reply.query_changed_by(reply.command) or reply.command
+    if query := control_reply.query_changed_by(reply.command):
+        daemon = before_change(daemon, query)
+    query = query or reply.command
     limits = replace(daemon.default_limits, stale=daemon.default_limits.stale - {reply.command})
     match query.split():
         case [verb, *device] if verb in (control_reply.DEFAULT_THREADS, control_reply.DEFAULT_PINNED_MEMORY):
@@ -138,8 +140,39 @@ def _answered(limits: Limits, device: list[str], stdout: str) -> dict[str, Any]:
 
 
 def with_server_limits(daemon: Daemon, server: Server, **changes: Any) -> Daemon:
-    """Return the daemon with changed limits of a server."""
-    return with_server(daemon, replace(server, limits=replace(server.limits, **changes)))
+    """Return the daemon with changed limits of a server.
+
+    If no command for it was seen, it is unknown which clients connected before a change: they have at most the larger
+    limit.
+    """
+    old, new = server.limits, replace(server.limits, **changes)
+    memory = {device: max(old.pinned_memory.get(device, 0), limit) for device, limit in new.pinned_memory.items()}
+    threads, most = old.active_thread_percentage, new.active_thread_percentage
+    replaced = any(new.pinned_memory.get(device) != limit for device, limit in old.pinned_memory.items())
+    if replaced or threads not in (None, most):
+        most = None if threads is None or most is None else max(threads, most)
+        daemon = _with_client_limits(
+            daemon, server.pid, replace(new, active_thread_percentage=most, pinned_memory=memory)
+        )
+    return with_server(daemon, replace(server, limits=new))
+
+
+def before_change(daemon: Daemon, query: str) -> Daemon:
+    """Return the daemon before a command that may change what a query returns: its present clients keep their limits.
+
+    A limit of a server is for clients that connect later (measured, R580).
+    """
+    match query.split():
+        case [control_reply.THREADS | control_reply.PINNED_MEMORY, pid, *_] if server := daemon.servers.get(int(pid)):
+            return _with_client_limits(daemon, server.pid, server.limits)
+    return daemon
+
+
+def _with_client_limits(daemon: Daemon, server: int, limits: Limits) -> Daemon:
+    """Return the daemon with these limits of a server's clients, unless they have kept earlier ones."""
+    clients = daemon.clients.items()
+    kept = {pid: replace(each, limits=limits) for pid, each in clients if each.server == server and each.limits is None}
+    return replace(daemon, clients={**daemon.clients, **kept}) if kept else daemon
 
 
 def memory_limits_by_gpu(node: Node, daemon: Daemon, limits: Mapping[int, int]) -> Iterable[tuple[GpuUuid, int]]:

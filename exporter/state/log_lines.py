@@ -1,5 +1,7 @@
 """Lines of control.log and server.log."""
 
+import math
+
 from exporter.model.daemon import (
     Claim,
     ClaimKind,
@@ -23,9 +25,9 @@ from exporter.model.server import (
     Server,
     ServerState,
 )
-from exporter.model.values import increment, replace, with_latest
+from exporter.model.values import increment, made_of, replace, with_latest
 from exporter.parse import log_message
-from exporter.parse.control_reply import DEFAULT_PINNED_MEMORY, query_changed_by
+from exporter.parse.control_reply import query_changed_by
 from exporter.parse.log_line import LogEntry, Pids, parse_log_line, seconds_between, translate_entry, translate_pid
 from exporter.parse.log_message import ContextExited, ContextExiting, Message
 from exporter.state import claims, lifecycle, limits, servers
@@ -37,6 +39,7 @@ _OTHERS_FILE = {"control.log": False, "server.log": True}
 LONGEST_COMMAND = 80
 """Characters of a command that are stored. Any user can send any command; those of the daemon are shorter."""
 
+OWN_SECONDS = 5.0  # The log shows a command of the exporter at most so long after its reply.
 NOT_READY = 807  # CUDA_ERROR_MPS_SERVER_NOT_READY: the server is in FAULT.
 
 REMEMBERED_SECONDS = 10.0
@@ -101,9 +104,10 @@ def _daemon_line_read(step: Step, at: float, entry: LogEntry) -> None:
         case _ if daemon.log.echoing:
             pass
         case log_message.CommandReceived(text):
-            # A limit that the command sets is queried again: the daemon may have refused the command.
-            query = query_changed_by(text)
-            daemon = daemon if query is None else limits.mark_stale(daemon, query)
+            # Query the limit again: the daemon may have refused the command. Not if an own query followed an own one.
+            query, known = query_changed_by(text), daemon.commands.asked_at
+            if query and not at - OWN_SECONDS <= known.get(text, -math.inf) <= known.get(query, -math.inf):
+                daemon = limits.mark_stale(limits.before_change(daemon, query), query)
             # The reply to `ps` has the command lines of clients, which may contain any text. Until the session is
             # closed, only a quit is read.
             ended_at = at if "terminate" in text else daemon.log.terminated_at
@@ -115,8 +119,6 @@ def _daemon_line_read(step: Step, at: float, entry: LogEntry) -> None:
             daemon = with_runtime(daemon, protocol=protocol)
             unsupported = not daemon.supported and not daemon.ended
             step.daemon = lifecycle.with_unknown_state(daemon, at) if unsupported else daemon
-        case log_message.DefaultMemoryLimitSet(int(device)):
-            step.daemon = limits.mark_stale(daemon, f"{DEFAULT_PINNED_MEMORY} {device}")
         case log_message.DaemonStarting() if daemon.runtime.process is None:
             # Its process or its answer must confirm the start. Several daemons may write to one log, and every user
             # can write to it (measured, R580).
@@ -331,7 +333,9 @@ def prune_disconnects(daemon: Daemon, at: float) -> Daemon:
         return daemon
     recent = {pid: each for pid, each in disconnects.items() if at - each.at <= REMEMBERED_SECONDS}
     clients = {pid: each for pid, each in clients.items() if pid in daemon.connections.disconnected_at}
-    return with_connections(daemon, disconnects=recent, recently_disconnected=clients)
+    # These are new values, even if they are equal, so that open incidents are examined again (`incidents.track`).
+    connections = replace(daemon.connections, disconnects=recent, recently_disconnected=clients)
+    return replace(daemon, connections=connections)
 
 
 def _remove_context(daemon: Daemon, at: float, entry: LogEntry, message: ContextExiting) -> Daemon:
@@ -361,15 +365,8 @@ def _remove_context(daemon: Daemon, at: float, entry: LogEntry, message: Context
 
 def _disconnect(client: Client, at: float, stamp: str) -> Disconnect:
     requested_at = client.exit_requested_at
-    return Disconnect(
-        pid=client.pid,
-        server=client.server,
-        at=at,
-        stamp=stamp,
-        gpus=client.gpus,
-        in_reset=client.in_reset,
-        terminated=requested_at is not None and at - requested_at <= servers.TERMINATION_SECONDS,
-    )
+    terminated = requested_at is not None and at - requested_at <= servers.TERMINATION_SECONDS
+    return made_of(Disconnect, client, at=at, stamp=stamp, terminated=terminated, contexts=frozenset())
 
 
 def _with_client(daemon: Daemon, client: Client) -> Daemon:

@@ -1,27 +1,29 @@
 """The poll schedule: which control queries and readings are due."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState
 from exporter.model.identity import identity_of
 from exporter.model.node import CollectorName, Gpu, Node
-from exporter.model.observation import DaemonName, Wanted
+from exporter.model.observation import DaemonName, GpuUuid, Wanted
 from exporter.model.server import Server, ServerState
 from exporter.model.settings import PollIntervals
+from exporter.model.values import frozen
 from exporter.parse.control_reply import DEFAULT_THREADS, LIST_SERVERS, SERVER_STATUS, VERSION_FLAG
-from exporter.state import devices, known_daemons, lifecycle, limits, processes
+from exporter.state import devices, gpus, known_daemons, lifecycle, limits, processes
 from exporter.state.control_replies import last_answer_at
 from exporter.state.servers import CONFIRMING_SECONDS
 
 MOST_PROCESSES = 4096  # Processes that are monitored in all.
 MOST_STATES = 1024  # Processes for which the scheduler state is collected.
 RETURN_SECONDS = 60.0  # How long the unit of a daemon that answers again is still collected.
+CONFIRMATION_SECONDS = 5.0  # How often NVML is read to confirm processes outside MPS, if they come and go often.
+FIRST_SECONDS = 1.0  # For this time after a restart, no query delays the commands that set the limits.
 EXIT_SECONDS = 5.0  # How long the process of a disconnected client is monitored for its end.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Query:
     """A control query, the time of its last answer (None: no answer yet), and the longest time until the next."""
 
@@ -57,7 +59,10 @@ def commands(node: Node, name: str, intervals: PollIntervals) -> tuple[str, ...]
     Any answer shows that the daemon lives. If no query is due, one in `liveness` seconds suffices. Then a query that is
     due soon replaces the one that only tests whether the daemon lives.
     """
-    daemon = node.daemons[name]
+    daemon, watch = node.daemons[name], node.watches.get(name)
+    since = node.at if daemon.ended else daemon.lifecycle.state_since or 0.0
+    if watch is not None and watch.restart_runs and node.at - since < FIRST_SECONDS:
+        return ()
     others = daemon.runtime.directory is not None and daemon.runtime.directory.other is not None
     if not daemon.supported or daemon.runtime.foreign_owner is not None or others:
         return ()
@@ -162,11 +167,14 @@ def _status_period(node: Node, daemon: Daemon, server: Server, intervals: PollIn
     claimed = claimed_since(daemon, ClaimKind.FAULT, ClaimKind.RECOVERY)
     # After an Xid on one of the daemon's GPUs, the log should have reported a fault by now.
     due_xids = (xid for xid in node.xids.recent if node.at - xid.at >= XID_SECONDS)
-    of_others = {gpu for gpu in node.gpus if devices.uses_gpu(node, daemon, gpu) is False}
-    xids = [xid.at for xid in due_xids if xid.gpu not in of_others]
+    xids = [xid.at for xid in due_xids if not _is_elsewhere(node, daemon, xid.gpu)]
     if intervals.is_recent(node.at, latest((suspected_at, *claimed, *xids))):
         return intervals.stale
     return intervals.fault if server.state is ServerState.FAULT else intervals.lists
+
+
+def _is_elsewhere(node: Node, daemon: Daemon, gpu: GpuUuid | None) -> bool:
+    return gpu is not None and gpu in node.gpus and devices.uses_gpu(node, daemon, gpu) is False
 
 
 def _clients_period(node: Node, daemon: Daemon, server: Server, intervals: PollIntervals) -> float:
@@ -182,16 +190,24 @@ def nvml_due(node: Node, intervals: PollIntervals) -> bool:
     source = node.sources.get(CollectorName.NVML)
     if source is None:
         return True
-    stale_since = latest(since for gpu in node.gpus.values() for since in gpu_stale_since(node, gpu))
+    changed_at = _clients_changed_at(node)
+    stale_since = latest(since for gpu in node.gpus.values() for since in gpu_stale_since(node, gpu, changed_at))
     if len(node.gpus) > 1:
         # Clients may have contexts on another GPU, or launch there.
         read_at = min(gpu.reading.at for gpu in node.gpus.values())
         clients = [client for daemon in node.daemons.values() for client in daemon.clients.values()]
         begun = (each for client in clients for each in node.launch_history.begun.get(client.pid, {}).values())
-        newer = (at for at in chain(begun, (client.gpu_added_at for client in clients)) if at > read_at)
-        stale_since = latest((stale_since, *newer))
+        newer = latest(chain(begun, (client.gpu_added_at for client in clients)))
+        stale_since = latest((stale_since, newer if newer is not None and newer > read_at else None))
     period = intervals.stale if intervals.is_recent(node.at, stale_since) else intervals.nvml
     return node.at - source.last.at >= period
+
+
+def is_confirmation_due(node: Node, at: float, last_at: float) -> bool:
+    """Return whether to read NVML again for the newest process outside MPS. It was last done at `last_at`."""
+    seen = (each.first_seen for gpu in node.gpus.values() for each in gpu.bypassing_processes.values())
+    due = max(seen, default=float("inf")) + gpus.BYPASSING_AFTER_SECONDS
+    return max(due, last_at + CONFIRMATION_SECONDS) <= at and any(gpu.reading.at < due for gpu in node.gpus.values())
 
 
 def is_read_since(node: Node, at: float) -> bool:
@@ -225,13 +241,17 @@ def processes_wanted(node: Node) -> frozenset[int]:
     Clients of daemons with few clients come first, so that a daemon that lists thousands of processes displaces no
     others. Then come processes that show the end of a daemon's job or pod, PIDs that may belong to other users than the
     one that a daemon may serve, and other processes that use a GPU.
+
+    The PIDs of a daemon in another PID namespace, and NVML's then, may be those of other processes here.
     """
-    daemons = sorted(node.daemons.values(), key=lambda daemon: len(daemon.clients) + len(daemon.connections.queued))
+    seen = [daemon for daemon in node.daemons.values() if not daemon.runtime.hidden]
+    daemons = sorted(seen, key=lambda daemon: len(daemon.clients) + len(daemon.connections.queued))
+    gpus = node.gpus.values() if len(seen) == len(node.daemons) else ()
     return _first(
         MOST_PROCESSES,
         (daemon.pid for daemon in daemons),
         *(daemon.servers for daemon in daemons),
-        *(gpu.bypassing_processes for gpu in node.gpus.values()),
+        *(gpu.bypassing_processes for gpu in gpus),
         *(daemon.clients for daemon in daemons),
         *((each.pid for client in daemon.clients.values() for each in client.holders or ()) for daemon in daemons),
         *(daemon.connections.queued for daemon in daemons),
@@ -247,13 +267,13 @@ def processes_wanted(node: Node) -> frozenset[int]:
             if known_daemons.only_user(daemon) is not None
         ),
         # Among them are servers and clients of daemons that are not known.
-        *((each.pid for each in gpu.reading.compute_processes or ()) for gpu in node.gpus.values()),
+        *((each.pid for each in gpu.reading.compute_processes or ()) for gpu in gpus),
     )
 
 
 def states_wanted(node: Node) -> frozenset[int]:
     """Return the PIDs of at most `MOST_STATES` daemons and servers for which the scheduler state is collected."""
-    supported = [daemon for daemon in node.daemons.values() if daemon.supported]
+    supported = [daemon for daemon in node.daemons.values() if daemon.supported and not daemon.runtime.hidden]
     daemons = sorted(supported, key=lambda daemon: len(daemon.servers))
     return _first(MOST_STATES, (daemon.pid for daemon in daemons), *(daemon.servers for daemon in daemons))
 
@@ -330,34 +350,45 @@ def clients_stale_since(node: Node, daemon: Daemon, server: Server) -> Iterable[
     NVML shows other clients than the list, a list or a claim awaits confirmation, or clients may confirm a FAULT.
     """
     queried = daemon.commands.asked_at.get(daemon.dialect.list_clients.format(server=server.pid), float("-inf"))
-    clients = {client.pid: client for client in daemon.clients.values() if client.server == server.pid}
+    clients = [client for client in daemon.clients.values() if client.server == server.pid]
     if server.fault_suspected_at is not None and server.fault_suspected_at > queried:
         yield server.fault_suspected_at
-    yield from (client.missing_since for client in clients.values())
+    yield from (client.missing_since for client in clients)
     yield from (since for since in claimed_since(daemon, ClaimKind.CLIENT_DISCONNECT) if since > queried)
     yield from (since for since in claimed_since(daemon, ClaimKind.CLIENT_CONNECT) if node.at - since >= NVML_SECONDS)
-    for gpu in node.gpus.values():
-        yield from (left_at for pid, left_at in gpu.mps_left.items() if pid in clients and left_at > queried)
+    for pid, left_at in chain.from_iterable(gpu.mps_left.items() for gpu in node.gpus.values()):
+        if left_at > queried and pid in daemon.clients and daemon.clients[pid].server == server.pid:
+            yield left_at
     yield from _unknown_since(node)
 
 
-def gpu_stale_since(node: Node, gpu: Gpu) -> Iterable[float]:
-    """Yield since when the reading of a GPU may be out of date.
+def _clients_changed_at(node: Node) -> float | None:
+    """Return when a client of any daemon last connected or disconnected, as far as known."""
+    return latest(
+        at
+        for daemon in node.daemons.values()
+        for at in (
+            *(client.connected_at for client in daemon.clients.values()),
+            *daemon.connections.disconnected_at.values(),
+            *claimed_since(daemon, ClaimKind.CLIENT_DISCONNECT),
+        )
+    )
 
-    A process may bypass MPS, clients connected or disconnected, or servers are known that the reading could not use.
+
+def gpu_stale_since(node: Node, gpu: Gpu, changed_at: float | None) -> Iterable[float]:
+    """Yield since when the reading of a GPU may be out of date. Clients last connected or disconnected at `changed_at`.
+
+    A process may bypass MPS, or servers are known that the reading could not use.
     """
     read_at = gpu.reading.at
     yield from (each.first_seen for each in gpu.bypassing_processes.values() if not each.confirmed)
+    if changed_at is not None and changed_at > read_at:
+        yield changed_at
     for daemon in node.daemons.values():
         connections = daemon.connections
-        changes = [
-            *(client.connected_at for client in daemon.clients.values()),
-            *connections.disconnected_at.values(),
-            *claimed_since(daemon, ClaimKind.CLIENT_DISCONNECT),
-        ]
-        if not gpu.bypassing_known and connections.listed_at is not None:
-            changes.append(connections.listed_at)
-        yield from (at for at in changes if at > read_at)
+        listed_at = None if gpu.bypassing_known else connections.listed_at
+        if listed_at is not None and listed_at > read_at:
+            yield listed_at
         # A client that is listed for some time after its end is connected (`servers.listed_after_exit`).
         listed = (at for pid, at in connections.disconnected_at.items() if pid in gpu.mps_since)
         yield from (at for at in listed if at + CONFIRMING_SECONDS > read_at)
@@ -370,9 +401,12 @@ def claimed_since(daemon: Daemon, *kinds: ClaimKind) -> Iterable[float]:
 
 def _unknown_since(node: Node) -> Iterable[float]:
     """Yield since when NVML shows MPS clients that no daemon reports."""
-    known = {pid for daemon in node.daemons.values() for pid in (*daemon.clients, *daemon.connections.disconnected_at)}
+    daemons = node.daemons.values()
+    known = set[int]().union(
+        *(each.clients for each in daemons), *(each.connections.disconnected_at for each in daemons)
+    )
     for gpu in node.gpus.values():
-        yield from (since for pid, since in gpu.mps_since.items() if pid not in known)
+        yield from (gpu.mps_since[pid] for pid in gpu.mps_since.keys() - known)
 
 
 def latest(times: Iterable[float | None]) -> float | None:

@@ -24,7 +24,7 @@ from exporter.model.observation import (
     UnitState,
 )
 from exporter.model.server import Client
-from exporter.model.values import replace, updated, with_latest
+from exporter.model.values import made_of, replace, updated, with_latest, without
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.cgroup import CGROUP_CACHE_SIZE, CgroupMembership, parse_cgroup
 from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
@@ -53,7 +53,7 @@ def process_exited(node: Node, ended: ProcessExit) -> Node:
 def add_oom_kill(node: Node, record: KernelRecord) -> Node:
     """Remember a process that the kernel killed for lack of memory. Lines that programs wrote are ignored."""
     pid = parse_oom_kill(parse_kernel_record(record.record) or "")
-    if pid is None:
+    if pid is None or record.apart:
         return node
     process = node.processes.get(pid)
     start_ticks = None if process is None else process.start_ticks
@@ -259,16 +259,8 @@ def identify(node: Node, seen: Observation | None) -> Node:
 def _identified(node: Node, process: ProcessReading) -> Node:
     """Remember what is known of a process of a workload."""
     workload, member, pod = workload_of(process), cgroup_of(process), pod_of(node, process)
-    found = WorkloadIdentity(
-        namespace=None if pod is None else pod.namespace,
-        pod=None if pod is None else pod.name,
-        container=member.container,
-        user=_user(process),
-        unit=member.unit,
-        job_manager=None if member.job_manager is None else member.job_manager.value,
-        job_id=member.job_id,
-        labels=None if pod is None else pod.labels,
-    )
+    manager, name = member.job_manager and member.job_manager.value, None if pod is None else pod.name
+    found = made_of(WorkloadIdentity, pod, member, pod=name, user=_user(process), job_manager=manager)
     return _with_identity(node, workload, found)
 
 
@@ -285,9 +277,9 @@ def _with_identity(node: Node, workload: Workload | None, found: WorkloadIdentit
 def prune_identities(node: Node) -> Node:
     """Remove the identities of workloads without processes, usage and counts."""
     totals = node.usage_totals
-    present = {*totals.last_used_at, *node.accounts, *map(workload_of, node.processes.values())}
-    identities = {workload: each for workload, each in totals.identities.items() if workload in present}
-    return updated(node, usage_totals=updated(totals, identities=identities))
+    unused = totals.identities.keys() - totals.last_used_at.keys() - node.accounts.keys()
+    gone = unused.difference(map(workload_of, node.processes.values())) if unused else unused
+    return updated(node, usage_totals=updated(totals, identities=without(totals.identities, *gone)))
 
 
 def prune_workload_counts(node: Node) -> Node:
@@ -333,20 +325,22 @@ def _count(
 
 def client_id(client: Client, process: ProcessReading | None) -> str:
     """Return the id of a client: PID and start time, or PID and time of connection if the start is unknown."""
-    since = f"s{_base36(int(client.connected_at))}" if process is None else _base36(process.start_ticks)
-    return f"{client.pid}-{since}"
+    if process is None:
+        return _id(client.pid, "s", int(client.connected_at))
+    return _id(client.pid, "", process.start_ticks)
 
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @lru_cache(1024)
-def _base36(number: int) -> str:
+def _id(pid: int, kind: str, number: int) -> str:
+    """Return an id. It is the same object each time, because the samples of many families contain it."""
     digits = ""
     while number:
         number, digit = divmod(number, 36)
         digits = _DIGITS[digit] + digits
-    return digits or "0"
+    return f"{pid}-{kind}{digits or '0'}"
 
 
 # -- states of processes and units ------------------------------------------------------------------------------------
@@ -402,7 +396,7 @@ def state_read(node: Node, state: ProcessState) -> Node:
 
 def prune_states(node: Node, wanted: frozenset[int] | set[int]) -> Node:
     """Return the node with the states of these processes only."""
-    return updated(node, states={pid: state for pid, state in node.states.items() if pid in wanted})
+    return updated(node, states=without(node.states, *(node.states.keys() - wanted)))
 
 
 def state_of_daemon(node: Node, daemon: Daemon) -> ProcessState | None:

@@ -12,15 +12,14 @@ import sqlite3
 import stat
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, field
 from pathlib import Path
 from typing import Any
-
-import structlog
 
 from exporter.clock import Clock
 from exporter.errors import HistoryError
 from exporter.history import MAX_SAMPLES, SAMPLE_SECONDS, Sample
+from exporter.logger import logger
 from exporter.model.event import TIMELINE, Event, EventName
 from exporter.model.identity import Workload, WorkloadIdentity
 from exporter.model.incident import Clues, Incident
@@ -29,7 +28,7 @@ from exporter.model.observation import DaemonName, GpuReading, GpuUuid
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Retention
 from exporter.model.usage import Account, GpuUsage, Method, Usage, UsageTotals
-from exporter.model.values import Built, build, plain, replace
+from exporter.model.values import Built, build, frozen, plain, replace
 from exporter.model.watchdog import WatchdogState, with_stop_remembered
 
 FILE, LOCK = "history.sqlite", "history.lock"
@@ -72,7 +71,7 @@ _INVALID = (ValueError, TypeError, OverflowError, RecursionError, sqlite3.Integr
 """Errors of a value, not of the disk. Another try would fail too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoredState:
     """The content of a file, newest first (samples: oldest first), and the number of unreadable rows.
 
@@ -110,7 +109,7 @@ class StoredState:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WatchdogRow:
     """The watchdog's state of a daemon."""
 
@@ -118,7 +117,7 @@ class WatchdogRow:
     state: WatchdogState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UsageRow:
     """What an account used of a GPU by one method.
 
@@ -435,7 +434,7 @@ def _set_aside(path: Path, problem: str) -> None:
         companion = path.with_name(path.name + suffix)
         if os.path.lexists(companion):
             companion.rename(f"{aside}{suffix}")
-    structlog.get_logger().warning("file_set_aside", path=str(path), problem=problem, new_path=str(aside))
+    logger().warning("file_set_aside", path=str(path), problem=problem, new_path=str(aside))
 
 
 def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:

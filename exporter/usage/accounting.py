@@ -98,10 +98,7 @@ def post_energy(totals: UsageTotals, gpu: GpuUuid, millijoules: int, *, at: floa
 
 def post_use(totals: UsageTotals, gpu: GpuUuid, posted: Mapping[UsageKey, Usage], *, at: float) -> UsageTotals:
     """Post each amount to its account."""
-    used: dict[UsageKey, Usage] = {}
-    for key, amount in posted.items():
-        totals, account = _with_account(totals, key[0], at)
-        used[account, key[1]] = used.get((account, key[1]), Usage()) + amount
+    totals, used = _with_accounts(totals, posted, at)
     return _with_gpu(totals, gpu, _with_use(totals, gpu, used))
 
 
@@ -192,14 +189,14 @@ def _with_gpu(totals: UsageTotals, gpu: GpuUuid, usage: GpuUsage) -> UsageTotals
 
 
 def _with_accounts(
-    totals: UsageTotals, amounts: Mapping[UsageKey, int], at: float
-) -> tuple[UsageTotals, dict[UsageKey, int]]:
+    totals: UsageTotals, amounts: Mapping[UsageKey, Amount], at: float
+) -> tuple[UsageTotals, dict[UsageKey, Amount]]:
     """Open the accounts of these amounts. If there are too many, SharedAccount.OTHERS takes the amount."""
-    posted: dict[UsageKey, int] = {}
+    opened: list[tuple[UsageKey, Amount]] = []
     for (wanted, method), amount in amounts.items():
         totals, account = _with_account(totals, wanted, at)
-        posted[account, method] = posted.get((account, method), 0) + amount
-    return totals, posted
+        opened.append(((account, method), amount))
+    return totals, _sums({}, opened)
 
 
 def _with_account(totals: UsageTotals, wanted: Account, at: float) -> tuple[UsageTotals, Account]:

@@ -7,7 +7,6 @@ times more. It never counts as SM time, but limits it.
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from exporter.model.estimates import ClientEstimates
 from exporter.model.launches import ProcessWork, WorkReading
@@ -27,7 +26,7 @@ from exporter.model.usage import (
     carried_on,
     work_delta,
 )
-from exporter.model.values import replace, without
+from exporter.model.values import frozen, replace, without
 from exporter.parse.mps_variables import parse_percentage
 from exporter.state.devices import devices_of, gpus_of_clients, serves_gpu
 from exporter.usage import kernel_times
@@ -244,7 +243,7 @@ def _with_window(
     return contended(node, uuid, launches.rates[-1] if launches.watched else None, present, outdated)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Launches:
     """How much the clients launched: the last two known rates.
 

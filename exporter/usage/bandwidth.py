@@ -1,20 +1,22 @@
 """The use of a GPU's memory bandwidth, divided among its clients."""
 
 import math
+from collections.abc import Mapping
 
 from exporter.model.contention import Bandwidth, GpuContention
-from exporter.model.estimates import ClientEstimates
+from exporter.model.estimates import ClientEstimates, Estimate
 from exporter.model.usage import LaunchRate, Split
+from exporter.model.values import replace
 from exporter.usage.kernel_times import SHORT_COPY_BYTES
 
 # The constants, as in usage/contention.py.
 # fmt: off
 MOST_HIDDEN = 0.1           # of the SMs   | F |  0 | If unknown processes used more, the parts are unknown.
 TRAFFIC_ERROR = 0.02        # of the use   | F |  2 | Standard error of the measured use of the bandwidth,
-LEAST_TRAFFIC_ERROR = 0.006 # of all       | F | 50 | in addition to this.
-TRAFFIC_CONTRADICTION = 2.0 # errors       | F | 25 | A use that differs by more shows that the kernels have changed.
-TRAFFIC_CHANGE = 0.3        # of itself    | F | 35 | What each moves has at least this standard error then, or this
-LEAST_TRAFFIC = 0.05        # of the use   | F | 24 | part of what it moves if it has this part, whichever is larger.
+LEAST_TRAFFIC_ERROR = 0.006 # of all       | F | 31 | in addition to this.
+TRAFFIC_CONTRADICTION = 2.0 # errors       | F | 20 | A use that differs by more shows that the kernels have changed.
+TRAFFIC_CHANGE = 0.3        # of itself    | F |  7 | What each moves has at least this standard error then. What it
+                            #              |   |    | moved while it was alone has it in addition to that of the use.
 PART_ERROR = 0.05           # of the part  | F | 15 | Least standard error of the part of a client.
 BYTES_ERROR = 0.02          # of the bytes | F |  0 | Standard error of what copies move.
 CACHED_BYTES = 1 << 26      # bytes        | M |  0 | Of a smaller copy, any part may stay in the L2 cache: an H200 has
@@ -35,15 +37,16 @@ def bandwidths(state: GpuContention) -> dict[int, Bandwidth]:
 
 
 def divided(
-    estimates: ClientEstimates, rate: LaunchRate, split: Split, present: frozenset[int]
+    estimates: ClientEstimates, rate: LaunchRate, split: Split, present: frozenset[int], usual: Mapping[int, float]
 ) -> tuple[ClientEstimates, dict[int, Bandwidth]]:
     """Return the estimates of what each client's kernels move, and its part of the used bandwidth.
 
-    The use of the memory's bandwidth is the sum of the widths that each client launched, times what it moves for each,
-    and of what it copied, of which a part may stay in the cache. What a kernel moves is the same at any speed. The
-    parts add up to what GPM measured. If others than these clients may have used the memory, nothing is known. The
-    estimates are nanoseconds of the whole bandwidth for each SM of width by PID, and of what a client copies, by its
-    negative PID, the fraction that reaches the memory.
+    A client's use of the memory's bandwidth has two terms. One is the widths that it launched, times what it moves for
+    each. The other is what it copied, of which a part may stay in the cache. What a kernel moves is the same at any
+    speed. The parts add up to what GPM measured. If others than these clients may have used the memory, nothing is
+    known. `usual` is what the same work of a client uses while it is alone. The others, such as a new process, use the
+    rest. The estimates by PID are nanoseconds of the whole bandwidth for each SM of width. Those by negative PID are
+    the fraction of what a client copies that reaches the memory.
     """
     estimates = estimates.without(estimates.pids - present - {-pid for pid in present})
     weights = {pid: delta.widths / 1e9 / rate.seconds for pid, delta in rate.deltas.items() if delta.widths}
@@ -57,20 +60,27 @@ def divided(
     # A client that copies other sizes now may use the cache, or not any more.
     copied = {key: each.error > BYTES_ERROR for key, each in estimates.observed.items() if key < 0}
     estimates = estimates.without({key for key, cached in copied.items() if cached == (key in certain)})
+    known = sum(weights[each] * (estimates.mean(each) or 0.0) for each in weights)
+    rest = max(split.dram - known, LEAST_TRAFFIC_ERROR * split.dram)
     for key in sorted(weights.keys() - estimates.pids):
-        known = sum(weights[each] * (estimates.mean(each) or 0.0) for each in weights)
-        first = error = max(split.dram - known, LEAST_TRAFFIC_ERROR * split.dram) / 2 / weights[key]
+        first = error = rest / 2 / weights[key]
         if key < 0:
             first, error = (1.0, BYTES_ERROR) if key in certain else (CACHED_ERROR, CACHED_ERROR)
         estimates = estimates.with_observed(key, first, error)
+    observed = {
+        pid: Estimate(usual[pid] / weights[pid], (TRAFFIC_CHANGE * usual[pid] + LEAST_TRAFFIC_ERROR) / weights[pid])
+        for pid in usual.keys() & weights.keys()
+    }
+    estimates = replace(estimates, observed={**estimates.observed, **observed})
     error = LEAST_TRAFFIC_ERROR + TRAFFIC_ERROR * split.dram
     expected = sum(weight * (estimates.mean(pid) or 0.0) for pid, weight in weights.items())
     covariances = estimates.covariance_with_sum(weights)
     variance = sum(weight * covariances[pid] for pid, weight in weights.items())
     if abs(split.dram - expected) > TRAFFIC_CONTRADICTION * math.sqrt(max(0.0, variance) + error**2):
-        least = LEAST_TRAFFIC * split.dram
-        moves = {pid: max(estimates.mean(pid) or 0.0, least / weight) for pid, weight in weights.items()}
-        estimates = estimates.renewed({pid: TRAFFIC_CHANGE * moves[pid] for pid in weights if pid not in certain})
+        # Each client of which no usual use is known may have changed so much.
+        most = {key: usual.get(key, abs(split.dram - expected)) / weights[key] for key in weights.keys() - certain}
+        least = {key: max(TRAFFIC_CHANGE * (estimates.mean(key) or 0.0), most[key]) for key in sorted(most)}
+        estimates = estimates.renewed(least)
     largest = {key: 1.0 for key in weights if key < 0}
     estimates = estimates.measured(weights, split.dram, error, rate.seconds).solved(largest)
     used = {key: weight * (estimates.mean(key) or 0.0) for key, weight in weights.items()}

@@ -1,7 +1,7 @@
 """Capacity: how well a GPU is shared by MPS clients, the limits of each client, and how many more clients fit."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, fsum, hypot, inf
 
@@ -13,6 +13,7 @@ from exporter.model.server import Client
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, VISIBLE_DEVICES, Limits
 from exporter.model.sharing import HeadroomStatus, SharingStatus
 from exporter.model.usage import Method, Share, Split
+from exporter.model.values import frozen
 from exporter.parse.mps_variables import LEAST_SMS, client_memory_limits, client_thread_percentage, sms_of
 from exporter.state.devices import MOST_DEVICES, client_devices, device_count, gpus_of_clients
 from exporter.state.gpus import used_bytes
@@ -43,7 +44,7 @@ LEAST_SM = 1e-4  # If all clients used less of the SMs, nothing follows about a 
 _DIGITS = 6  # A quotient is rounded, so that what fits exactly three times is not reported to fit twice.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClientUsage:
     """One client on one GPU, with the names of the status document. None: not known.
 
@@ -98,7 +99,7 @@ NEEDED = frozenset({Bound.MEMORY, Bound.SLOTS})
 """Beyond these bounds a new client fails. Beyond the others, clients become slower."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuSharing(SharingStatus):
     """How a GPU is shared by MPS clients; without `reserved`, which is text. None: not known.
 
@@ -136,7 +137,8 @@ def gpu_sharing(node: Node) -> Mapping[GpuUuid, GpuSharing]:
     recent = _recent(node)
     slowed = {uuid: slowdowns(state) for uuid, state in recent.items()}
     clients = _clients(node, slowed, {uuid: bandwidths(state) for uuid, state in recent.items()})
-    return {uuid: _sharing(node, uuid, found, slowed.get(uuid, {})) for uuid, found in clients.items()}
+    free = _free_slots(node) if clients else {}
+    return {uuid: _sharing(node, uuid, found, slowed.get(uuid, {}), free) for uuid, found in clients.items()}
 
 
 def _recent(node: Node) -> Mapping[GpuUuid, GpuContention]:
@@ -147,7 +149,13 @@ def _recent(node: Node) -> Mapping[GpuUuid, GpuContention]:
     return {uuid: state for uuid, state in known if 0 <= node.at - state.windows[-1].at < MINUTE_SECONDS}
 
 
-def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: Mapping[int, Slowdown]) -> GpuSharing:
+def _sharing(
+    node: Node,
+    uuid: GpuUuid,
+    clients: Sequence[ClientUsage],
+    slowed: Mapping[int, Slowdown],
+    free: Mapping[tuple[DaemonName, int], int | None],
+) -> GpuSharing:
     gpu, split = node.gpus[uuid], fresh_splits(node).get(uuid)
     reading, pids = gpu.reading, {client.client.pid for client in clients}
     shares: Mapping[int, Share] = {} if split is None else split.shares
@@ -160,7 +168,7 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: 
     if reading.compute_processes is not None:
         servers = {pid for daemon in node.daemons.values() for pid in daemon.servers}
         others = {process.pid for process in reading.compute_processes} - servers - pids
-        present = {*others, *servers, *(pid for daemon in node.daemons.values() for pid in daemon.clients)}
+        present = others.union(servers, *(daemon.clients for daemon in node.daemons.values()))
         departed = sum(share.sm for pid, share in shares.items() if pid not in present)
     known = shares.keys() & pids
     error, others_error = (hypot(*(shares[pid].error for pid in each)) for each in (known, shares.keys() - pids))
@@ -175,7 +183,7 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage], slowed: 
     by_bound = {
         Bound.MEMORY: None if reading.unified_memory else _fit_in_memory(gpu, clients),
         Bound.SM: None if partitioned else _fit_in_sm_time(sm, shares, others, departed, len(clients)),
-        Bound.SLOTS: None if partitioned else _fit_in_slots(node, clients),
+        Bound.SLOTS: None if partitioned else _fit_in_slots(free, clients),
         Bound.CONTENTION: 0 if _is_contended(clients, gain) else None,
     }
     total = reading.memory_total_bytes
@@ -318,17 +326,22 @@ def _is_contended(clients: Sequence[ClientUsage], gain: float | None) -> bool:
     return slowed or any(is_clearly_slowed(each.slowdown, STARVED_RATIO) for each in clients)
 
 
-def _fit_in_slots(node: Node, clients: Sequence[ClientUsage]) -> int | None:
-    """Return how many clients the servers still accept; None if it is not known for one of them."""
-    free = 0
-    for name, pid in {(client.daemon, client.client.server) for client in clients}:
-        daemon = node.daemons[name]
-        server = daemon.servers.get(pid)
-        limit = None if server is None else clients_limit(node, daemon, server)
-        if server is None or limit is None or server.has_hidden_pids:
-            return None
-        free += max(0, limit - sum(client.server == pid for client in daemon.clients.values()))
+def _free_slots(node: Node) -> Mapping[tuple[DaemonName, int], int | None]:
+    """Return how many clients each server still accepts; None: unknown."""
+    free: dict[tuple[DaemonName, int], int | None] = {}
+    for name, daemon in node.daemons.items():
+        used = Counter(client.server for client in daemon.clients.values())
+        for pid, server in daemon.servers.items():
+            limit = None if server.has_hidden_pids else clients_limit(node, daemon, server)
+            free[name, pid] = None if limit is None else max(0, limit - used[pid])
     return free
+
+
+def _fit_in_slots(free: Mapping[tuple[DaemonName, int], int | None], clients: Sequence[ClientUsage]) -> int | None:
+    """Return how many clients the servers still accept; None if it is not known for one of them."""
+    slots = [free.get(each) for each in {(client.daemon, client.client.server) for client in clients}]
+    known = [each for each in slots if each is not None]
+    return sum(known) if len(known) == len(slots) else None
 
 
 # -- Limits of a client --------------------------------------------------------------------------------------------
@@ -366,6 +379,8 @@ def memory_limit(
     own = None if variables is None else client_memory_limits(variables)
     if limits.active_thread_percentage is None or variables is None or own is None:
         return None, False, False
+    if not own and not limits.pinned_memory:
+        return None, True, False
     process = node.processes[client.pid]
     devices = client_devices(node, daemon, process, variables, gpus)
     if own.keys() == {"0"} and len(gpus) == 1 and cgroup_of(process).pod_uid is not None:

@@ -28,7 +28,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from exporter.model import values
-from exporter.model.contention import Bandwidth, Baseline, ContentionWindow, GpuContention, Pace, Resource, Slowdown
+from exporter.model.contention import Baseline, ContentionWindow, GpuContention, Pace, Resource, Slowdown
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.usage import LaunchRate, Method, Split, Usage, UsageKey, UsageTotals, WorkDelta
@@ -46,13 +46,13 @@ QUIET_SMS = 0.2            # of the SMs   | F |  3 | On a quiet GPU, others use 
 QUIET_BUSY = 0.1           # of the time  | F |  0 | On a quiet GPU, others work for less of the time, or there is room.
 ROOM_SMS = 0.6             # of the SMs   | F |  0 | If there is room, less than this of the SMs is used.
 ROOM_BANDWIDTH = 0.35      # of all       | F |  0 | If there is room, less than this of the memory's bandwidth is used.
-ALONE_SMS = 0.05           # of the SMs   | F |  7 | Beside a client that is alone, others use at most this.
+ALONE_SMS = 0.05           # of the SMs   | F | 10 | Beside a client that is alone, others use at most this.
 SAME_WIDTH = 0.15          # logarithm    | F |  0 | The same work has a mean width that differs by less.
 SAME_SPAN = 0.35           # logarithm    | F |  0 | The same work has launches for each span that differ by less.
 COPY_WIDTH_BYTES = 1 << 15 # bytes        | C |  0 | Each adds an SM of width: copies of other sizes are other work.
 LEAST_SPANS = 3            # spans        | C |  6 | A window with fewer ended spans is too short to learn from.
 CONTRADICTION = 0.5        # logarithm    | F |  3 | A latency that differs by more contradicts a baseline.
-FEW_WINDOWS = 2            # windows      | C |  0 | One contradiction replaces a baseline of so few, else two in a row.
+FEW_WINDOWS = 2            # windows      | C | 19 | One contradiction replaces a baseline of so few, else two in a row.
 MOST_WINDOWS = 50          # windows      | C |  0 | All windows of a baseline count as at most so many.
 BOUND_WINDOWS = 10         # windows      | C |  4 | So many make a bound, or show that a doubted client has changed.
 WINDOW_ERROR = 0.06        # of latency   | F | 47 | This is the standard error of one window.
@@ -106,8 +106,11 @@ def with_window(
     state: GpuContention, rate: LaunchRate, split: Split, present: frozenset[int], remembered: Mapping[int, Pace]
 ) -> GpuContention:
     """Take a window through stages 1 to 3. `remembered` has the paces of earlier such processes on a quiet GPU."""
-    estimates, traffic = divided(state.traffic, rate, split, present)
-    window = _observed(rate, split, traffic, state.windows[-1].quiet if state.windows else frozenset())
+    window = _observed(rate, split, state.windows[-1].quiet if state.windows else frozenset())
+    estimates, traffic = divided(state.traffic, rate, split, present, _usual_traffic(window, state.baselines))
+    moved = {pid: 1e9 * rate.seconds * traffic[pid].part for pid in window.paces.keys() & traffic.keys()}
+    paces = {pid: pace._replace(dram_ns=moved.get(pid, 0.0)) for pid, pace in window.paces.items()}
+    window = replace(window, paces=paces, traffic=traffic)
     baselines = {pid: baseline for pid, baseline in state.baselines.items() if pid in present}
     for pid, earlier in remembered.items():
         known = baselines.get(pid)
@@ -117,6 +120,16 @@ def with_window(
     window = _with_resource(window, split, baselines)
     recent = (each for each in state.windows if 0 < window.at - each.at < MINUTE_SECONDS)
     return _with_learned(replace(state, windows=(*recent, window), baselines=baselines, traffic=estimates))
+
+
+def _usual_traffic(window: ContentionWindow, baselines: Mapping[int, Baseline]) -> dict[int, float]:
+    """Return the fraction of the memory's bandwidth that the same launches used while their client was alone."""
+    used = {
+        pid: pace.launches / each.pace.launches * each.pace.dram_ns
+        for pid, pace, each in _comparable(window, baselines)
+        if each.windows > FEW_WINDOWS and each.others <= ALONE_SMS and not each.is_bound and each.longer == 1.0
+    }
+    return {pid: time_ns / 1e9 / window.seconds for pid, time_ns in used.items() if time_ns}
 
 
 def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
@@ -132,12 +145,10 @@ def without(state: GpuContention, pids: Collection[int]) -> GpuContention:
     return replace(state, windows=windows, traffic=traffic, **left(state, "baselines", "starved_since", "ahead_ns"))
 
 
-def _observed(
-    rate: LaunchRate, split: Split, traffic: Mapping[int, Bandwidth], quiet_before: frozenset[int]
-) -> ContentionWindow:
+def _observed(rate: LaunchRate, split: Split, quiet_before: frozenset[int]) -> ContentionWindow:
     """Stage 1: what the clients did. For those in `quiet_before` the GPU was quiet in the window before."""
     sm = {pid: share.sm for pid, share in split.estimates.items()}
-    done = {pid: _pace(delta, rate.seconds, sm.get(pid, 0.0), traffic.get(pid)) for pid, delta in rate.deltas.items()}
+    done = {pid: _pace(delta, rate.seconds, sm.get(pid, 0.0)) for pid, delta in rate.deltas.items()}
     paces = {pid: pace for pid, pace in done.items() if pace.busy_ns}
     # With GPM, a client that launched nothing may wait for a stream of its own.
     busy = {pid: pace.busy_ns for pid, pace in paces.items() if pace.launches or not split.measured}
@@ -148,12 +159,10 @@ def _observed(
     others = {pid: max(0.0, rest[pid]) for pid in quiet & quiet_before}
     movable = COPY_BANDWIDTH * rate.bandwidth * rate.seconds
     copying = {pid: delta.copied / movable for pid, delta in rate.deltas.items() if movable and delta.copied}
-    return ContentionWindow(
-        at=split.at, seconds=rate.seconds, paces=paces, quiet=quiet, others=others, traffic=traffic, copying=copying
-    )
+    return ContentionWindow(at=split.at, seconds=rate.seconds, paces=paces, quiet=quiet, others=others, copying=copying)
 
 
-def _pace(delta: WorkDelta, seconds: float, sm: float, traffic: Bandwidth | None) -> Pace:
+def _pace(delta: WorkDelta, seconds: float, sm: float) -> Pace:
     """Return what a client did. Recordings of earlier versions do not show gaps, nor which streams overlap."""
     launches = delta.kernels + (delta.graph_kernels or delta.graphs) + delta.copies
     busy_ns = min(float(delta.busy_ns), seconds * 1e9)
@@ -164,7 +173,6 @@ def _pace(delta: WorkDelta, seconds: float, sm: float, traffic: Bandwidth | None
         busy_ns=busy_ns,
         gap_ns=float(delta.gap_ns) if delta.gap_ns >= 0 else (seconds * 1e9 - busy_ns) * bool(launches),
         sm_ns=sm * seconds * 1e9,
-        dram_ns=0.0 if traffic is None else traffic.part * seconds * 1e9,
     )
 
 

@@ -1,7 +1,7 @@
 """Input and output of the watchdog: policy, context of one daemon, decisions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from exporter.model.action import ActionCause, ActionKind, ActionReason, ActionResult, ActionStep
@@ -11,12 +11,12 @@ from exporter.model.node import Node
 from exporter.model.observation import UnitState
 from exporter.model.reason import Reason
 from exporter.model.settings import Limits, Mode, Thresholds
-from exporter.model.values import replace
+from exporter.model.values import frozen, replace
 from exporter.model.watchdog import ActionCount, BlockReason, Condition, EscalationStep, WatchdogPhase, WatchdogState
 from exporter.state.processes import pod_uid_of_daemon
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DaemonPolicy:
     """What the configuration permits for one daemon: how to restart it, and its limits.
 
@@ -29,7 +29,7 @@ class DaemonPolicy:
     limits: Limits = field(default_factory=Limits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Policy:
     """Policy of the watchdog; `daemon_policies` are by daemon name.
 
@@ -77,7 +77,7 @@ def block_reasons(policy: Policy, daemon: Daemon, watch: WatchdogState) -> tuple
 Evaluated = tuple[WatchdogState, tuple[Event, ...]]  # The new state of a daemon, and the events of its changes.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Context:
     """An expected daemon at `at` (seconds since the epoch). `chance`, 0 to 1, is for the jitter of the backoff."""
 
@@ -123,7 +123,7 @@ class Context:
         return Event(at=self.at, event=name, daemon=self.daemon.name, **details)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlannedAction(ActionCause):
     """An action to take now. `cause` identifies the exit, hang or fault, for which the action is taken once."""
 
@@ -132,7 +132,7 @@ class PlannedAction(ActionCause):
     escalation: EscalationStep | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Wait:
     """No action now. `reason` is None if there is nothing to report.
 

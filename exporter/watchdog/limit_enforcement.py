@@ -1,7 +1,6 @@
 """Limits of a daemon: compare them with the wanted ones, set them, restore them after a restart."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
@@ -14,7 +13,7 @@ from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import Server, ServerState
 from exporter.model.settings import Limits, Mode
-from exporter.model.values import updated
+from exporter.model.values import frozen, updated
 from exporter.model.watchdog import LimitDrift, LimitEnforcement, WatchdogState
 from exporter.parse.control_reply import query_changed_by
 from exporter.parse.mps_variables import format_byte_size
@@ -42,7 +41,7 @@ class LimitStatus(IntEnum):
     DRIFTED = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LimitCheck:
     """A wanted limit of a server, or of future servers (None). `command` sets it; it is empty if none can.
 
@@ -288,18 +287,28 @@ def _set_limits(
     if not due:
         return watch, tuple(events), None
     # All limits are set before any is queried: clients do not wait for replies.
-    commands = [each.command for each in due]
-    queries = [query for command in commands if (query := _query(command)) is not None]
+    commands = tuple(each.command for each in due)
     # A new daemon may answer before its process is known: then it has the same user as the one before.
     process = daemon.runtime.process or watch.process
     action = Action(
         daemon=daemon.name,
         kind=ActionKind.SET_LIMITS,
         reason=ActionReason.LIMITS_LOST if restoring else ActionReason.LIMITS_DRIFTED,
-        steps=tuple(GiveCommand(command=command) for command in (*commands, *dict.fromkeys(queries))),
+        steps=tuple(GiveCommand(command=command) for command in (*commands, *_queries_of(commands))),
         uid=None if process is None else process.uid,
     )
     return watch, tuple(events), action
+
+
+def commands_to_restore(daemon: Daemon, wanted: Limits) -> tuple[str, ...]:
+    """Return the first commands of a restarted daemon: they set its limits, then query them."""
+    commands = tuple(each.command for each in check_defaults(daemon, wanted))
+    return (*commands, *_queries_of(commands))
+
+
+def _queries_of(commands: Iterable[str]) -> tuple[str, ...]:
+    """Return the queries of the limits that these commands set."""
+    return tuple(dict.fromkeys(query for command in commands if (query := _query(command)) is not None))
 
 
 def _may_set(node: Node, daemon: Daemon, check: LimitCheck) -> bool:

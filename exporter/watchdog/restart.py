@@ -314,9 +314,9 @@ def _steps(context: Context) -> tuple[ActionStep, ...]:
         # Its own container sets its limits. A daemon that hangs ends with the pod.
         return SaveEvidence(), *start
     wanted = limit_enforcement.limits_to_restore(policy.limits, watch)
-    commands = (each.command for each in limit_enforcement.check_defaults(context.daemon, wanted))
     has_defaults = _last_dialect(watch).default_limits is not None
-    set_limits = tuple(GiveCommand(command=command, vital=False) for command in commands if has_defaults)
+    commands = limit_enforcement.commands_to_restore(context.daemon, wanted) if has_defaults else ()
+    set_limits = tuple(GiveCommand(command=command, vital=False) for command in commands)
     runtime = context.daemon.runtime
     in_unit = policy.unit is not None and identity_of(runtime.process) is not None and runtime.unit == policy.unit
     return (SaveEvidence(), *(() if in_unit else steps_to_end(context)), *start, *set_limits)

@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
@@ -14,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
-from exporter.model.values import plain
+from exporter.model.values import frozen_positional, plain
 from exporter.parse.printable import LONGEST_TEXT, printable_value
 from exporter.report.document import StatusDocument
 from exporter.report.document_parts import MOST_LISTED, IncidentFilter, IncidentStatus
@@ -93,7 +92,7 @@ _FLAG, _EVENT = _choice({"true": True, "false": False}), _choice({name: name for
 _LIMIT, _CLIENTS = _integer(MAX_LIMIT), _integer(MOST_LISTED)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Api:
     """The pages of a node.
 

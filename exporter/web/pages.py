@@ -6,16 +6,15 @@
 import io
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, lru_cache, partial
 from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
-from importlib import resources
-from importlib.resources.abc import Traversable
 from ipaddress import IPv6Address, ip_address
 from itertools import islice
+from pathlib import Path
 from socket import socket
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +22,7 @@ from urllib.parse import unquote
 
 from exporter import __version__
 from exporter.metrics.exposition import Exposition, offers, quality_of
-from exporter.model.values import replace
+from exporter.model.values import frozen, frozen_positional, replace
 from exporter.parse.printable import printable_lines
 from exporter.parse.proc import tcp_user
 from exporter.report.document_parts import ROOT
@@ -37,8 +36,8 @@ from exporter.web.web_config import Protection
 if TYPE_CHECKING:
     from exporter.page.page import Page
 
-IDLE_SECONDS = 5.0
-"""Timeout for a client that sends nothing or reads nothing."""
+PACKAGE = Path(__file__).parents[1]
+"""Not by importlib.resources, which imports zipfile. That takes 0.4 MiB."""
 
 MAX_REQUEST_BYTES = 1 << 17
 """Limit of the request line and all headers. http.server limits each line (64 KiB) and their number (100)."""
@@ -50,7 +49,7 @@ _PROXY_HEADERS = ("forwarded", "x-forwarded-", "x-real-ip", "via", "x-client-ip"
 """Prefixes of headers that a proxy adds. Only their presence counts, not their value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Request:
     """The parts of a GET request that pages use, and its sender as far as the server knows it."""
 
@@ -114,7 +113,7 @@ def user_of_peer(connection: socket, peer: tuple[Any, ...]) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Answer:
     """Status, body and headers of a response."""
 
@@ -130,7 +129,7 @@ def plain(status: HTTPStatus, text: str, headers: Mapping[str, str] = MappingPro
     return Answer(status, f"{text}\n".encode(), headers=headers)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_positional
 class Route:
     """A page. A private page needs a local or authenticated visitor.
 
@@ -141,6 +140,8 @@ class Route:
     private: bool = False
     title: str = ""
     problem: Callable[[HTTPStatus, str], Answer] = plain
+    ready: Callable[[Request], Answer | None] = lambda _: None
+    """Returns the answer if nothing must be rendered for it."""
 
 
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="cuda-mps-exporter", charset="UTF-8"'}
@@ -159,57 +160,46 @@ class BadRequestError(ValueError):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers the one request of a connection. Only GET and HEAD exist.
+    """Parses the one request of a connection, and writes the response. Only GET and HEAD exist.
 
-    `respond` creates the answer while `working` marks the connection's slot as busy.
+    `head` has what was received: request line and headers. `response` returns what is to be sent.
     """
 
-    timeout = IDLE_SECONDS
-    rbufsize = 0
     server_version = f"cuda-mps-exporter/{__version__}"
     sys_version = ""
 
     def __init__(
-        self,
-        connection: socket,
-        peer: tuple[Any, ...],
-        protection: Protection,
-        respond: Callable[[Request], Answer],
-        working: AbstractContextManager[None],
+        self, head: bytes | bytearray, connection: socket, peer: tuple[Any, ...], protection: Protection
     ) -> None:
+        self._head = head
+        self._written = io.BytesIO()
         self._protection = protection
-        self._respond = respond
-        self._working = working
+        self._parsed: Request | Answer = plain(HTTPStatus.BAD_REQUEST, "bad request")
         super().__init__(connection, peer, cast("Any", None))
 
     def setup(self) -> None:
-        """Limit the bytes that are read."""
-        super().setup()
-        self.rfile = _BoundedReader(cast("io.RawIOBase", self.rfile))
+        """Read from memory, and write there."""
+        self.rfile, self.wfile = _Head(self._head), self._written
 
-    def do_GET(self) -> None:
-        """Answer with headers and body, or to HEAD with the same headers only."""
-        with self._working:
-            answer = self._answer()
-        self._write(answer)
+    def finish(self) -> None:
+        """Close nothing: the response is not sent yet."""
 
-    do_HEAD = do_GET  # noqa: N815 (http.server calls it)
+    @property
+    def wanted(self) -> Request:
+        """The request; ValueError if it is invalid, which `refusal` says."""
+        if isinstance(self._parsed, Request):
+            return self._parsed
+        raise ValueError("invalid request")
 
-    def end_headers(self) -> None:
-        """Add the headers that each answer has, error answers too."""
-        self.send_header("X-Content-Type-Options", "nosniff")
-        super().end_headers()
+    def refusal(self) -> Answer | None:
+        """Return the answer if the request is invalid, or has no valid password. The check of one takes long."""
+        if isinstance(self._parsed, Answer):
+            return self._parsed
+        users = self._protection.users
+        return None if users is None else _REFUSALS.get(users.verdict(self.headers.get("Authorization", "")))
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer an invalid request with one line of text. Methods other than GET and HEAD are not allowed."""
-        self.close_connection = True
-        answer = plain(HTTPStatus(code), HTTPStatus(code).phrase.lower())
-        self._write(_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else answer)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Log no requests."""
-
-    def _write(self, answer: Answer) -> None:
+    def response(self, answer: Answer) -> list[memoryview]:
+        """Return the parts of the response to GET, or to HEAD: the same headers only."""
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -217,42 +207,42 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         if answer.gzipped:
             self.send_header("Content-Encoding", "gzip")
+        self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
+        return [memoryview(part) for part in (self._written.getvalue(), b"" if self.command == "HEAD" else answer.body)]
 
-    def _answer(self) -> Answer:
-        users = self._protection.users
-        if users is not None:
-            verdict = users.verdict(self.headers.get("Authorization", ""))
-            if verdict in _REFUSALS:
-                return _REFUSALS[verdict]
-        return self._respond(
-            Request(
-                path=self.path,
-                accept=self.headers.get("Accept", ""),
-                accept_encoding=self.headers.get("Accept-Encoding", ""),
-                peer=str(self.client_address[0]),
-                host=self.headers.get("Host", ""),
-                proxied=any(name.lower().startswith(_PROXY_HEADERS) for name in self.headers),
-                authenticated=users is not None or self._protection.authenticates_by_tls,
-                find_user=partial(user_of_peer, self.connection, self.client_address),
-            )
+    def do_GET(self) -> None:
+        """Keep the request."""
+        self._parsed = Request(
+            path=self.path,
+            accept=self.headers.get("Accept", ""),
+            accept_encoding=self.headers.get("Accept-Encoding", ""),
+            peer=str(self.client_address[0]),
+            host=self.headers.get("Host", ""),
+            proxied=any(name.lower().startswith(_PROXY_HEADERS) for name in self.headers),
+            authenticated=self._protection.users is not None or self._protection.authenticates_by_tls,
+            find_user=partial(user_of_peer, self.request, self.client_address),
         )
 
+    do_HEAD = do_GET  # noqa: N815 (http.server calls it)
 
-class _BoundedReader(io.BufferedReader):
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer an invalid request with one line of text. Methods other than GET and HEAD are not allowed."""
+        self.close_connection = True
+        answer = plain(HTTPStatus(code), HTTPStatus(code).phrase.lower())
+        self._parsed = _NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else answer
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Log no requests."""
+
+
+class _Head(io.BytesIO):
     """A stream that reports its line as too long after a number of bytes; http.server then answers with 431."""
-
-    def __init__(self, raw: io.RawIOBase) -> None:
-        super().__init__(raw)
-        self._left = MAX_REQUEST_BYTES
 
     def readline(self, size: int | None = -1) -> bytes:
         """Read a line."""
         line = super().readline(size)
-        self._left -= len(line)
-        if self._left < 0:
+        if self.tell() > MAX_REQUEST_BYTES:
             raise LineTooLong("request")
         return line
 
@@ -319,6 +309,7 @@ class TtlCache:
             return self._page
 
 
+@dataclass(eq=False)
 class Site:
     """Answers requests by their path.
 
@@ -328,35 +319,28 @@ class Site:
     version. If the directory does not exist, there are none. `monitoring` is that of `Page`.
     """
 
-    def __init__(
-        self,
-        exposition: Exposition,
-        *,
-        healthy: Callable[[], bool],
-        status: Callable[[], StatusInput],
-        monotonic: Callable[[], float],
-        telemetry_path: str = DEFAULT_TELEMETRY_PATH,
-        extra_routes: Mapping[str, Route] = MappingProxyType({}),
-        simulated: bool = False,
-        monitoring: Mapping[str, Any] = MappingProxyType({}),
-        runbooks: Traversable | None = None,
-    ) -> None:
-        self._exposition = exposition
-        self._healthy = healthy
-        self._telemetry_path = telemetry_path
-        self._simulated = simulated
-        self._monitoring = monitoring
-        self._status = status
+    exposition: Exposition
+    _: KW_ONLY
+    healthy: Callable[[], bool]
+    status: Callable[[], StatusInput]
+    monotonic: Callable[[], float]
+    telemetry_path: str = DEFAULT_TELEMETRY_PATH
+    extra_routes: Mapping[str, Route] = field(default_factory=dict)
+    simulated: bool = False
+    monitoring: Mapping[str, Any] = field(default_factory=dict)
+    runbooks: Path | None = None
+
+    def __post_init__(self) -> None:
         # The files are read once, so a request selects a name and never opens a path.
-        directory = resources.files("exporter") / "runbooks" if runbooks is None else runbooks
+        directory = PACKAGE / "runbooks" if self.runbooks is None else self.runbooks
         files = sorted(directory.iterdir() if directory.is_dir() else (), key=lambda file: file.name)
         self._runbooks = {file.name: file.read_bytes() for file in files if file.name.endswith(".md")}
         self._caches = lru_cache(MOST_PAGES)(
-            lambda render, viewer: TtlCache(lambda: render(replace(status(), viewer=viewer)), monotonic)
+            lambda render, viewer: TtlCache(lambda: render(replace(self.status(), viewer=viewer)), self.monotonic)
         )
         self._routes = {
             "/": Route(respond=self._landing_page, title="Node"),
-            telemetry_path: Route(respond=self._metrics, title="Metrics"),
+            self.telemetry_path: Route(respond=self._metrics, title="Metrics", ready=self._written),
             "/status": Route(
                 respond=lambda request: Answer(HTTPStatus.OK, self._rendered(_text, request), headers=_PAGE_HEADERS),
                 private=True,
@@ -365,24 +349,33 @@ class Site:
             INCIDENTS_PATH: Route(respond=self._view("incidents"), private=True, title="Incidents"),
             f"{INCIDENTS_PATH}/*": Route(respond=self._incident, private=True),
             "/events": Route(respond=self._view("events"), private=True, title="Events"),
-            **extra_routes,
+            **self.extra_routes,
             RUNBOOKS_PATH: Route(respond=self._runbook_list, title="Runbooks"),
             f"{RUNBOOKS_PATH}/*": Route(respond=self._runbook),
             "/clients/*": Route(respond=self._client, private=True),
             "/page.js": _static("page.js", "text/javascript"),
             "/page.css": _static("style.css", "text/css"),
-            "/-/healthy": Route(respond=self._health, title="Healthy"),
-            "/healthz": Route(respond=self._health),
-            "/-/ready": Route(respond=self._readiness, title="Ready"),
-            "/readyz": Route(respond=self._readiness),
+            "/-/healthy": Route(respond=self._health, title="Healthy", ready=self._health),
+            "/healthz": Route(respond=self._health, ready=self._health),
+            "/-/ready": Route(respond=self._readiness, title="Ready", ready=self._readiness),
+            "/readyz": Route(respond=self._readiness, ready=self._readiness),
         }
+
+    def ready(self, request: Request) -> Answer | None:
+        """Return the answer if nothing must be rendered for it, such as to a scrape in an encoding in use."""
+        route = self._route(request)
+        if route is None or (route.private and not request.may_see_private):
+            return self.answer(request)
+        return route.ready(request)
+
+    def _route(self, request: Request) -> Route | None:
+        return self._routes.get(request.page) or self._routes.get(f"{request.page.rpartition('/')[0]}/*")
 
     def answer(self, request: Request) -> Answer:
         """Answer a GET request."""
-        path = request.page
-        route = self._routes.get(path) or self._routes.get(f"{path.rpartition('/')[0]}/*")
+        route = self._route(request)
         if route is None:
-            return plain(HTTPStatus.NOT_FOUND, f"not found; the metrics are at {self._telemetry_path}")
+            return plain(HTTPStatus.NOT_FOUND, f"not found; the metrics are at {self.telemetry_path}")
         if route.private and not request.may_see_private:
             return route.problem(HTTPStatus.FORBIDDEN, _FORBIDDEN)
         try:
@@ -394,19 +387,23 @@ class Site:
         """Return a page as the visitor may see it."""
         return self._caches(render, request.viewer).page()
 
+    def _written(self, request: Request, *, write: bool = False) -> Answer | None:
+        codings = dict(offers(request.accept_encoding))
+        parameters = codings.get("gzip", codings.get("*"))
+        encodes = parameters is not None and quality_of(parameters) > 0
+        encoded = self.exposition.get(request.accept, gzipped=encodes, write=write)
+        return None if encoded is None else Answer(HTTPStatus.OK, *encoded)
+
     def _metrics(self, request: Request) -> Answer:
-        encoded = self._exposition.get(request.accept, gzipped=_accepts_gzip(request.accept_encoding))
-        if encoded is None:
-            return _NOT_READY
-        return Answer(HTTPStatus.OK, encoded.body, encoded.content_type, encoded.gzipped)
+        return self._written(request, write=True) or _NOT_READY
 
     def _health(self, _request: Request) -> Answer:
-        if self._healthy():
+        if self.healthy():
             return plain(HTTPStatus.OK, "healthy")
         return plain(HTTPStatus.SERVICE_UNAVAILABLE, "the main loop has stopped")
 
     def _readiness(self, _request: Request) -> Answer:
-        return plain(HTTPStatus.OK, "ready") if self._exposition.ready else _NOT_READY
+        return plain(HTTPStatus.OK, "ready") if self.exposition.ready else _NOT_READY
 
     def _landing_page(self, request: Request) -> Answer:
         """Return the node for visitors who can see names, links for all others."""
@@ -415,7 +412,7 @@ class Site:
 
     def _client(self, request: Request) -> Answer:
         """Return the page of a client. It is not stored: there are as many as clients."""
-        name, data = unquote(request.page.rpartition("/")[2]), replace(self._status(), viewer=request.viewer)
+        name, data = unquote(request.page.rpartition("/")[2]), replace(self.status(), viewer=request.viewer)
         body = self._page.client(data, name)
         return plain(HTTPStatus.NOT_FOUND, _UNKNOWN_CLIENT) if body is None else _page_answer(body, "text/html")
 
@@ -425,7 +422,7 @@ class Site:
 
     def _incident(self, request: Request) -> Answer:
         """Return an incident. It is not stored, because there are many, and a request can name any."""
-        data = replace(self._status(), viewer=request.viewer)
+        data = replace(self.status(), viewer=request.viewer)
         known = data.known_incidents.get(unquote(request.page.rpartition("/")[2]))
         if known is None:
             body = self._page.text("Unknown incident", _UNKNOWN_INCIDENT)
@@ -461,22 +458,16 @@ class Site:
         from exporter.page.page import Page
 
         links = {route.title: path for path, route in self._routes.items() if route.title}
-        return Page(links, self._monitoring, simulated=self._simulated)
+        return Page(links, self.monitoring, simulated=self.simulated)
 
 
 def _text(data: StatusInput) -> bytes:
     return printable_lines(text_of(status_lines(status_document(data)))).encode(errors="replace")
 
 
-def _accepts_gzip(header: str) -> bool:
-    codings = dict(offers(header))
-    parameters = codings.get("gzip", codings.get("*"))
-    return parameters is not None and quality_of(parameters) > 0
-
-
 def _static(name: str, content_type: str) -> Route:
-    answer = _page_answer(resources.files("exporter.page").joinpath(name).read_bytes(), content_type)
-    return Route(respond=lambda _: answer)
+    answer = _page_answer((PACKAGE / "page" / name).read_bytes(), content_type)
+    return Route(respond=lambda _: answer, ready=lambda _: answer)
 
 
 def _page_answer(body: bytes, content_type: str, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:

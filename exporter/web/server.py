@@ -1,7 +1,8 @@
 """The listeners of the service: the web server, and the unix socket for commands such as `status`.
 
-The web server has connection slots, and a thread for each connection, TLS handshake included. The socket has one
-request and one answer, each a line of JSON. It serves only root and the service's user, whatever its mode is.
+The web server has connection slots. One thread receives all requests and sends all answers that are ready, such as a
+scrape. What can take long has a thread of its own: a page, and with a web config file the whole connection. The socket
+has one request and one answer, each a line of JSON. It serves only root and the service's user, whatever its mode is.
 """
 
 import contextlib
@@ -10,20 +11,31 @@ import os
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from errno import EADDRINUSE, EAGAIN, ECONNABORTED, EINTR, EPROTO
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from exporter.clock import Clock, SystemClock
 from exporter.errors import ConfigError, ListenError
 from exporter.status_client import NAME, peer_of, read_line, unix_socket
-from exporter.web.pages import IDLE_SECONDS, Handler, Site
+from exporter.web.pages import Handler, Site
+from exporter.web.slots import ConnectionSlots, Slot
 from exporter.web.web_config import Protection, WebSecurity
 
-BACKLOG = 128
+BACKLOG = 1024
+"""Connections that wait to be accepted. Of more, the first packets are dropped, and sent again after a second."""
+
+IDLE_SECONDS = 5.0
+"""Timeout for a client that sends nothing or reads nothing."""
+
+SWEEP_SECONDS = 1.0
+CHUNK_BYTES = 1 << 16
+QUICK_BYTES = 1 << 13
+"""A longer head of a request is parsed in a thread, as a page is rendered: it can take 50 ms."""
+
 FIRST_ACTIVATED = 3
 """The first descriptor that systemd passes (sd_listen_fds(3))."""
 
@@ -75,69 +87,6 @@ class AcceptFailures:
             self._until_logged = max(0, self._until_logged - 1)
 
 
-class Slot:
-    """The slot of one connection."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-
-
-class ConnectionSlots:
-    """A fixed number of connection slots, so that clients cannot create threads without bound.
-
-    If all slots are in use, a new connection replaces the one for which the server has waited longest. The server
-    waits for a connection until the request is complete, and again while the client reads the answer.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._slots: dict[Slot, bool] = {}
-        """Whether the server waits for the slot's client. The slots that have waited longest come first."""
-
-    def take(self, connection: socket.socket) -> Slot | None:
-        """Return a slot for a new connection; None if the server works on a request in each slot."""
-        with self._lock:
-            if len(self._slots) >= self._limit:
-                longest = next((slot for slot, waits in self._slots.items() if waits), None)
-                if longest is None:
-                    return None
-                del self._slots[longest]
-                with contextlib.suppress(OSError):
-                    # SSLSocket.shutdown() would discard the TLS state that the connection's own thread still uses.
-                    socket.socket.shutdown(longest.connection, socket.SHUT_RDWR)
-            slot = Slot(connection)
-            self._slots[slot] = True
-            return slot
-
-    def replace_socket(self, slot: Slot, connection: socket.socket) -> None:
-        """Use another socket for the connection, such as its TLS socket; OSError if the slot was taken away."""
-        with self._lock:
-            slot.connection = connection
-            if slot not in self._slots:
-                raise ConnectionAbortedError("a newer connection took the slot")
-
-    def release(self, slot: Slot) -> None:
-        """Free the slot of a connection that has ended."""
-        with self._lock:
-            self._slots.pop(slot, None)
-
-    @contextlib.contextmanager
-    def working(self, slot: Slot) -> Iterator[None]:
-        """Protect a slot while the server itself works on the request."""
-        self._set(slot, waits=False)
-        try:
-            yield
-        finally:
-            self._set(slot, waits=True)
-
-    def _set(self, slot: Slot, *, waits: bool) -> None:
-        """Make the slot the last one, unless it was taken away."""
-        with self._lock:
-            if self._slots.pop(slot, None) is not None:
-                self._slots[slot] = waits
-
-
 class WebServer:
     """Serves a site at several addresses, in threads of its own."""
 
@@ -150,20 +99,27 @@ class WebServer:
         failures: AcceptFailures | None = None,
         *,
         max_requests: int,
+        clock: Clock | None = None,
     ) -> None:
         """Listen at the addresses and use the given listeners too; ListenError if an address cannot be used."""
         self._site = site
         self._security = security
+        self._monotonic = (clock or SystemClock()).monotonic
         self._slots = ConnectionSlots(max_requests)
         self._failures = failures or AcceptFailures("web")
+        self._pending = threading.BoundedSemaphore(max(1, max_requests // 2))
+        """Pages wait in half of the slots at most, so that the others are left for scrapes."""
+        self._rendering = threading.Lock()
+        """One page is rendered at a time, because each thread that computes takes time from scrapes."""
         self._closing = threading.Event()
         with contextlib.ExitStack() as stack:
             own = [stack.enter_context(contextlib.closing(listen(address))) for address in addresses]
             self._wakeup = os.eventfd(0)
             stack.pop_all()
+        self._selector = selectors.DefaultSelector()
         self._listeners = [*listeners, *own]
         self._names = [each.getsockname() for each in self._listeners]
-        self._thread = threading.Thread(target=self._accept_connections, name="web", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="web", daemon=True)
 
     @property
     def addresses(self) -> Sequence[tuple[str, int]]:
@@ -191,6 +147,9 @@ class WebServer:
         os.eventfd_write(self._wakeup, 1)
         if self._thread.is_alive():
             self._thread.join()
+        for slot in self._waiting():
+            self._end(slot)
+        self._selector.close()
         os.close(self._wakeup)
         for listener in self._listeners:
             listener.close()
@@ -198,20 +157,30 @@ class WebServer:
     def _protection(self) -> Protection:
         return Protection() if self._security is None else self._security.current()
 
-    def _accept_connections(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._wakeup, selectors.EVENT_READ)
-            for listener in self._listeners:
-                listener.setblocking(False)
-                selector.register(listener, selectors.EVENT_READ, listener)
-            while not self._closing.is_set():
-                for key, _ in selector.select():
-                    if key.data is None:
-                        continue
-                    try:
+    def _run(self) -> None:
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ, listener)
+        swept_at = self._monotonic()
+        while not self._closing.is_set():
+            for key, _ in self._selector.select(SWEEP_SECONDS if self._waiting() else None):
+                try:
+                    if isinstance(key.data, Slot):
+                        self._do(self._continue, key.data)
+                    elif key.data is not None:
                         self._accept(key.data)
-                    except Exception:  # noqa: BLE001 (an error here must not end the accept loop)
-                        structlog.get_logger().exception("connection_failed")
+                except Exception:  # noqa: BLE001 (an error here must not end the loop)
+                    structlog.get_logger().exception("connection_failed")
+            now = self._monotonic()
+            if now - swept_at >= SWEEP_SECONDS:
+                swept_at = now
+                for slot in self._waiting():
+                    if slot.expires <= now:
+                        self._end(slot)
+
+    def _waiting(self) -> Sequence[Slot]:
+        return [key.data for key in self._selector.get_map().values() if isinstance(key.data, Slot)]
 
     def _accept(self, listener: socket.socket) -> None:
         """Accept a connection. After a failure, wait: the listener stays readable, and the loop would spin."""
@@ -221,32 +190,105 @@ class WebServer:
             self._failures.failed(error, self._closing.wait)
             return
         self._failures.succeeded()
-        slot = self._slots.take(connection)
+        slot = self._slots.take(connection, peer)
         if slot is None:
             _close(connection)
-            return
+        elif self._security is None:
+            self._do(self._continue, slot)
+        else:
+            self._start(self._serve, slot)
+
+    def _start(self, step: Callable[[Slot], object], slot: Slot) -> None:
         try:
-            threading.Thread(target=self._serve, args=(slot, peer), name="request", daemon=True).start()
+            threading.Thread(target=self._do, args=(step, slot), name="request", daemon=True).start()
         except RuntimeError:  # the process cannot start another thread
             self._end(slot)
 
-    def _serve(self, slot: Slot, peer: tuple[Any, ...]) -> None:
+    def _do(self, step: Callable[[Slot], object], slot: Slot) -> None:
+        """Do a step for a connection. An error ends that connection alone."""
         try:
-            protection = self._protection()
-            if protection.tls is not None:
-                slot.connection.settimeout(IDLE_SECONDS)
-                secured = protection.tls.wrap_socket(slot.connection, server_side=True, do_handshake_on_connect=False)
-                self._slots.replace_socket(slot, secured)
-                protection.handshake(secured)
-            Handler(slot.connection, peer, protection, self._site.answer, self._slots.working(slot))
-        except (OSError, HTTPException):
-            pass  # the client closed the connection or sent an invalid request
+            step(slot)
+        except OSError:
+            self._end(slot)  # the client closed the connection
         except Exception:  # noqa: BLE001 (an internal error ends this request alone)
             structlog.get_logger().exception("request_failed")
-        finally:
             self._end(slot)
 
+    def _continue(self, slot: Slot) -> None:
+        """Receive a request and send its answer, as far as that needs no wait. A thread serves what takes long.
+
+        In each system call, another thread can take the interpreter for its switch interval. So there are few calls.
+        """
+        with contextlib.suppress(BlockingIOError):
+            if not slot.rest:
+                slot.add(slot.connection.recv(CHUNK_BYTES, socket.MSG_DONTWAIT))
+                if slot.is_whole:
+                    slot.rest = self._ready_response(slot, Protection())
+                    if not slot.rest:
+                        self._forget(slot)
+                        self._start(self._serve, slot)
+                        return
+            if slot.rest:
+                sent = slot.connection.sendmsg(slot.rest, (), socket.MSG_DONTWAIT)
+                while slot.rest and sent >= len(slot.rest[0]):
+                    sent -= len(slot.rest.pop(0))
+                if not slot.rest:
+                    self._end(slot)
+                    return
+                slot.rest[0] = slot.rest[0][sent:]
+        self._wait(slot, selectors.EVENT_WRITE if slot.rest else selectors.EVENT_READ)
+
+    def _wait(self, slot: Slot, event: int) -> None:
+        slot.expires = self._monotonic() + IDLE_SECONDS
+        if slot.event != event:
+            change = self._selector.modify if slot.event else self._selector.register
+            change(slot.connection, event, slot)
+            slot.event = event
+
+    def _serve(self, slot: Slot) -> None:
+        """Serve a connection in a thread of its own, which can wait for the client, a handshake or a page."""
+        protection = self._protection()
+        slot.connection.settimeout(IDLE_SECONDS)
+        if protection.tls is not None:
+            secured = protection.tls.wrap_socket(slot.connection, server_side=True, do_handshake_on_connect=False)
+            self._slots.replace_socket(slot, secured)
+            protection.handshake(secured)
+        while not slot.is_whole:
+            slot.add(slot.connection.recv(CHUNK_BYTES))
+        with self._slots.working(slot):
+            parts = self._ready_response(slot, protection) or self._slow_response(slot, protection)
+        for part in parts:
+            slot.connection.sendall(part)
+        self._end(slot)
+
+    def _ready_response(self, slot: Slot, protection: Protection) -> list[memoryview]:
+        """Return the response if it is ready, else nothing."""
+        if len(slot.head) > QUICK_BYTES:
+            return []
+        handler = Handler(slot.head, slot.connection, slot.peer, protection)
+        answer = handler.refusal() or self._site.ready(handler.wanted)
+        return [] if answer is None else handler.response(answer)
+
+    def _slow_response(self, slot: Slot, protection: Protection) -> list[memoryview]:
+        """Return the response, after those of earlier requests; ConnectionAbortedError if too many are pending."""
+        if not self._pending.acquire(blocking=False):
+            raise ConnectionAbortedError("too many pages are pending")
+        try:
+            with self._rendering:
+                handler = Handler(slot.head, slot.connection, slot.peer, protection)
+            refusal = handler.refusal()  # A password check lets pages go on.
+            with self._rendering:
+                return handler.response(refusal or self._site.answer(handler.wanted))
+        finally:
+            self._pending.release()
+
+    def _forget(self, slot: Slot) -> None:
+        if slot.event:
+            self._selector.unregister(slot.connection)
+            slot.event = 0
+
     def _end(self, slot: Slot) -> None:
+        self._forget(slot)
         _close(slot.connection)
         self._slots.release(slot)
 

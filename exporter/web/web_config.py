@@ -13,7 +13,7 @@ import ssl
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 import structlog
 
 from exporter.errors import ConfigError
+from exporter.model.values import frozen
 
 MAX_CACHED_LOGINS = 100
 MAX_PENDING_CHECKS = 8
@@ -128,7 +129,7 @@ _FileVersion = tuple[int, int, int, int]
 """Inode, size, and the times of the last changes of content and inode."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Protection:
     """The protection of a connection. `client_names` are those that TLS allows in client certificates; None: all."""
 

@@ -40,16 +40,17 @@ SMS = 132
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Launch rate of a client; without a rate, as fast as possible."""
+    """Launch rate of a client; 0 is as fast as possible. It computes for `work_us` before each launch."""
 
     name: str
     rate: int
     sync_every: int = 100
+    work_us: float = 0.0
 
     def words(self) -> list[str]:
         """Return its arguments."""
         rate = ["--rate", str(self.rate)] if self.rate else []
-        return [*rate, "--sync-every", str(self.sync_every)]
+        return [*rate, "--sync-every", str(self.sync_every), "--work-us", str(self.work_us)]
 
 
 PACES = (
@@ -121,12 +122,12 @@ HEAD = """| client | launches/s, off | on | on/off | CPU ns a launch, off | on |
 
 
 class Paced:
-    """A running client."""
+    """A running client. Several have different names."""
 
-    def __init__(self, program: Path, pace: Pace, daemon: ControlDaemon) -> None:
+    def __init__(self, program: Path, pace: Pace, daemon: ControlDaemon, name: str = "paced") -> None:
         self.child = Child(
             [str(program), *pace.words()],
-            output=daemon.directory / "paced.jsonl",
+            output=daemon.directory / f"{name}.jsonl",
             environment=daemon.environment,
         )
         eventually(self._assert_counts, within=15)

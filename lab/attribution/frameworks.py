@@ -4,6 +4,7 @@ It imports its framework, runs some steps, and prints `ready`. It works while FI
 second it prints the time (CLOCK_BOOTTIME in ns) and the number of its steps.
 """
 
+import math
 import os
 import signal
 import sys
@@ -71,25 +72,63 @@ def torch_add(numbers: int, times: int = 1) -> Step:
     return step
 
 
+def _captured(torch: Any, launch: Callable[[], object]) -> Any:
+    """Return a CUDA graph of what a function launches."""
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.no_grad():
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                launch()
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            launch()
+    return graph
+
+
 def torch_graph() -> Step:
     """Replay a CUDA graph, and wait for it by an event."""
     torch = _torch()
     network, data = _encoder(torch, layers=4, size=512), torch.randn(8, 1, 512, device="cuda").half()
-    graph, done = torch.cuda.CUDAGraph(), torch.cuda.Event(blocking=True)
-    with torch.no_grad():
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                network(data)
-        torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph):
-            network(data)
+    graph, done = _captured(torch, lambda: network(data)), torch.cuda.Event(blocking=True)
 
     def step() -> None:
         graph.replay()
         done.record()
         done.synchronize()
+
+    return step
+
+
+def torch_decoder(layers: int = 12, size: int = 1024, heads: int = 16, length: int = 512, words: int = 32_000) -> Step:
+    """Decode a token of one sequence by a CUDA graph, and read it, as language models do. All numbers are random."""
+    torch = _torch()
+    functional = torch.nn.functional
+
+    def random(*shape: int) -> Any:
+        return 0.02 * torch.randn(*shape, device="cuda", dtype=torch.float16)
+
+    embedding, token = random(words, size), torch.zeros(1, dtype=torch.long, device="cuda")
+    shapes = ((3 * size, size), (size, size), (4 * size, size), (size, 4 * size))
+    cached = (heads, length, size // heads)
+    weights = [[random(*shape) for shape in (*shapes, cached, cached)] for _ in range(layers)]
+
+    def decode() -> None:
+        state = functional.embedding(token, embedding)
+        for into, out, wider, narrower, keys, values in weights:
+            query, key, value = functional.linear(functional.layer_norm(state, (size,)), into).view(3, heads, 1, -1)
+            keys[:, -1:], values[:, -1:] = key, value
+            attention = torch.softmax(query @ keys.transpose(1, 2) / math.sqrt(size / heads), -1)
+            state = state + functional.linear((attention @ values).view(1, size), out)
+            inner = functional.gelu(functional.linear(functional.layer_norm(state, (size,)), wider))
+            state = state + functional.linear(inner, narrower)
+        token.copy_(functional.linear(state, embedding).argmax(-1))
+
+    graph = _captured(torch, decode)
+
+    def step() -> None:
+        graph.replay()
+        token.item()
 
     return step
 
@@ -366,6 +405,7 @@ KINDS: dict[str, Callable[[], Step]] = {
     "torch_decode_small": lambda: torch_decode(3),
     "torch_small": lambda: torch_add(1024, SMALL_KERNELS),
     "torch_graph": torch_graph,
+    "torch_decoder": torch_decoder,
     "torch_lstm": torch_lstm,
     "torch_conv": torch_conv,
     "torch_conv_medium": lambda: torch_conv(96),

@@ -8,13 +8,15 @@ SEED = 36
 MIXES = 30
 ALONE_SECONDS, MIX_SECONDS, NEWCOMER_SECONDS = 2.6, 3.0, 3.5
 BASE = "base"
+STEPS, SERVICE = "lab.contention.client", "lab.contention.service"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """What a client does: a kind of `lab.attribution.frameworks`, of which `group` steps count as one.
 
-    `forms` are other kinds that it can change to. With a period in seconds, each step is a request.
+    `forms` are other kinds that it can change to. With a period in seconds, each step is a request. Another `module`
+    has kinds of its own: of a service, which has `group` HTTP clients, the steps are tokens.
     """
 
     kind: str
@@ -22,6 +24,7 @@ class Load:
     period: float = 0.0
     forms: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    module: str = STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,16 @@ class Phase:
     mix: int | None = None
     forms: Mapping[str, str] = field(default_factory=dict)
     crowded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Other clients than those of the mixes, and their phases. `settle` is when a phase's first seconds are over."""
+
+    loads: Mapping[str, Load]
+    phases: tuple[Phase, ...]
+    settle: float = 0.5
+    has_gpm: bool = True
 
 
 LIGHT = {
@@ -73,6 +86,39 @@ CHANGES = {4: ("length", "batch4"), 9: ("length", "length2"), 16: ("batch", "bat
 CROWDED = (8, 13)
 LIGHT_ONLY = (3, 6)
 """These of each eight mixes have no heavy client."""
+
+# Without GPM, the exporter divides the time between two readings by NVML: 10 s. It needs several with a client alone.
+_LIGHT = ("decode", "graph")
+_OFFLINE = {"HF_HUB_OFFLINE": "1"}
+SCENES = {
+    "without-gpm": Scene(
+        loads={**HEAVY, **{name: LIGHT[name] for name in _LIGHT}},
+        phases=(
+            *(Phase((name,), 42.0) for name in _LIGHT),
+            *(Phase((*_LIGHT, *heavy), 32.0) for heavy in ((), ("stream",), ("gemm",), ("stream", "gemm"))),
+        ),
+        has_gpm=False,
+    ),
+    "services": Scene(
+        loads={
+            "stream": HEAVY["stream"],
+            "training": Load("torch_conv_large", group=10),
+            "generate": Load("generate", group=16, module=SERVICE, environment=_OFFLINE),
+            "continuous": Load("continuous", group=16, module=SERVICE, environment=_OFFLINE),
+        },
+        phases=(
+            *(Phase((name,), 5.0) for name in ("training", "stream", "generate", "continuous")),
+            Phase(("generate", "training"), 7.0),
+            Phase(("continuous", "training"), 7.0),
+            Phase(("generate", "continuous"), 6.0),
+            Phase(("generate", "continuous", "training"), 7.0),
+            Phase(("generate", "stream"), 6.0),
+            Phase(("continuous", "stream"), 6.0),
+            *(Phase((name,), 4.0) for name in ("generate", "continuous")),
+        ),
+        settle=1.5,
+    ),
+}
 
 
 def alone(names: Sequence[str]) -> Iterator[Phase]:

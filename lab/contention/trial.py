@@ -1,14 +1,16 @@
-"""Record clients that slow each other down, with the truth: `OUT=DIR python3 -m lab.contention.trial`.
+"""Record clients that slow each other down, with the truth: `OUT=DIR python3 -m lab.contention.trial [--scene NAME]`.
 
 It needs a node with one GPU, its driver, MPS, PyTorch, JAX and CuPy, as root, and ends within `--seconds`. All clients
-start once. Each works alone first, then in mixes (`plan.py`), at last beside clients that are new. DIR gets
-`recording.jsonl.gz` of `record --attribution=bpf`, and `truth.json.gz`, also if the trial is interrupted:
+start once. Each works alone first, then in mixes (`plan.py`), at last beside clients that are new. Scenes of `plan.py`
+have other clients and phases: `services`, and `without-gpm`, whose recorder reads no GPM. GPU is the index of the GPU
+(0). DIR gets `recording.jsonl.gz` of `record --attribution=bpf`, and `truth.json.gz`, also if the trial is interrupted:
 
     phases    clients, begin, end (CLOCK_BOOTTIME in ns, without the first half second), steps a second of each client
               (of `requests`: per second in its steps), and details: mix, forms, crowded, and new clients
     pids, kinds, boot_minus_epoch_ns
     steps     of each client: when its latest step ended, and their number
     requests  of clients with requests: when the latest ended, their number, nanoseconds in them
+    answers   of services: when each came, nanoseconds since its request, and its tokens
 """
 
 import argparse
@@ -21,21 +23,37 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lab.gpu.child import Child
-from lab.gpu.mps import ControlDaemon
+from lab.gpu.mps import ControlDaemon, chosen_gpu
 from lab.gpu.program import SOURCE, Recorder
 
+from . import without_gpm
 from .client import boot_ns
-from .plan import BASE, BESIDE_NEWCOMERS, HEAVY, LIGHT, LOADS, NEWCOMERS, Load, Phase, alone, mixes
+from .plan import (
+    BASE,
+    BESIDE_NEWCOMERS,
+    HEAVY,
+    LIGHT,
+    LOADS,
+    NEWCOMERS,
+    SCENES,
+    STEPS,
+    Load,
+    Phase,
+    Scene,
+    alone,
+    mixes,
+)
 
 SETTLE_SECONDS = 0.5
+RECORDED_SECONDS = 2.5  # until the recording has all about a phase
 WATCHED_SECONDS, READY_SECONDS, NEW_SECONDS = 40.0, 100.0, 14.0
-END_SECONDS = 15.0
+END_SECONDS = 10.0
 """For the end of all processes, and for the results."""
 
 NEWCOMERS_SECONDS = 40.0
@@ -49,9 +67,11 @@ class Client:
         self.name, self.load = name, load
         self._file = daemon.directory / f"{name}.going"
         options = [f"--group={load.group}", f"--period={load.period}", *(["--late"] if name in NEWCOMERS else [])]
+        if kind and load.module != STEPS:
+            kind, options = None, [*options, "--small"]
         forms = [f"{form}={kind or each}" for form, each in {BASE: load.kind, **load.forms}.items()]
         self.child = Child(
-            [sys.executable, "-m", "lab.contention.client", *options, str(self._file), *forms],
+            [sys.executable, "-m", load.module, *options, str(self._file), *forms],
             output=daemon.directory / f"{name}.out",
             environment={
                 **daemon.environment,
@@ -85,6 +105,11 @@ class Client:
                 rows.append((int(words[0]), int(words[1]), int(words[2])))
         return rows
 
+    def answers(self) -> list[tuple[int, ...]]:
+        """Return when each answer of a service came, the nanoseconds since its request, and its tokens."""
+        lines = (line.split() for line in self.child.text().splitlines() if line.startswith("answer "))
+        return [tuple(map(int, words[1:])) for words in lines if len(words) == 4 and "".join(words[1:]).isdigit()]
+
     def run_on(self, cpus: Iterable[int]) -> None:
         """Restrict all its threads to some CPUs."""
         with suppress(FileNotFoundError):
@@ -96,24 +121,30 @@ class Client:
 class Trial:
     """All clients of one daemon, and the phases so far."""
 
-    def __init__(self, daemon: ControlDaemon, kind: str | None, scale: float, deadline: float) -> None:
-        self._daemon, self._kind, self._scale, self._deadline = daemon, kind, scale, deadline
+    def __init__(
+        self, daemon: ControlDaemon, recorder: Recorder, kind: str | None, scale: float, deadline: float
+    ) -> None:
+        self._daemon, self._recorder = daemon, recorder
+        self._kind, self._scale, self._deadline = kind, scale, deadline
+        self._settle = SETTLE_SECONDS
         self.clients: dict[str, Client] = {}
         self.phases: list[tuple[Phase, list[str], int, int]] = []
 
-    def start(self) -> None:
+    def start(self, loads: Mapping[str, Load]) -> None:
         """Start all clients, and do not wait."""
-        self.clients = {name: Client(name, load, self._daemon, self._kind) for name, load in LOADS.items()}
+        self.clients = {name: Client(name, load, self._daemon, self._kind) for name, load in loads.items()}
 
-    def run(self) -> None:
+    def run(self, scene: Scene | None) -> None:
         """Wait until the clients are ready, and play all phases for which there is time."""
+        if scene is not None:
+            self._ready([*scene.loads], READY_SECONDS)
+            self._settle = scene.settle
+            for phase in scene.phases:
+                self._play(phase)
+            time.sleep(RECORDED_SECONDS)
+            return
         standing = [*HEAVY, *LIGHT]
-        self._wait(standing, READY_SECONDS)
-        ready = {name for name in standing if self.clients[name].ready}
-        for name in sorted(set(standing) - ready):
-            log(f"is not ready: {self.clients[name].child.evidence()[-1500:]}")
-            self.clients.pop(name).child.end(1)
-        log(f"{len(ready)} of {len(standing)} clients are ready")
+        ready = self._ready(standing, READY_SECONDS)
         for phase in alone([name for name in standing if name in ready]):
             self._play(phase)
         for phases in mixes(ready):
@@ -126,6 +157,16 @@ class Trial:
         for phase in alone([*NEWCOMERS, *(name for name in standing if name in ready)]):
             self._play(phase)
 
+    def _ready(self, standing: Sequence[str], seconds: float) -> set[str]:
+        """Return the clients that are ready in time, and end the others."""
+        self._wait(standing, seconds)
+        ready = {name for name in standing if self.clients[name].ready}
+        for name in sorted(set(standing) - ready):
+            log(f"is not ready: {self.clients[name].child.evidence()[-1500:]}")
+            self.clients.pop(name).child.end(1)
+        log(f"{len(ready)} of {len(standing)} clients are ready")
+        return ready
+
     def _play(self, phase: Phase) -> None:
         names = [name for name in phase.clients if name in self.clients and self.clients[name].child.exit_code is None]
         if not names or self._left() < self._length(phase):
@@ -136,9 +177,9 @@ class Trial:
         burners = self._crowd(phase.crowded)
         try:
             self._wait(names, NEW_SECONDS)
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(self._settle)
             began = boot_ns()
-            time.sleep(self._length(phase) - SETTLE_SECONDS)
+            time.sleep(phase.seconds * self._scale)
             ended = boot_ns()
         finally:
             self._release(phase.crowded, burners)
@@ -156,7 +197,7 @@ class Trial:
             time.sleep(0.1)
 
     def _length(self, phase: Phase) -> float:
-        return SETTLE_SECONDS + phase.seconds * self._scale
+        return self._settle + phase.seconds * self._scale
 
     def _left(self) -> float:
         return self._deadline - time.monotonic()
@@ -191,7 +232,12 @@ class Trial:
         for phase, names, began, ended in self.phases:
             rates = {name: self._rate(name, rows[name], began, ended) for name in names}
             new = [name for name in names if name in NEWCOMERS and phase in BESIDE_NEWCOMERS]
-            details = {"mix": phase.mix, "forms": phase.forms, "crowded": phase.crowded, "new": new}
+            details = {
+                "mix": phase.mix,
+                "forms": phase.forms,
+                "crowded": phase.crowded,
+                "new": new,
+            }
             phases.append((names, began, ended, {name: rate for name, rate in rates.items() if rate}, details))
         return {
             "phases": phases,
@@ -201,6 +247,7 @@ class Trial:
             "boot_minus_epoch_ns": boot_ns() - time.time_ns(),
             "steps": {name: [(at, steps) for at, steps, _ in each] for name, each in rows.items()},
             "requests": {name: each for name, each in rows.items() if self.clients[name].load.period},
+            "answers": {name: each for name, client in self.clients.items() if (each := client.answers())},
         }
 
     def _rate(self, name: str, rows: Sequence[tuple[int, int, int]], began: int, ended: int) -> float | None:
@@ -240,6 +287,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=560.0, help="for all of it")
     parser.add_argument("--stand-ins", action="store_true", help="use clients and probes of no GPU, to try the plan")
+    parser.add_argument("--scene", choices=SCENES, help="instead of the mixes")
     parser.add_argument("--scale", type=float, default=1.0, help="of the length of phases")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds - END_SECONDS
@@ -248,9 +296,11 @@ def main() -> None:
         signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as name:
         daemon, recording = ControlDaemon(Path(name, "d")), Path(name, "recording.jsonl")
-        daemon.start()
-        recorder = Recorder(daemon, recording, "--attribution=bpf")
-        trial = Trial(daemon, "stand_in" if options.stand_ins else None, options.scale, deadline)
+        scene = SCENES.get(options.scene)
+        variables = {} if scene is None or scene.has_gpm else without_gpm.variables(Path(name, "nvml"))
+        daemon.start(**chosen_gpu())
+        recorder = Recorder(daemon, recording, "--attribution=bpf", environment=variables)
+        trial = Trial(daemon, recorder, "stand_in" if options.stand_ins else None, options.scale, deadline)
 
         def store() -> None:
             (out / "truth.json.gz").write_bytes(gzip.compress(json.dumps(trial.truth()).encode()))
@@ -260,10 +310,10 @@ def main() -> None:
                 shutil.copyfileobj(plain, packed)
 
         try:
-            trial.start()
+            trial.start(LOADS if scene is None else scene.loads)
             if not options.stand_ins:
                 _wait_watched(recorder)
-            trial.run()
+            trial.run(scene)
         except KeyboardInterrupt:
             log("interrupted")
         finally:

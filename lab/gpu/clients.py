@@ -76,8 +76,7 @@ class Client:
 
     def events(self, kind: str) -> list[Event]:
         """Return its events of a kind so far. An incomplete last line is ignored."""
-        events = (json.loads(line) for line in self.child.text().splitlines(keepends=True) if _is_event(line))
-        return [event for event in events if event["event"] == kind]
+        return events_of(self.child.text(), kind)
 
     def settle(self, within: float = 40) -> None:
         """Wait until it is ready or refused."""
@@ -188,6 +187,12 @@ def build(source: Path, program: Path, *options: str) -> Path:
     subprocess.run(["nvcc", "-arch=native", "-O2", *options, "-o", str(program), str(source)], check=True, timeout=120)
     program.chmod(0o755)
     return program
+
+
+def events_of(text: str, kind: str) -> list[Event]:
+    """Return the events of a kind in the output of a load program. An incomplete last line is ignored."""
+    events = (json.loads(line) for line in text.splitlines(keepends=True) if _is_event(line))
+    return [event for event in events if event["event"] == kind]
 
 
 def _is_event(line: str) -> bool:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,21 @@ SOCKET_PATH_LIMIT = 107
 EVIDENCE_LINES = 40
 
 
+def chosen_gpu() -> dict[str, str]:
+    """Return the variable of a daemon that has only the GPU with the index in GPU (0)."""
+    return {"CUDA_VISIBLE_DEVICES": os.environ.get("GPU", "0")}
+
+
 class ControlDaemon:
     """A daemon that can be started again in the directories that the previous one left.
 
-    `uid` is its user, if it is not the user of the tests.
+    `uid` is its user, if it is not the user of the tests. `options` are added to `-d`.
     """
 
-    def __init__(self, directory: Path, *, uid: int | None = None) -> None:
+    def __init__(self, directory: Path, *, uid: int | None = None, options: Sequence[str] = ()) -> None:
         self.directory = directory
         self._uid = uid
+        self._options = options
         self.pipe_directory = directory / "pipe"
         self.log_directory = directory / "log"
         assert len(str(self.pipe_directory / "control_privileged")) <= SOCKET_PATH_LIMIT
@@ -82,11 +89,16 @@ class ControlDaemon:
         (only,) = self.servers()
         return only
 
+    def clients(self) -> set[int]:
+        """Return the clients that it lists."""
+        replies = [self.command(f"get_client_list {server}") for server in self.servers()]
+        return {int(word) for reply in replies for word in reply.split() if word.isdigit()}
+
     def start(self, **variables: str) -> None:
         """Start it with these variables, and wait until it answers."""
         with (self.directory / "start.log").open("ab") as output:
             subprocess.run(
-                ["nvidia-cuda-mps-control", "-d"],
+                ["nvidia-cuda-mps-control", "-d", *self._options],
                 env=self.environment | variables,
                 cwd="/",
                 stdin=subprocess.DEVNULL,

@@ -61,6 +61,12 @@ class Exporter:
         done = _done("status", *words, environment=self._environment)
         return done.stdout + done.stderr
 
+    def incident(self, name: str) -> str:
+        """Return the output of `incidents NAME`. Its exit code is 1 while the incident is open."""
+        done = _done("incidents", name, environment=self._environment)
+        assert done.stdout, done.stderr
+        return done.stdout
+
     @property
     def pid(self) -> int:
         """The PID of the exporter."""
@@ -101,13 +107,21 @@ class Exporter:
 
 
 class Recorder:
-    """`record FILE`, which runs until an interrupt."""
+    """`record FILE`, which runs until an interrupt. `environment` has more variables of it."""
 
-    def __init__(self, daemon: ControlDaemon, file: Path, *arguments: str, **constants: Any) -> None:
+    def __init__(
+        self,
+        daemon: ControlDaemon,
+        file: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        **constants: Any,
+    ) -> None:
         self.file = file
         command = _command("record", str(file), *_directories(daemon), *arguments, **constants)
         output = daemon.directory / "recorder.log"
-        self.child = Child(command, output=output, environment=_environment(), directory=SOURCE)
+        variables = {**_environment(), **(environment or {})}
+        self.child = Child(command, output=output, environment=variables, directory=SOURCE)
 
     def text(self) -> str:
         """Return the recording so far."""

@@ -4,10 +4,8 @@ GPU_SYSTEM_CALLS names a file with the numbers of the system calls that the unit
 without one, all are open.
 """
 
-import importlib
 import os
 import pwd
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,61 +14,36 @@ import pytest
 from tests.eventually import eventually
 
 from . import figures
-from .child import Child
 from .clients import Clients
 from .device import Device
-from .mps import ControlDaemon, interpreter
-from .program import SOURCE
-from .scrape import MIB, Scrape, fetch
+from .installed import InstalledExporter, install, with_rights_of_unit
+from .mps import ControlDaemon
+from .scrape import MIB, Scrape
 
 pytestmark = pytest.mark.gpu
 
-AS_UNIT = Path(__file__).with_name("as_unit.py")
 USER = pwd.getpwnam("nobody").pw_uid
-PACKAGES = ("jinja2", "markupsafe", "prometheus_client", "psutil", "pycxxfilt", "pynvml", "structlog", "tenacity")
-ADDRESS = "127.0.0.1:10690"
 CLIENT_MIB = 64
 READ_WITHIN = 40
 
 
 @pytest.fixture
-def exporter(root: Path, daemon: ControlDaemon) -> Iterator[Child]:
-    """Yield an exporter without a configured daemon, copied to a directory that its user can read."""
-    program, private = root / "program", daemon.directory / "unit"
-    shutil.copytree(SOURCE / "exporter", program / "exporter")
-    for name in PACKAGES:
-        _copy(name, program)
-    private.mkdir()
-    os.chown(private, USER, USER)
-    calls = os.environ.get("GPU_SYSTEM_CALLS")
-    numbers = "[]" if calls is None else Path(calls).read_text()
-    python = interpreter(USER)
-    serve = ("-m", "exporter", "serve", f"--web.listen-address={ADDRESS}")
-    child = Child(
-        [python, str(AS_UNIT), str(USER), numbers, python, *serve],
-        output=daemon.directory / "unit.log",
-        environment={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(program),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "RUNTIME_DIRECTORY": str(private),
-            "STATE_DIRECTORY": str(private),
-        },
-    )
-    yield child
-    child.end()
+def exporter(root: Path, daemon: ControlDaemon) -> Iterator[InstalledExporter]:
+    """Yield an exporter without a configured daemon."""
+    program = install(root / "program")
+    exporter = InstalledExporter(program, daemon.directory / "unit", uid=USER, prefix=with_rights_of_unit(USER))
+    yield exporter
+    exporter.end()
 
 
-@pytest.mark.usefixtures("exporter")
-def test_the_units_rights_are_enough(daemon: ControlDaemon, clients: Clients, gpu: Device) -> None:
+def test_the_units_rights_are_enough(
+    exporter: InstalledExporter, daemon: ControlDaemon, clients: Clients, gpu: Device
+) -> None:
     client = clients.start_ready("present", mib=CLIENT_MIB, seconds=120)
     name = str(daemon.pipe_directory)
 
     def seen() -> Scrape:
-        try:
-            scrape = fetch(f"http://{ADDRESS}/metrics")
-        except OSError as problem:
-            raise AssertionError(problem) from problem
+        scrape = exporter.scrape()
         assert scrape.value("cuda_mps_daemon_up", daemon=name) == 1
         assert scrape.value("cuda_mps_gpu_up", gpu=gpu.uuid) == 1
         assert scrape.memory_by_pid().get(client.pid, 0) >= CLIENT_MIB * MIB
@@ -82,12 +55,3 @@ def test_the_units_rights_are_enough(daemon: ControlDaemon, clients: Clients, gp
     blind = {each.labels["source"] for each in scrape.select("cuda_mps_exporter_source_up") if each.value == 0}
     assert blind == set()
     figures.note(unit_system_calls_filtered="GPU_SYSTEM_CALLS" in os.environ)
-
-
-def _copy(package: str, to: Path) -> None:
-    """Copy a package or a module."""
-    found = Path(str(importlib.import_module(package).__file__))
-    if found.name == "__init__.py":
-        shutil.copytree(found.parent, to / package, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
-        shutil.copy(found, to)

@@ -53,6 +53,7 @@ def answers() -> Iterator[Serve]:
 
         def serve(page: Answer | Callable[[Request], Answer]) -> str:
             web.replaceable.answer = page if callable(page) else lambda _: page  # type: ignore[method-assign]
+            web.replaceable.site = None  # None of its answers is ready.
             return f"http://{LOCALHOST}:{web.server.port}"
 
         yield serve

@@ -59,6 +59,8 @@ PROGRAM = """
         return "libnvidia-ml" in Path("/proc/self/maps").read_text()
 
     def plain(result):
+        if isinstance(result, dict):
+            return {gpu: sorted(pids) for gpu, pids in result.items()}
         if not isinstance(result, Reading):
             return result
         return {"problem": brief(result), "observations": [{**dataclasses.asdict(each), "problem": brief(each)}

@@ -267,3 +267,12 @@ def test_returns_no_earlier_records_of_another_file(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="not the kernel log"):
         last_records(file, 2)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_record_says_whether_its_pids_are_of_another_namespace(kernel: Kernel, apart: bool) -> None:
+    collector = KernelLog(KMSG, kernel.clock, wait=0.0, opener=kernel.open, apart=apart)
+    collector.collect()
+    kernel.write(XID)
+    assert [each.apart for each in collector.collect().observations if isinstance(each, KernelRecord)] == [apart]
+    collector.close()

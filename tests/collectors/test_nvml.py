@@ -229,6 +229,23 @@ def test_reports_the_error_of_a_gpu_with_that_gpu(nvml: NvmlStandIn, nvml_progra
     assert [gpu["compute_processes"] is None for gpu in reading["observations"]] == [True, False]
 
 
+def test_reports_which_processes_began_or_ended_to_use_a_gpu(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    """Until they are read. A list that cannot be read shows no change, and none is read before the first collection."""
+    nvml.write([GPU, OTHER])
+    program = nvml_program(nvml)
+    assert program.call("changed_processes") == {}
+    program.collect()
+    assert program.call("changed_processes") == {GPU.uuid: [], OTHER.uuid: []}
+
+    nvml.write([replace(GPU, processes=GPU.processes[1:]), replace(OTHER, processes=(Process(5800), Process(5801)))])
+    assert program.call("changed_processes") == {GPU.uuid: [SERVER], OTHER.uuid: [5800, 5801]}
+
+    program.collect()
+    assert program.call("changed_processes") == {GPU.uuid: [], OTHER.uuid: []}
+    nvml.write([GPU, OTHER], [fails("nvmlDeviceGetComputeRunningProcesses", UNKNOWN, device=0)])
+    assert program.call("changed_processes") == {OTHER.uuid: [5800, 5801]}
+
+
 @pytest.mark.parametrize("function", ["nvmlDeviceGetPowerUsage", "nvmlGpmSampleGet"])
 def test_reads_the_process_lists_if_a_sensor_fails(nvml: NvmlStandIn, nvml_program: Start, function: str) -> None:
     nvml.write([GPU], [fails(function, UNKNOWN)])

@@ -25,7 +25,7 @@ from exporter.collectors.pipe_dir import (
     PidNamespace,
     Root,
 )
-from exporter.collectors.proc import Proc
+from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
 from exporter.collectors.processes import Processes
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
@@ -433,3 +433,30 @@ def test_reports_a_root_that_cannot_be_opened(tmp_path: Path) -> None:
     problem = logs.collect().problem
     assert problem is not None
     assert denied(f"/proc/1/root{tmp_path}/control.log") in problem.each
+
+
+LOOKUP = """
+import sys
+from pathlib import Path
+from exporter.clock import SystemClock
+from exporter.collectors.daemon_directory import DaemonDirectory
+from exporter.collectors.daemon_processes import Identities
+from exporter.collectors.pipe_dir import on_host
+from exporter.collectors.proc import Proc
+clock = SystemClock()
+proc = Proc(Path("/proc"), clock)
+location = on_host("d", Path(sys.argv[1]), Path(sys.argv[1]))
+(found,) = DaemonDirectory(location, proc, clock, Identities()).collect().observations
+print(found.hidden, proc.is_apart)
+"""
+
+
+def test_knows_that_it_may_not_see_a_daemon(tmp_path: Path) -> None:
+    """The exporter is in a container, without the PIDs of the host."""
+    lookup = (sys.executable, "-c", LOOKUP, str(tmp_path))
+    with Container(tmp_path / "container", own_files=False) as container:
+        inside = subprocess.run([*container.enter(), *lookup], capture_output=True, text=True, check=True)
+    assert inside.stdout.split() == ["True", "True"]
+    outside = subprocess.run(lookup, capture_output=True, text=True, check=True)
+    is_apart = str(os.stat("/proc/self/ns/pid").st_ino != INITIAL_PID_NAMESPACE)
+    assert outside.stdout.split() == [is_apart, is_apart]

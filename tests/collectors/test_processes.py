@@ -547,9 +547,9 @@ def test_uses_at_most_half_of_the_descriptors_for_pidfds(monkeypatch: pytest.Mon
 
 
 def test_closes_the_pidfds_of_processes_that_are_not_watched_anymore(watch: Watch, start: Starter) -> None:
-    before = len(os.listdir("/proc/self/fd"))
     children = [start() for _ in range(20)]
     collector = watch(*(child.pid for child in children))
+    before = len(os.listdir("/proc/self/fd"))
     collector.collect()
     assert len(os.listdir("/proc/self/fd")) == before + 20
 
@@ -626,8 +626,8 @@ def test_an_irregular_pid_file_does_not_hang_the_collector(
 ) -> None:
     mps.pipe_directory.mkdir()
     make(mps.pipe_directory / PID_FILE)
-    before = len(os.listdir("/proc/self/fd"))
     collector = watch()
+    before = len(os.listdir("/proc/self/fd"))
 
     assert daemons(collector)(None).pid is None
     assert collector.collect().problem is None

@@ -401,3 +401,37 @@ def test_a_call_raises_the_error_of_the_system() -> None:
 
 def _denied() -> int:
     raise PermissionError(1, "no")
+
+
+def test_collects_at_its_interval_only_if_that_is_due(start: Start, inbox: Inbox) -> None:
+    """An exception is a defect, and the thread goes on."""
+    answers = iter([False, ValueError("defect"), True])
+
+    def due() -> bool:
+        answer = next(answers, False)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    start(lambda: Reading((LINE,)), period=0.001, due=due)
+
+    assert [reported(inbox)[0] for _ in range(2)] == [(LINE,)] * 2
+    assert nothing_reported(inbox)
+    assert next(answers, None) is None
+
+
+def test_reports_a_question_that_hangs(start: Start, inbox: Inbox) -> None:
+    """As a collection that hangs: the thread collects no more."""
+    released = threading.Event()
+    thread = start(Reading, period=0.001, deadline=0.01, due=lambda: released.wait(PATIENCE_SECONDS))
+    reported(inbox)
+
+    def overdue() -> SourceReading:
+        report = thread.timeout_report()
+        assert report is not None
+        return report
+
+    problem = eventually(overdue).problem
+    released.set()
+    assert problem is not None
+    assert problem.code is ReasonCode.STILL_RUNNING

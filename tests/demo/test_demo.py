@@ -63,7 +63,7 @@ def probed() -> tuple[tuple[Reduced, ...], frozenset[str]]:
         node, news = second
         events.extend(news)
         view = View(node, client_min_age=15.0, policy=ACTING)
-        seen |= {each.name for each in CATALOGUE if each.name not in seen and each.metric(each.samples(view)).samples}
+        seen |= {each.name for each in CATALOGUE if each.name not in seen and any(each.samples(view))}
     clock.time += MINUTE
     later = islice(minutes(clock, simulation, ACTING, node), 4)
     return (first, Reduced(node, tuple(events)), *later), frozenset(seen)

@@ -45,7 +45,7 @@ def test_status_states_it(simulated: bool) -> None:
     document = document_of(present)
 
     assert (SIMULATED in headline(document)[0].text) is simulated
-    assert summary_line(present).startswith(SIMULATED) is simulated
+    assert summary_line(View(present)).startswith(SIMULATED) is simulated
     assert document.simulated is simulated
 
 

@@ -62,6 +62,10 @@ def test_unchanged_families_are_not_rendered_again(accept: str, monkeypatch: pyt
     assert [metric.name for metric in written] == ["third"]
 
 
+MOST_OFFERS = 64
+"""The test states the program's constant. Each offer of an Accept header delays other scrapes."""
+
+
 def test_chooses_the_format_with_the_highest_quality() -> None:
     text, openmetrics = "text/plain", "application/openmetrics-text"
     wanted = {
@@ -72,6 +76,8 @@ def test_chooses_the_format_with_the_highest_quality() -> None:
         f"{openmetrics};q=2,{text};version=1.0.0;q=0.1": TEXT_1,
         f"{openmetrics};q=nan": TEXT,
         "*/*;q=0.1": TEXT,
+        f"{'text/html,' * (MOST_OFFERS - 1)}{openmetrics}": OPENMETRICS,
+        f"{'text/html,' * MOST_OFFERS}{openmetrics}": TEXT,
     }
     assert {accept: _format(accept) for accept in wanted} == wanted
 

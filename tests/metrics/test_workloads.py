@@ -205,7 +205,7 @@ def test_a_pod_is_looked_up_until_its_name_is_known() -> None:
 def test_the_name_of_a_pod_is_removed_with_its_last_process_and_dropped_if_it_has_none() -> None:
     one_left = reduced(exited(600), look(), start=owned()).node
     assert set(one_left.pods) == {POD}
-    assert not reduced(exited(601), look(), start=one_left).node.pods
+    assert not reduced(exited(601), look(at=AT + 1), start=one_left).node.pods
     stray = PodFound(at=AT, uid="1" * 32, name="stray", namespace="default")
     assert not reduced(stray, gpu_reading()).node.pods
 
@@ -257,7 +257,7 @@ def test_an_ended_workload_has_its_identity_as_long_as_its_usage() -> None:
     later = reduced(exited(CLIENT, at=AT + 20), *gone, start=present).node
     assert (later.processes, identities(later, *IDENTITY, "label_team")) == ({}, before)
     assert before["pod", POD][:2] == ("team-a", "train-0")
-    last = reduced(gpu_reading({}, at=AT + 7300), *looks(at=AT + 7300), start=later).node
+    last = reduced(gpu_reading({}, at=AT + 7300), *looks(at=AT + 7301), start=later).node
     assert identities(last).keys() == {("mps_server", "")}
     assert not last.usage_totals.identities
 

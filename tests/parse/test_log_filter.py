@@ -28,7 +28,7 @@ def encoded(*lines: str) -> bytes:
 
 
 texts = st.one_of(
-    [st.from_regex(re.compile(pattern.pattern, re.IGNORECASE | re.ASCII), fullmatch=True) for pattern, _ in ALL_RULES]
+    [st.from_regex(re.compile(pattern, re.IGNORECASE | re.ASCII), fullmatch=True) for pattern, _ in ALL_RULES]
 ).filter(lambda text: "\n" not in text and text.isascii())
 
 

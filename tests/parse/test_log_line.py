@@ -100,7 +100,6 @@ MESSAGES: tuple[tuple[str, Message], ...] = (
         "To connect CUDA applications to this daemon, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps",
         log_message.ProtocolReported(3),
     ),
-    ("set_default_device_pinned_mem_limit 0 2G.", log_message.DefaultMemoryLimitSet(0, 2 << 30)),
     # An operator's session with the daemon.
     ("Cmd:get_server_status 513", log_message.CommandReceived("get_server_status 513")),
     ("UI closed", log_message.SessionClosed()),
@@ -163,7 +162,7 @@ HARMLESS = (
     "Server 428",
     'Unknown command "bogus"',
     "No default pinned memory limit set for the device!",
-    "set_default_device_pinned_mem_limit 0 0G.",
+    "set_default_device_pinned_mem_limit 0 2G.",
     "GPU           Partition  free  used  free  used  clients",
     "chunk chunk SM SM",
     "                         chunks  chunks  SM  SM",

@@ -94,6 +94,7 @@ def test_a_workload_fills_a_gpu_with_more_than_half_of_it(percent: int, reported
 def test_the_largest_client_of_a_workload_that_cannot_be_restarted_has_a_command() -> None:
     (found,) = found_in(memory_filled(), NodeProblem.WORKLOAD_FILLS_MEMORY)
     assert (found.steps[-1].commands, found.steps[-1].ends) == (("kill -TERM 601",), 1)
+    assert "by its own means" in found.steps[-1].text
 
 
 def starving(*slow: int, heavy: int = 600, gpu: str = GPU) -> Node:
@@ -121,15 +122,18 @@ def test_a_starved_client_is_named_with_its_gpu_and_since_when() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dram", "command", "text"),
+    ("dram", "commands", "text"),
     [
-        (0.9, "kill -TERM 600", "A limit of threads does not help."),
-        (None, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50", "Ask its owner to start PID 600 (train.py of alice"),
-        (0.1, None, "do not limit or move one"),
+        (0.9, ("export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50", "kill -TERM 600"), "If that does not help"),
+        (None, ("export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50",), "Ask its owner to start PID 600 (train.py of alice"),
+        (0.1, (), "do not limit or move one"),
     ],
     ids=["memory bandwidth", "SMs", "neither"],
 )
-def test_the_step_for_a_starved_client_fits_the_resource(dram: float | None, command: str | None, text: str) -> None:
+def test_the_steps_for_a_starved_client_fit_the_resource(
+    dram: float | None, commands: tuple[str, ...], text: str
+) -> None:
+    """The least harmful is first: a limit of threads, which also helps against a stream of memory (measured)."""
     present = starving(601)
     if dram is None:
         state = present.contention[GPU]
@@ -141,7 +145,9 @@ def test_the_step_for_a_starved_client_fits_the_resource(dram: float | None, com
         present = replace(present, contention={GPU: replace(state, starved_since=since)})
     (found,) = found_in(present, NodeProblem.CLIENT_STARVED)
     assert text in found.steps[-1].text
-    assert found.steps[-1].commands == (() if command is None else (command,))
+    assert tuple(command for step in found.steps for command in step.commands) == commands
+    assert [step.ends for step in found.steps if "kill" in str(step.commands)] == [1] * (dram == 0.9)
+    assert all("by its own means" in step.text for step in found.steps if "kill" in str(step.commands))
 
 
 def test_bypassing_processes_are_one_problem_since_the_first_of_them() -> None:

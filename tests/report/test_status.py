@@ -29,7 +29,7 @@ from exporter.report.status_text import (
     only_daemon,
 )
 from exporter.report.text import Line, Style, local_time, text_of, zone_text
-from exporter.view import StatusInput
+from exporter.view import StatusInput, View
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
 from tests.builders import (
@@ -332,14 +332,14 @@ class TestLine:
 
     def test_renders_one_line(self) -> None:
         """What is up, who is there, and the problems that `status` has too."""
-        assert summary_line(idle()) == "1 of 1 daemons up, 0 clients"
+        assert summary_line(View(idle())) == "1 of 1 daemons up, 0 clients"
         for present in (three_clients(), daemon_down(), no_nvml()):
             found = document_of(present).findings
-            assert summary_line(present) == "; ".join((counts_of_node(present), *(each.text for each in found)))
+            assert summary_line(View(present)) == "; ".join((counts_of_node(present), *(each.text for each in found)))
 
     def test_counts_problems_that_are_not_shown(self) -> None:
         names = [f"/run/{number}" for number in range(20)]
-        line = summary_line(reduced(look(), start=node(*names)).node)
+        line = summary_line(View(reduced(look(), start=node(*names)).node))
         assert line.endswith(f"; {20 - MOST_IN_LINE} more problems")
 
 
@@ -601,7 +601,7 @@ def test_as_many_daemons_are_up_as_in_the_metric(state: DaemonState) -> None:
     daemon = replace(present.daemons[DAEMON], state=state)
     changed = replace(present, daemons={DAEMON: daemon})
     shown = f"{int(daemon.answers)} of 1 daemons up"
-    assert summary_line(changed).startswith(shown)
+    assert summary_line(View(changed)).startswith(shown)
     assert document_of(changed).summary.startswith(shown)
 
 

@@ -29,6 +29,7 @@ from exporter.report.reasons import reason_text
 from exporter.report.remedy import SUSPENDED
 from exporter.report.status_text import watchdog_lines
 from exporter.report.watchdog_text import watchdog_text
+from exporter.view import View
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
@@ -184,7 +185,7 @@ def test_states_what_will_happen_in_the_mode_and_the_budget_in_force(subtests: p
 
 
 def line(present: Node, policy: Policy | None = ACTING) -> str:
-    return summary_line(present, policy)
+    return summary_line(View(present), policy)
 
 
 def test_line_without_a_watchdog() -> None:

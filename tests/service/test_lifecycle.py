@@ -140,12 +140,14 @@ def test_sends_each_message_as_a_datagram(manager: socket.socket, tmp_path: Path
 
     notifier.ready()
     notifier.alive(lambda: "1 of 1 daemons up, 3 clients")
+    notifier.alive()
     notifier.reloading(12.5)
     notifier.stopping()
 
-    assert [manager.recv(4096) for _ in range(4)] == [
+    assert [manager.recv(4096) for _ in range(5)] == [
         b"READY=1",
         b"WATCHDOG=1\nSTATUS=1 of 1 daemons up, 3 clients",
+        b"WATCHDOG=1",
         b"RELOADING=1\nMONOTONIC_USEC=12500000",
         b"STOPPING=1",
     ]

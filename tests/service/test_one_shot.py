@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,9 +16,12 @@ from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.pipe_dir import DaemonLocation, Directory, Root
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import Reading
+from exporter.model.observation import ControlReply
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.values import replace
 from exporter.report.node_status import document_of
-from tests.builders import HANGS, node
+from exporter.state.lifecycle import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
+from tests.builders import HANGS, node, refusal
 from tests.clocks import HandClock
 from tests.containers import PROC, Container
 from tests.eventually import PATIENCE_SECONDS
@@ -48,6 +52,43 @@ def test_reports_the_problem_of_one_daemon_after_the_success_of_another() -> Non
     glance.collect("control", Reading, "/other")
 
     assert glance.node.sources["control"].last.problem == HANGS
+
+
+class Answering:
+    """A client that always has the same replies; without any, a collector of processes."""
+
+    daemon = "/one"
+
+    def __init__(self, *replies: ControlReply) -> None:
+        self._replies = replies
+
+    def request_from(self, *_: object) -> None: ...
+
+    def watch(self, *_: object) -> None: ...
+
+    def collect(self) -> Reading:
+        return Reading(tuple(replace(each, at=SystemClock().now()) for each in self._replies))
+
+
+UNUSABLE = ControlReply(at=0, daemon="/one", command="get_server_list", exit_code=127, stderr="no such file")
+
+
+@pytest.mark.parametrize(
+    ("reply", "seconds"),
+    [(refusal(daemon="/one"), [HELD_AFTER_SECONDS]), (UNUSABLE, [SECOND_PROBE_SECONDS])],
+    ids=["refused", "unusable"],
+)
+def test_waits_before_the_second_query_only_as_long_as_that_outcome_needs(
+    reply: ControlReply, seconds: list[float]
+) -> None:
+    waited: list[float] = []
+    glance = OneShot(node("/one"), SystemClock(), deadline=PATIENCE_SECONDS, wait=waited.append)
+    client: Any = Answering(reply)
+    processes: Any = Answering()
+
+    glance.query_all((client,), processes)
+
+    assert waited == seconds
 
 
 def ends_meanwhile(tmp_path: Path) -> DaemonLocation:

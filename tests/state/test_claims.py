@@ -678,3 +678,20 @@ def test_a_reply_without_an_end_ends_with_the_daemon() -> None:
     new = control_log(*lines, pid=CONTROL + 1, at=AT + 2)
     after = reduced(no_daemon(at=AT + 1), daemon_process(CONTROL + 1, at=AT + 1.5), *new, start=present)
     assert EventName.SERVER_STARTED in after.names()
+
+
+def test_an_xid_with_a_pid_of_another_namespace_confirms_a_fault_that_no_workload_may_have_forged() -> None:
+    """In a container without the host's PIDs, the log has those of the namespace, and the kernel those of the host."""
+    hosts = replace(xid(pid=99_999), apart=True)
+    found = after(*block(A), replace(hosts, at=LATER + 0.1))
+    assert (len(faults(found)), contradictions(found)) == (1, {})
+    forged = after(*block(A), xid(pid=99_999, at=LATER + 0.1))
+    assert (faults(forged), contradictions(forged)) == ([], {"fault": 1})
+
+
+def test_an_xid_or_an_oom_kill_with_a_pid_of_another_namespace_names_nobody() -> None:
+    record = f"3,9,1000,-;Memory cgroup out of memory: Killed process {A} (train.py) total-vm:9kB, anon-rss:8kB"
+    seen = reduced(replace(xid(pid=A), apart=True), KernelRecord(at=LATER, record=record, apart=True), start=UP).node
+    assert [(each.pid, each.name) for each in seen.xids.recent] == [(None, None)]
+    assert A not in seen.deaths
+    assert A in reduced(KernelRecord(at=LATER, record=record), start=UP).node.deaths

@@ -13,7 +13,7 @@ from exporter.model.observation import DaemonFound, GpuProcess, GpuReading, Obse
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.sharing import GpuUse
 from exporter.reducer import reduce
-from exporter.state.gpus import ENERGY, LIMITS, is_lost, sharing_mode
+from exporter.state.gpus import ENERGY, LIMITS, is_lost, may_bypass, sharing_mode
 from exporter.store.database import StoredState
 from tests.builders import (
     AT,
@@ -614,3 +614,18 @@ def test_a_daemon_that_never_ran_has_the_gpus_of_its_unit() -> None:
     down = reduced(unit, reply("get_server_list", exit_code=1, stderr="Cannot find MPS control daemon process\n")).node
     assert bypassing(reduced(*on_both(5, 7), start=down).node) == {OTHER_GPU: (BYPASSING + 1,)}
     assert reduced(living, unit).daemon.runtime.visible_devices == GPU
+
+
+@pytest.mark.parametrize(
+    ("changed", "may"),
+    [
+        ({GPU: {BYPASSING}}, True),
+        ({GPU: {CLIENT, SERVER}}, False),  # They use MPS, or used it.
+        ({GPU: {CLIENT, BYPASSING}}, True),
+        ({OTHER_GPU: {BYPASSING}}, False),  # No daemon serves this GPU.
+        ({GPU: set(), OTHER_GPU: set()}, False),
+    ],
+)
+def test_only_a_process_that_is_not_known_to_mps_may_bypass_a_daemon(changed: dict[str, set[int]], may: bool) -> None:
+    present = reduced(*at_work(CLIENT), has(GPU), *on_both(5)).node
+    assert may_bypass(present, {gpu: frozenset(pids) for gpu, pids in changed.items()}) is may

@@ -156,14 +156,9 @@ class TestDefaults:
         """If the new value is invalid, the reply has the old one (R580)."""
         assert defaults(reply("set_default_active_thread_percentage abc", "40.0\n")) == (40.0, {})
 
-    def test_a_log_line_about_a_default_makes_it_stale(self) -> None:
-        """Any user can write this line."""
-        daemon = reduced(*at_work(), *control_log("set_default_device_pinned_mem_limit 0 100G.")).daemon
-        assert (daemon.default_limits.pinned_memory, daemon.default_limits.stale) == ({}, {DEFAULT_MEMORY})
-
     def test_ignores_the_output_of_ps_in_the_log(self) -> None:
         """A client can choose its command line."""
-        assert defaults(*control_log("Cmd:ps", "set_default_device_pinned_mem_limit 0 100G.")) == (None, {})
+        assert defaults(*control_log("Cmd:ps", "Cmd:set_default_device_pinned_mem_limit 0 100G")) == (None, {})
 
     def test_a_restarted_daemon_has_no_defaults(self) -> None:
         asked = (
@@ -190,6 +185,27 @@ class TestStaleness:
     def test_a_logged_command_makes_a_value_stale(self) -> None:
         """The command may have changed the value."""
         assert self.stale() == {DEFAULT_MEMORY}
+
+    @pytest.mark.parametrize(
+        ("asked", "later", "stale"),
+        [
+            (("set_default_device_pinned_mem_limit 0 3G", DEFAULT_MEMORY), 1.0, False),
+            ((DEFAULT_MEMORY, "set_default_device_pinned_mem_limit 0 3G"), 1.0, True),
+            (("set_default_device_pinned_mem_limit 0 2G", DEFAULT_MEMORY), 1.0, True),
+            (("set_default_device_pinned_mem_limit 0 3G", DEFAULT_MEMORY), 60.0, True),
+        ],
+        ids=["own", "not queried since", "another value", "long ago"],
+    )
+    def test_an_own_command_that_the_log_shows_after_the_query_changes_nothing(
+        self, asked: tuple[str, str], later: float, stale: bool
+    ) -> None:
+        """Also if it is the first command of a new daemon."""
+        replies = [reply(command, "", at=AT + 3 + place / 100) for place, command in enumerate(asked)]
+        line = control_log("Cmd:set_default_device_pinned_mem_limit 0 3G", at=AT + 3 + later, pid=CONTROL + 1)
+        found = daemon_process(CONTROL + 1, at=AT + 3.5)
+        ended = (daemon_process(), exited(CONTROL, at=AT + 1))
+        daemon = reduced(*at_work(CLIENT), *ended, *replies, found, *line).daemon
+        assert daemon.default_limits.stale == ({DEFAULT_MEMORY} if stale else set())
 
     def test_a_reply_ends_staleness(self) -> None:
         """The reply may be invalid."""

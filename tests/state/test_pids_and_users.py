@@ -7,6 +7,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from exporter.metrics.catalogue import NodeCollector
+from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogLine, Observation
@@ -32,6 +33,7 @@ from tests.builders import (
     exited,
     gpu_reading,
     look,
+    no_daemon,
     node,
     process,
     reduced,
@@ -465,3 +467,36 @@ def test_a_daemon_in_a_container_serves_several_users() -> None:
     connects = (replace(line, pids=container) for line in server_log(active(7)))
     seen = (replace(each, pids=container) if hasattr(each, "pids") else each for each in (FAKE, *at_work()))
     assert VICTIM in reduced(*seen, *connects, process(VICTIM, uid=100_999)).node.daemons[DAEMON].clients
+
+
+def test_a_process_with_the_pid_of_a_client_in_another_namespace_is_not_read() -> None:
+    """NVML's PIDs may be those of the other namespace too."""
+    reading = gpu_reading([CLIENT], beside=[VICTIM], at=AT + 1)
+    lookup = daemon_process(None, at=AT - 1)
+    seen = reduced(replace(lookup, hidden=True), *at_work(CLIENT), reading).node
+    assert (poll_schedule.processes_wanted(seen), poll_schedule.states_wanted(seen)) == (set(), set())
+    shown = reduced(lookup, *at_work(CLIENT), reading).node
+    assert {SERVER, CLIENT, VICTIM} <= poll_schedule.processes_wanted(shown)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "left", "state"),
+    [
+        (True, True, None),
+        (True, False, DaemonState.DOWN),  # There is no daemon without its PID file.
+        (False, True, DaemonState.DOWN),
+    ],
+)
+def test_a_daemon_that_may_be_in_another_namespace_is_not_down(
+    hidden: bool, left: bool, state: DaemonState | None
+) -> None:
+    lookup = replace(daemon_process(None, left=left), hidden=hidden)
+    found = reduced(lookup, *(no_daemon(at=AT + second) for second in (1, 3, 60, 120)))
+    assert found.daemon.state is state
+    assert not found.daemon.totals.losses.get("died")
+
+
+def test_a_daemon_that_was_seen_here_ended_here() -> None:
+    ended = replace(daemon_process(None, at=AT + 2), hidden=True)
+    found = reduced(daemon_process(), *at_work(CLIENT), ended, no_daemon(at=AT + 3))
+    assert found.daemon.state is DaemonState.DOWN

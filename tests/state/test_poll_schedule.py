@@ -10,12 +10,13 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from exporter.model.action import ActionKind, ActionReason
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, GpuEvent, GpuReading, LogFile, Observation
 from exporter.model.settings import Limits, PollIntervals
-from exporter.model.watchdog import WatchdogState
+from exporter.model.watchdog import OngoingAction, WatchdogState
 from exporter.reducer import reduce
-from exporter.state import poll_schedule
+from exporter.state import gpus, poll_schedule
 from tests.builders import (
     AT,
     CLIENT,
@@ -52,6 +53,7 @@ XID_EVENT_TYPE = 8
 
 RHYTHM = PollIntervals()
 TICK = 0.5
+NEVER = float("-inf")
 LIST, STATUS, CLIENTS, VERSION = "get_server_list", f"get_server_status {SERVER}", f"get_client_list {SERVER}", "-v"
 
 Answer = Callable[[str, float], ControlReply]
@@ -421,6 +423,25 @@ class TestUnresponsiveDaemon:
         _, asked = poll(5, start=start, seen=began)
         assert asked[LIST][0] <= 1.5
 
+    def test_sends_no_query_while_a_restart_may_set_the_limits_of_a_new_daemon(self) -> None:
+        """Its commands come first: a client that waits gets a server at once."""
+        acting = OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, began_at=AT + 9)
+        began = (
+            daemon_process(CONTROL + 1, at=AT + 10),
+            *control_log("Starting control daemon using socket /s", at=AT + 10),
+        )
+        ended = reduced(no_daemon(), no_daemon(at=AT + 9)).node
+
+        def queries(present: Node, at: float, acting: OngoingAction) -> bool:
+            present = replace(present, at=at, watches={DAEMON: WatchdogState(acting=acting)})
+            return bool(poll_schedule.commands(present, DAEMON, RHYTHM))
+
+        new = reduced(*began, start=ended).node
+        assert not queries(ended, AT + 30, acting)
+        assert not queries(new, AT + 10.9, acting)
+        assert queries(new, AT + 11, acting)
+        assert queries(new, AT + 10.9, replace(acting, done_at=AT + 10.5))
+
     def test_bounds_attempts_with_an_unusable_control_program(self) -> None:
         def unusable(command: str, at: float) -> ControlReply:
             return reply(command, exit_code=127, stderr="nvidia-cuda-mps-control: No such file or directory", at=at)
@@ -465,9 +486,42 @@ class TestNvml:
     def test_reads_nvml_sooner_until_a_bypassing_process_is_confirmed(self) -> None:
         """Two readings distinguish it from a client that connects or disconnects."""
         present = self.just_read(gpu_reading([CLIENT], beside=[801]))
+        assert [poll_schedule.is_confirmation_due(present, AT + at, NEVER) for at in (0.9, 1.0)] == [False, True]
         assert self.due(present, RHYTHM.stale)
         looks = (servers(SERVER, at=AT + 1), gpu_reading([CLIENT], beside=[801], at=AT + 2), look(at=AT + 2))
         assert not self.due(reduced(*looks, start=present).node, RHYTHM.stale + 2)
+
+    @pytest.mark.parametrize("lifetime", [0.3, 0.7, 1.2, 2.2, 8.0])
+    def test_bounds_readings_for_processes_that_come_and_go_often(self, lifetime: float) -> None:
+        present, confirmed_at, confirmations = self.just_read(*FOLLOWED), NEVER, 0
+        for tick in range(120):
+            at = AT + tick * TICK
+            beside = [801 + n for n in range(200) if 0 <= at - AT - n * 0.3 < lifetime]
+            confirms = poll_schedule.is_confirmation_due(replace(present, at=at), at, confirmed_at)
+            if confirms or at - present.gpus[GPU].reading.at >= RHYTHM.stale:
+                present = reduced(gpu_reading([CLIENT], beside=beside, at=at), look(at=at), start=present).node
+                confirmations += confirms
+                confirmed_at = at if confirms else confirmed_at
+        assert 0 < confirmations <= 120 * TICK / 5 + 1
+
+    @pytest.mark.parametrize("begins", range(0, 20, 3))
+    def test_counts_a_bypassing_process_after_two_ticks_and_removes_it_in_the_tick_of_its_end(
+        self, begins: int
+    ) -> None:
+        """NVML's lists of processes are compared in each tick."""
+        present, counted, readings = self.just_read(*FOLLOWED), [], 0
+        for tick in range(60):
+            at, beside = AT + tick * TICK, [801] * (begins <= tick < begins + 30)
+            read = {process.pid for process in present.gpus[GPU].reading.compute_processes or ()}
+            changed = frozenset(read ^ {SERVER, CLIENT, *beside})
+            now = replace(present, at=at)
+            confirms = poll_schedule.is_confirmation_due(now, at, NEVER)
+            if confirms or gpus.may_bypass(now, {GPU: changed}) or poll_schedule.nvml_due(now, RHYTHM):
+                present = reduced(gpu_reading([CLIENT], beside=beside, at=at), look(at=at), start=present).node
+                readings += 1
+            counted.append(present.gpus[GPU].bypassing)
+        assert counted == [(801,) if begins + 2 <= tick < begins + 30 else () for tick in range(60)]
+        assert readings <= 60 * TICK / RHYTHM.nvml + 3
 
     def test_does_not_read_nvml_sooner_forever_if_readings_fail(self) -> None:
         present = self.just_read(gpu_reading([CLIENT], beside=[801]))

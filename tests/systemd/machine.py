@@ -25,10 +25,11 @@ PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 class Machine:
     """A booted systemd, with the exporter's program and the stand-in daemon, and without their units."""
 
-    def __init__(self, directory: Path, bare: Path | None = None) -> None:
+    def __init__(self, directory: Path, bare: Path | None = None, install: Sequence[str | Path] | None = None) -> None:
         """`directory` is empty, and stays empty outside of the machine.
 
-        With `bare`, the machine has only the files of this root directory, and its own network.
+        With `bare`, the machine has only the files of this root directory, and its own network. `install` is a command
+        that changes its files, instead of the one that installs the exporter's program and the stand-in daemon.
 
         Its cgroups are its own: systemd takes a process of another machine in one of them for an error (tried: 252).
         """
@@ -39,7 +40,7 @@ class Machine:
         for cell in self._cells:
             cell.mkdir(exist_ok=True)
         packages = [each for each in map(Path, sys.path) if _is_package_directory(each)]
-        install = ("sh", INSTALL, sys.base_prefix, ROOT, *packages)
+        install = install or ("sh", INSTALL, sys.base_prefix, ROOT, *packages)
         unshare = ("unshare", "--fork", "--kill-child", *NAMESPACES, *(("--net",) if bare else ()))
         boot = ("sh", INIT, directory, *((bare, "true") if bare else ("/", *install)))
         command = ("setpriv", "--pdeathsig=KILL", "sh", CELL, *self._cells, "--", *unshare, *boot)

@@ -34,6 +34,7 @@ from exporter.report.document_parts import ProcessStatus, Severity
 from exporter.report.node_status import document_of
 from exporter.state.limits import memory_limits_by_gpu
 from exporter.usage.accounting import LONGEST_GAP_SECONDS
+from exporter.usage.attribution import processes_to_watch
 from exporter.usage.capacity import Bound, ClientUsage, GpuSharing, gpu_sharing, headroom
 from tests.builders import (
     AT,
@@ -51,6 +52,7 @@ from tests.builders import (
     at_work,
     clients,
     contended,
+    control_log,
     daemon_process,
     exited,
     failure,
@@ -599,6 +601,58 @@ def test_a_client_without_a_percentage_may_have_set_one_itself(subtests: pytest.
             assert (client.active_thread_ratio, client.active_thread_certain) == (threads, certain)
             assert sharing.threads_at_most == threads
             assert sharing.threads_committed_ratio == (threads if certain else None)
+
+
+SET = f"set_active_thread_percentage {SERVER} 50"
+LATER = CLIENT + 1
+
+
+def threads_after(*seen: Observation, before: float = 100.0) -> tuple[dict[int, float | None], GpuSharing]:
+    """Return the threads of a client that was there before, and of a later one if it connects; and of both."""
+    held = gpu_reading({CLIENT: 100, LATER: 100}, at=AT + 9, sms=132)
+    known = (process(pid, environment={}) for pid in (CLIENT, LATER))
+    start = node_of([{}], percentage=before, gpus=1)
+    (uuid,) = start.gpus
+    present = reduced(*seen, *known, replace(held, gpu=uuid), start=start).node
+    found = gpu_sharing(present)[uuid]
+    watched, ratios = (
+        processes_to_watch(present)[0],
+        {each.client.pid: each.active_thread_ratio for each in found.clients},
+    )
+    assert {pid: (sms_of(percentage, 132) or 132) / 132 for pid, percentage in watched.items()} == ratios
+    return ratios, found
+
+
+def asked(percentage: float, at: float) -> Observation:
+    return reply(f"get_active_thread_percentage {SERVER}", f"{percentage}\n", at=at)
+
+
+def test_a_limit_of_a_running_server_is_for_clients_that_connect_later(subtests: pytest.Subtests) -> None:
+    """Measured: the pace of a client that was connected did not change, and later ones had the limit."""
+    command = control_log(f"Cmd:{SET}", "UI closed", at=AT + 3)
+    connected = server_log(active(LATER), at=AT + 5)
+    for name, seen, before, expected in [
+        ("the log", (*command, asked(50.0, AT + 4), *connected), 100.0, {CLIENT: 1.0, LATER: 0.5}),
+        ("raised", (*command, asked(50.0, AT + 4), *connected), 25.0, {CLIENT: 32 / 132, LATER: 0.5}),
+        ("our command", (reply(SET, "50.0\n", at=AT + 3), *connected), 100.0, {CLIENT: 1.0, LATER: 0.5}),
+        ("only its reply", (asked(50.0, AT + 4), *connected), 100.0, {CLIENT: 1.0, LATER: 0.5}),
+        ("in between", (*command, *connected, asked(50.0, AT + 6)), 100.0, {CLIENT: 1.0, LATER: 1.0}),
+        ("seen late", (*connected, asked(50.0, AT + 6)), 25.0, {CLIENT: 0.5, LATER: 0.5}),
+        ("twice", (*command, asked(50.0, AT + 4), asked(20.0, AT + 5)), 100.0, {CLIENT: 1.0}),
+        ("refused", (*command, asked(100.0, AT + 4), *connected), 100.0, {CLIENT: 1.0, LATER: 1.0}),
+    ]:
+        with subtests.test(name):
+            ratios, found = threads_after(*seen, before=before)
+            assert ratios == expected
+            assert found.threads_at_most == sum(expected.values())
+
+
+def test_a_memory_limit_of_a_running_server_is_for_clients_that_connect_later() -> None:
+    """The command is for new clients (NVIDIA's guide)."""
+    command = control_log(f"Cmd:set_device_pinned_mem_limit {SERVER} 0 1G", "UI closed", at=AT + 3)
+    limit = reply(f"get_device_pinned_mem_limit {SERVER} 0", "1G\n", at=AT + 4)
+    _, found = threads_after(*command, limit, *server_log(active(LATER), at=AT + 5))
+    assert [(each.memory_limit_known, each.memory_limit_bytes) for each in found.clients] == [(True, None), (True, GIB)]
 
 
 # Memory limits.

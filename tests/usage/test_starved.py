@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from exporter.model.contention import Pace, Resource
+from exporter.model.contention import Bandwidth, Pace, Resource
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.launches import WorkReading
 from exporter.model.usage import GpuAttribution, LaunchRate, Method, SharedAccount, Split, UsageTotals, WorkDelta
@@ -24,6 +24,8 @@ OWNERS = {SMALL: "alice", HEAVY: "bob"}
 NONE = frozenset[int]()
 STARVED = work(10, 970, gap_ms=20)
 """A span takes 97 ms instead of 3 ms."""
+BEGINNING = work(20, 100, each=1, width=132)
+"""A process that begins: its kernels move nearly nothing."""
 
 
 class Gpu:
@@ -35,22 +37,35 @@ class Gpu:
         totals = totals or post_time(
             UsageTotals(), GPU, 2, {(owner(user), None): 0.5 for user in OWNERS.values()}, at=AT
         )
-        self.node, self.at = replace(self.node, usage_totals=totals), AT
+        self.node, self.at, self.present = replace(self.node, usage_totals=totals), AT, frozenset(OWNERS)
 
     def second(
         self, clients: Mapping[int, WorkDelta], *, count: int = 1, sm: float = 0.95, dram: float | None = 0.8
     ) -> "Gpu":
+        self.present |= clients.keys()
         for _ in range(count):
             self.at += 1
-            shares = {pid: flight(0.02 if pid == SMALL else sm - 0.02) for pid in clients}
+            others = len(clients.keys() - {SMALL})
+            shares = {pid: flight(0.02 if pid == SMALL else (sm - 0.02) / others) for pid in clients}
             split = Split(
                 at=self.at, seconds=1.0, sm=sum(each.sm for each in shares.values()), shares=shares, dram=dram
             )
             windows = with_window(self.node.attribution.get(GPU, GpuAttribution()).windows, split)
             attribution, splits = {GPU: GpuAttribution(windows=windows)}, {GPU: combined(windows)}
             node = replace(self.node, at=self.at, attribution=attribution, splits=splits)
-            self.node = contended(node, GPU, LaunchRate(seconds=1.0, deltas=clients), frozenset(OWNERS), NONE)
+            self.node = contended(node, GPU, LaunchRate(seconds=1.0, deltas=clients), self.present, NONE)
         return self
+
+    def beside(self, *heavy: int, count: int = 60, small: int = SMALL) -> "Gpu":
+        """Let the small client be starved by these, which share the GPU. All other processes have ended."""
+        clients = {small: STARVED} | dict.fromkeys(heavy, work(1000 // len(heavy), 990, each=1, width=132))
+        gone, self.present = self.present - clients.keys(), frozenset(clients)
+        self.node = contended(self.node, GPU, None, self.present, gone)
+        return self.second(clients, count=count, dram=0.87)
+
+    @property
+    def traffic(self) -> Mapping[int, Bandwidth]:
+        return self.node.contention[GPU].windows[-1].traffic
 
     def quiet(self, count: int = 12) -> "Gpu":
         return self.second({SMALL: ALONE}, count=count, dram=0.01).second({HEAVY: STREAMING}, count=2)
@@ -206,6 +221,60 @@ def test_a_client_is_starved_after_ten_minutes_and_reported_with_the_cause() -> 
         "its work takes 2.2 times as long as on a quiet GPU; it waits for memory bandwidth, of which PID 601 (bob) uses"
     )
     assert finding.text.startswith(f"{name}: {cause}")
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_neighbour_that_restarts_has_the_bandwidth_that_it_uses(is_known: bool, subtests: pytest.Subtests) -> None:
+    """The new process was never alone. The other client moves what it moved alone."""
+    shared = work(500, 990, each=1, width=132)
+    for name, clients, sm, dram in (
+        ("while the old one ends", {SMALL: STARVED, HEAVY: shared, 602: shared}, 0.95, 0.87),
+        ("it seems to move nothing", {SMALL: STARVED, HEAVY: STREAMING, 602: STREAMING}, 0.95, 0.87),
+        ("it begins before", {SMALL: STARVED, HEAVY: STREAMING, 602: BEGINNING}, 0.95, 0.87),
+        ("it begins after", {SMALL: ALONE, 602: BEGINNING}, 0.05, 0.01),
+    ):
+        with subtests.test(name):
+            gpu = Gpu().quiet() if is_known else Gpu().second({SMALL: ALONE}, count=12, dram=0.01)
+            gpu.beside(HEAVY).second(clients, sm=sm, dram=dram, count=3)
+            for count in (1, 9, 60):
+                gpu.beside(602, count=count)
+                assert gpu.traffic[SMALL].part < 0.01
+            assert not gpu.node.contention[GPU].windows[-1].doubted
+            found = slowdowns(gpu.node.contention[GPU])[SMALL]
+            assert (found.at_least, found.ratio) == (False, pytest.approx(11.4, rel=0.05))
+            ((neighbour, part),) = found.neighbours
+            assert (neighbour, part) == (602, pytest.approx(0.87, abs=0.01))
+
+
+def test_a_client_remains_starved_while_its_neighbour_restarts_each_minute() -> None:
+    gpu, since = Gpu().second({SMALL: ALONE}, count=20, dram=0.01), set[float]()
+    for pid in range(602, 618):
+        gpu.beside(pid, count=57).second({SMALL: STARVED, pid: STREAMING, pid + 1: BEGINNING}, dram=0.87, count=3)
+        assert gpu.traffic[SMALL].part < 0.01
+        since |= {*gpu.starved().values()}
+    assert gpu.starved()
+    assert len(since) == 1
+
+
+def test_of_two_neighbours_that_use_as_much_one_restarts() -> None:
+    """Then their sum is known, and the errors contain the part of each."""
+    gpu = Gpu().second({SMALL: ALONE}, count=20, dram=0.01).beside(HEAVY).beside(HEAVY, 602)
+    shared = work(500, 990, each=1, width=132)
+    gpu.second({SMALL: STARVED, HEAVY: shared, 602: shared, 603: BEGINNING}, dram=0.87, count=3)
+    for count in (1, 9, 60):
+        gpu.beside(HEAVY, 603, count=count)
+        assert gpu.traffic[SMALL].part < 0.01
+        assert all(abs(gpu.traffic[pid].part - 0.435) < 2 * gpu.traffic[pid].error for pid in (HEAVY, 603))
+
+
+def test_nothing_is_known_of_a_starved_client_that_restarts(subtests: pytest.Subtests) -> None:
+    """If the neighbour restarts too, the errors contain that each uses nothing."""
+    for heavy in (HEAVY, 602):
+        with subtests.test(heavy=heavy):
+            gpu = Gpu().second({SMALL: ALONE}, count=20, dram=0.01).beside(HEAVY, count=100)
+            gpu.beside(heavy, small=603, count=5)
+            assert 603 not in slowdowns(gpu.node.contention[GPU])
+            assert gpu.traffic[603].part < 2 * gpu.traffic[603].error + 0.01
 
 
 def test_a_starved_client_has_no_cause_without_gpm() -> None:

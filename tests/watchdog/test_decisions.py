@@ -336,6 +336,8 @@ def test_starts_a_daemon_with_its_earlier_environment() -> None:
     assert limits == [
         GiveCommand(command="set_default_device_pinned_mem_limit 0 2G", vital=False),
         GiveCommand(command="set_default_active_thread_percentage 40", vital=False),
+        GiveCommand(command="get_default_device_pinned_mem_limit 0", vital=False),
+        GiveCommand(command="get_default_active_thread_percentage", vital=False),
     ]
     assert (start.arguments, start.uid, action.uid) == (COMMAND, 1001, 1001)
     assert start.environment == {

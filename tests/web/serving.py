@@ -59,6 +59,10 @@ class ReplaceableSite(Site):
         assert self.site is not None
         return self.site.answer(request)
 
+    def ready(self, request: Request) -> SiteAnswer | None:
+        """Return the ready answer of that site."""
+        return None if self.site is None else self.site.ready(request)
+
 
 @contextlib.contextmanager
 def serving(*addresses: tuple[str, int], config: Path | None = None, **options: Any) -> Iterator["Web"]:

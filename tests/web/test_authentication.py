@@ -1,15 +1,18 @@
 """Basic authentication."""
 
 import base64
+import contextlib
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 
 import bcrypt
 import pytest
 
 from exporter.web.web_config import BasicAuth, bcrypt_check
 from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.web.serving import Web, serving
 
 # The tests state these values, so that they notice a change of the program's constants.
 MAX_CACHED_LOGINS = 100
@@ -137,6 +140,38 @@ def test_checks_one_password_at_a_time_with_few_waiting_and_cached_users_do_not_
     assert max(at_once) == 1
     assert set(verdicts) == {HTTPStatus.UNAUTHORIZED, HTTPStatus.SERVICE_UNAVAILABLE}
     assert verdicts.count(HTTPStatus.SERVICE_UNAVAILABLE) == 2 * MAX_PENDING_CHECKS
+
+
+def test_a_page_waits_for_no_password_check_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long head is parsed while pages wait, but its password is checked while they go on."""
+    enough, begun = threading.Event(), threading.Event()
+
+    def slow(password: bytes, _: bytes) -> bool:
+        if password != b"right":
+            begun.set()
+            assert enough.wait(PATIENCE_SECONDS)
+        return password == b"right"
+
+    monkeypatch.setattr(bcrypt, "checkpw", slow)
+    configuration = tmp_path / "web.yml"
+    configuration.write_text(f"basic_auth_users: {{alice: '{ALICE}'}}")
+    with serving(config=configuration) as web, contextlib.ExitStack() as guesses:
+        guesses.callback(enough.set)
+        right = basic("alice", "right")
+        assert web.get("/events", Authorization=right).status == 200
+        for number in range(3 * MAX_PENDING_CHECKS):
+            guess = guesses.enter_context(web.connect())
+            wrong = basic("alice", f"guess{number}").encode()
+            guess.sendall(b"GET / HTTP/1.1\r\nAuthorization: " + wrong + b"\r\nX: " + b"x" * 9000 + b"\r\n\r\n")
+        assert begun.wait(PATIENCE_SECONDS)
+        eventually(lambda: _is_shown(web, right))
+
+
+def _is_shown(web: Web, authorization: str) -> None:
+    try:
+        assert web.get("/events", Authorization=authorization).status == 200
+    except ConnectionError as error:
+        raise AssertionError("too many pages wait") from error
 
 
 def _are_refused(verdicts: list[HTTPStatus], count: int) -> None:

@@ -4,13 +4,14 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterable, Iterator
+from http import HTTPStatus
 
 import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from exporter.web.pages import Handler
-from exporter.web.server import ConnectionSlots, Slot
+from exporter.web.pages import Answer, Request, plain
+from exporter.web.slots import ConnectionSlots, Slot
 from tests.eventually import eventually
 from tests.web.serving import Web, read_all
 
@@ -67,8 +68,66 @@ def _answered(web: Web) -> None:
 
 
 @pytest.mark.usefixtures("collector")
+def test_no_thread_waits_for_a_client(web: Web) -> None:
+    with crowd(web, DEFAULT_MAX_REQUESTS // 2, b"GET /metrics HTTP/1.1\r\nX: "):
+        assert web.get().status == 200
+        eventually(_no_request_has_a_thread)
+
+
+def _no_request_has_a_thread() -> None:
+    assert all(thread.name != "request" for thread in threading.enumerate())
+
+
+@pytest.mark.usefixtures("collector")
+def test_scrapes_wait_for_no_page_and_pages_are_rendered_one_by_one_in_half_of_the_slots(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, continues, made = threading.Semaphore(0), threading.Event(), list[str]()
+
+    def render(request: Request) -> Answer:
+        made.append(request.path)
+        began.release()
+        continues.wait(60)
+        return plain(HTTPStatus.OK, request.path)
+
+    web.get()  # The first scrape in a format takes as long as a page.
+    monkeypatch.setattr(web.replaceable.site, "answer", render)
+    with contextlib.ExitStack() as stack:
+        stack.callback(continues.set)
+        pages = [stack.enter_context(web.connect()) for _ in range(DEFAULT_MAX_REQUESTS)]
+        for number, page in enumerate(pages):
+            page.sendall(b"GET /events?%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % number)
+        assert began.acquire(timeout=60)
+        refused = list[socket.socket]()
+        eventually(lambda: _add_closed(pages, refused, DEFAULT_MAX_REQUESTS // 2))
+        assert [web.get().status for _ in range(3)] == [200] * 3
+        assert len(made) == 1
+        continues.set()
+
+        answers = [read_all(page) for page in pages if page not in refused]
+        assert [b" 200 OK" in each for each in answers] == [True] * (DEFAULT_MAX_REQUESTS // 2)
+
+
+def _add_closed(pages: list[socket.socket], closed: list[socket.socket], wanted: int) -> None:
+    closed[:] = [page for page in pages if is_closed(page)]
+    for page in pages:
+        page.settimeout(60)
+    assert len(closed) == wanted
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\n"])
+def test_a_request_is_whole_at_its_empty_line_however_it_arrives(end: bytes, web: Web) -> None:
+    head = end.join((b"GET /-/healthy HTTP/1.1", b"Host: localhost", b"", b""))
+    for first in range(1, len(head)):
+        with web.connect() as connection:
+            connection.sendall(head[:first])
+            connection.sendall(head[first:])
+            assert read_all(connection).endswith(b"\r\n\r\nhealthy\n")
+
+
+@pytest.mark.usefixtures("collector")
 def test_closes_a_silent_connection_after_the_timeout(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Handler, "timeout", IDLE_SECONDS / 10)
+    monkeypatch.setattr("exporter.web.server.IDLE_SECONDS", IDLE_SECONDS / 10)
     with web.connect() as connection:
         assert read_all(connection) == b""
 
@@ -83,6 +142,7 @@ def test_answers_beside_clients_that_do_not_read(web: Web) -> None:
 
     web.exposition.publish(Large())
     assert len(web.get().body) > 5_000_000
+    assert web.get().body == web.get().body
     with crowd(web, 3 * DEFAULT_MAX_REQUESTS, b"GET /metrics HTTP/1.1\r\n\r\n"):
         for _ in range(3):
             eventually(lambda: _answered(web))

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from exporter.model.reason import Reason, ReasonCode, joined
 from exporter.model.sharing import GpuUse, NodeGpus
 
 NAME = "nvml"  # the name of the collector in the log
-WAIT_SECONDS = 0.5  # how long a call waits for another thread to open the driver, and for an Xid event
+WAIT_SECONDS = 1.0  # how long a call waits for another thread to open the driver, and for an Xid event
 CLOSE_SECONDS = 1.0
 
 REGISTER_SECONDS = 10.0  # how often new GPUs are registered for Xid events
@@ -197,6 +198,18 @@ class Nvml:
             return Reading(problem=error.problem)
         readings = tuple(result for result in results if isinstance(result, GpuReading))
         return Reading(readings, joined((*values.problems.values(), *map(_problem, results))))
+
+    def changed_processes(self) -> Mapping[str, frozenset[int]]:
+        """Return the processes that began or stopped using each GPU since its reading. A list that fails is unchanged.
+
+        It takes some microseconds for each GPU, and must be called in the thread that collects.
+        """
+        changed: dict[str, frozenset[int]] = {}
+        with contextlib.suppress(DriverError), self.driver.joined(0.0):
+            for gpu in self._gpus.values():
+                with contextlib.suppress(pynvml.NVMLError):
+                    changed[gpu.uuid] = gpu.changed_processes()
+        return changed
 
     def driver_version(self) -> str | None:
         """Return the version of the driver, if there is one."""

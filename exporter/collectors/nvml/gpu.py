@@ -1,13 +1,15 @@
 """One GPU: its properties, readings, GPM samples, process utilization and MIG instances."""
 
 import contextlib
+import ctypes
 import math
 import re
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import pynvml
@@ -17,6 +19,8 @@ from exporter.collectors.nvml.driver import Values, optional
 from exporter.model.observation import GpuProcess, GpuReading, MigInstance, ProcessUtilization
 
 _TRANSFERS_PER_CLOCK = 2  # of the memory
+# ruff: noqa: SLF001 (nvidia-ml-py has no public function that returns the driver's rows as they are)
+
 MIN_SAMPLE_SECONDS = 0.1  # least time between two samples (nvml.h)
 
 GPM_SECONDS = 0.5
@@ -155,6 +159,11 @@ class Gpu:
         self.uuid = str(Values().text("UUID", pynvml.nvmlDeviceGetUUID, self.handle))
         self._constants: dict[str, Any] = {}
         self.gpm = Gpm(self.handle, clock, gpm_lock)
+        self._listed: frozenset[int] = frozenset()
+
+    def changed_processes(self) -> frozenset[int]:
+        """Return the processes that began or stopped using the GPU since its reading. Raises NVMLError."""
+        return self._listed.symmetric_difference(_rows(_COMPUTE, self.handle).cast("I")[:: _PROCESS.size // 4])
 
     def read(self, processes: ProcessUtilizations) -> GpuReading:
         """Return all values; one that fails is None, with its problem. Raises NVMLError if GPU or driver is lost."""
@@ -170,11 +179,13 @@ class Gpu:
         persistence = values.read("persistence mode", pynvml.nvmlDeviceGetPersistenceMode, handle)
         mode = values.read("compute mode", pynvml.nvmlDeviceGetComputeMode, handle)
         utilization = self.gpm.read()
+        listed = values.read("processes", compute_processes, handle)
+        self._listed = frozenset(process.pid for process in listed or ())
         return GpuReading(
             **utilization._asdict(),
             gpu=self.uuid,
             index=self._index,
-            compute_processes=values.read("processes", compute_processes, handle),
+            compute_processes=listed,
             mps_processes=values.read("mps_processes", mps_processes, handle),
             process_utilization=values.read("process_utilization", processes.read, handle, self._clock.now()),
             gpu_percent=None if use is None else int(use.gpu),
@@ -227,23 +238,39 @@ def memory_bandwidth(handle: Any) -> int:
     return int(bits or 0) // 8 * int(megahertz or 0) * 1_000_000 * _TRANSFERS_PER_CLOCK
 
 
-def _processes(name: str, handle: Any) -> tuple[GpuProcess, ...]:
-    """Call the newest version of a function that both nvidia-ml-py and the driver have."""
+MOST_PROCESSES = 1024  # The driver lists at most 950 on one GPU (NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT).
+
+_PROCESS = struct.Struct("@IQ8x")  # nvmlProcessInfo_v2_t: PID and memory, without the MIG instance
+_UNKNOWN_MEMORY = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE
+
+
+def _rows(name: str, handle: Any) -> memoryview:
+    """Call the newest version of a function that the driver has, and return its rows. Raises NVMLError.
+
+    nvidia-ml-py's own functions call it twice, and take 30 times as long to convert the rows.
+    """
+    count, rows = ctypes.c_uint(MOST_PROCESSES), ctypes.create_string_buffer(MOST_PROCESSES * _PROCESS.size)
     for version in ("_v3", "_v2"):
-        function = getattr(pynvml, name + version, None)
         with contextlib.suppress(pynvml.NVMLError_FunctionNotFound):
-            if function is not None:
-                return tuple(
-                    GpuProcess(
-                        pid=int(process.pid),
-                        used_bytes=None if process.usedGpuMemory is None else int(process.usedGpuMemory),
-                    )
-                    for process in function(handle)
-                )
+            function = pynvml._nvmlGetFunctionPointer(name + version)
+            pynvml._nvmlCheckReturn(function(handle, ctypes.byref(count), rows))
+            return memoryview(rows).cast("B")[: count.value * _PROCESS.size]
     raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
-compute_processes = partial(_processes, "nvmlDeviceGetComputeRunningProcesses")
+def _processes(name: str, handle: Any) -> tuple[GpuProcess, ...]:
+    return _unpacked(bytes(_rows(name, handle)))
+
+
+@lru_cache(32)
+def _unpacked(rows: bytes) -> tuple[GpuProcess, ...]:
+    """Return the processes, which are the same objects if nothing has changed: both lists of eight GPUs."""
+    each_row = _PROCESS.iter_unpack(rows)
+    return tuple(GpuProcess(pid=pid, used_bytes=None if used == _UNKNOWN_MEMORY else used) for pid, used in each_row)
+
+
+_COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
+compute_processes = partial(_processes, _COMPUTE)
 mps_processes = partial(_processes, "nvmlDeviceGetMPSComputeRunningProcesses")
 """The processes with a compute context on a GPU or MIG instance, and the MPS clients there. Raise NVMLError."""
 
@@ -252,6 +279,7 @@ mps_processes = partial(_processes, "nvmlDeviceGetMPSComputeRunningProcesses")
 
 MAX_INSTANCES = 64  # Instances of one GPU that are read. A GPU has 7 GPU instances at most (MIG user guide).
 
+_OF_PARENT = ("name", "unified_memory", "driver_version", "cuda_version", "compute_capability")
 _PROFILE = re.compile(r"\bMIG ((?:[1-9]c\.)?[1-9]g\.[0-9]{1,4}gb[+.a-z0-9]{0,12})\s*$")
 """The end of a MIG device's name (nvml.h: the names identify devices by their attributes)."""
 
@@ -319,17 +347,13 @@ class MigInstances:
             **utilization._asdict(),
             at=self._clock.now(),
             gpu=uuid,
-            name=parent.name,
             mig=instance,
             compute_processes=optional(compute_processes, handle),
             mps_processes=optional(mps_processes, handle),
             memory_used_bytes=None if memory is None else int(memory.used),
             memory_total_bytes=None if memory is None else int(memory.total) or None,
-            unified_memory=parent.unified_memory,
-            driver_version=parent.driver_version,
-            cuda_version=parent.cuda_version,
-            compute_capability=parent.compute_capability,
             mig_mode=False,
             gpm_supported=gpm is not None and gpm.supported,
             sms=instance.sms,
+            **{name: getattr(parent, name) for name in _OF_PARENT},
         )
