@@ -2,6 +2,7 @@
 
 import statistics
 import sys
+import time
 from collections.abc import Sequence
 
 from benchmarks.measure import resident_mib
@@ -19,6 +20,7 @@ AT_ONCE = ROOM // 2
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and report."""
     parser = arguments_parser("memory", __doc__ or "", gpus=8, clients=48)
+    parser.add_argument("--rate", type=float, default=50.0, help="so many of them a second (default: %(default)s)")
     parser.add_argument("--churn", type=int, default=10_000, help="clients that come and go (default: %(default)s)")
     options = parser.parse_args(words)
     if options.real:
@@ -26,11 +28,14 @@ def main(words: Sequence[str] | None = None) -> int:
     with StandInNode(options.gpus, options.clients) as node, exporter(node, options.flag) as program:
         began = resident_mib(program.pid)
         samples: list[float] = []
-        for left in range(options.churn, 0, -AT_ONCE):
-            node.pass_through(min(AT_ONCE, left))
-            program.fetch()
+        for passed in range(0, options.churn, AT_ONCE):
+            # In a flood of log lines, the exporter would only count lines.
+            next_at = time.monotonic() + AT_ONCE / options.rate
+            count = min(AT_ONCE, options.churn - passed)
+            node.pass_through(count)
+            program.wait_until(rf"^cuda_mps_clients_disconnected_total{{.*}} {passed + count}(\.0)?$")
             samples.append(resident_mib(program.pid))
-        program.wait_until(rf"^cuda_mps_clients_disconnected_total{{.*}} {options.churn}(\.0)?$")
+            time.sleep(max(0.0, next_at - time.monotonic()))
     second_half = samples[len(samples) // 2 :]
     slope, _ = statistics.linear_regression(range(len(second_half)), second_half)
     figures = [

@@ -376,7 +376,7 @@ def _logs_collected(step: Step, node: Node, reading: kinds.SourceReading) -> Non
     if reading.daemon not in (None, step.daemon.name):
         return
     if reading.daemon is not None:
-        step.daemon = log_files.files_collected(step.daemon, reading.problem)
+        step.daemon = log_files.files_collected(step.daemon, reading)
     log_files.check_overdue(step, reading)
     if reading.problem is not None or reading.more:
         return
@@ -426,9 +426,10 @@ def prune(node: Node) -> Node:
 
 def _prune_daemon(daemon: Daemon, at: float, shown: set[int]) -> Daemon:
     connections = daemon.connections
+    remembered = servers.LATE_SECONDS if any(daemon.log.unread.values()) else servers.REMEMBERED_SECONDS
     daemon = with_connections(
         daemon,
-        disconnected_at=_recent(connections.disconnected_at, at - servers.REMEMBERED_SECONDS, shown),
+        disconnected_at=_recent(connections.disconnected_at, at - remembered, shown),
         server_exited_at=_recent(connections.server_exited_at, at - EXITED_SERVER_SECONDS, shown),
     )
     queries = daemon.commands.asked_at.items()

@@ -16,10 +16,11 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests import program
+from tests.collectors.nvml_program import built_here
 from tests.eventually import eventually, until
 from tests.exporter_process import SERVE, Exporter, Serve, control_processes, fast_command
 from tests.standin.mps import MpsStandIn
-from tests.standin.nvml import CompilerMissingError, NvmlStandIn, without_driver
+from tests.standin.nvml import NvmlStandIn, without_driver
 from tests.tools import not_here
 
 NOTHING_SKIPPED = os.environ.get("CUDA_MPS_EXPORTER_NOTHING_SKIPPED") == "1"
@@ -175,12 +176,7 @@ def nvml_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def nvml(tmp_path: Path, nvml_libraries: Path) -> NvmlStandIn:
     """A stand-in driver, which sees no GPU yet."""
-    standin = NvmlStandIn(tmp_path, libraries=nvml_libraries)
-    try:
-        standin.build()
-    except CompilerMissingError as problem:
-        not_here(str(problem))
-    return standin
+    return built_here(NvmlStandIn(tmp_path, libraries=nvml_libraries))
 
 
 @pytest.fixture

@@ -45,6 +45,14 @@ def three_clients(mps: MpsStandIn, nvml: NvmlStandIn, start: Starter) -> dict[in
     return clients
 
 
+def serve_up(mps: MpsStandIn, serve: Serve) -> Exporter:
+    """Start a daemon, and an exporter that shows it as up."""
+    mps.start()
+    exporter = serve()
+    exporter.is_in_state("up")
+    return exporter
+
+
 # -- clients -------------------------------------------------------------------------------------------------------
 
 
@@ -96,9 +104,7 @@ def test_a_gpu_without_memory_of_its_own_is_no_problem(
 
 
 def test_reports_clients_also_after_a_truncation_of_the_logs(mps: MpsStandIn, serve: Serve, start: Starter) -> None:
-    mps.start()
-    exporter = serve()
-    exporter.is_in_state("up")
+    exporter = serve_up(mps, serve)
     client = start()
     mps.connect_and_wait(client.pid)
     exporter.shows(1, "cuda_mps_client_info", pid=str(client.pid), command="sleep")
@@ -118,9 +124,7 @@ def test_reports_clients_also_after_a_truncation_of_the_logs(mps: MpsStandIn, se
 
 
 def test_reports_16_refused_clients_of_64(mps: MpsStandIn, serve: Serve) -> None:
-    mps.start()
-    exporter = serve()
-    exporter.is_in_state("up")
+    exporter = serve_up(mps, serve)
     for pid in range(UNUSED_PID, UNUSED_PID + 64):
         mps.connect(pid)
 
@@ -179,9 +183,7 @@ def test_counts_a_killed_daemon_as_one_loss_and_one_that_was_down_as_none(mps: M
 
 
 def test_a_daemon_that_quits_is_stopped_and_not_lost(mps: MpsStandIn, serve: Serve) -> None:
-    mps.start()
-    exporter = serve()
-    exporter.is_in_state("up")
+    exporter = serve_up(mps, serve)
     eventually(lambda: _assert_obeyed(mps, "quit"))
 
     exporter.is_in_state("stopped")

@@ -92,6 +92,14 @@ class Directories:
         return self._file.changed(self._location)[0]
 
 
+def read_once(mps: MpsStandIn) -> Directories:
+    """Start a daemon, and read its directory while all is well."""
+    mps.start()
+    directories = Directories(mps)
+    directories.read()
+    return directories
+
+
 # -- collectors --------------------------------------------------------------------------------------------------------
 
 
@@ -114,9 +122,7 @@ def test_reads_that_no_process_of_this_machine_listens(mps: MpsStandIn) -> None:
 
 
 def test_reads_that_the_daemon_listens_beside_a_wrong_pid_file(mps: MpsStandIn) -> None:
-    mps.start()
-    directories = Directories(mps)
-    directories.read()
+    directories = read_once(mps)
     (mps.pipe_directory / PID_FILE).write_text(f"{OTHER_NODES_PID}\n")
     found = directories.read().directory
 
@@ -125,9 +131,7 @@ def test_reads_that_the_daemon_listens_beside_a_wrong_pid_file(mps: MpsStandIn) 
 
 
 def test_reads_which_other_daemon_of_this_machine_has_the_directory(mps: MpsStandIn, tmp_path: Path) -> None:
-    mps.start()
-    directories = Directories(mps)
-    directories.read()
+    directories = read_once(mps)
     pid, away = mps.pid, mps.pipe_directory.with_name("away")
     mps.pipe_directory.rename(away)
     mps.start()
@@ -143,9 +147,7 @@ def test_reads_which_other_daemon_of_this_machine_has_the_directory(mps: MpsStan
 def test_no_user_can_make_a_directory_look_like_that_of_another_daemon(
     mps: MpsStandIn, start: Starter, tmp_path: Path, forged: str
 ) -> None:
-    mps.start()
-    directories = Directories(mps)
-    directories.read()
+    directories = read_once(mps)
     own = mps.pid
     other = MpsStandIn(tmp_path / "other")
     with other:
@@ -168,9 +170,7 @@ def test_no_user_can_make_a_directory_look_like_that_of_another_daemon(
 def test_it_is_unknown_whether_the_daemon_listens_if_a_process_outside_the_namespace_does(
     mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mps.start()
-    directories = Directories(mps)
-    directories.read()
+    directories = read_once(mps)
     (mps.pipe_directory / PID_FILE).write_text(f"{OTHER_NODES_PID}\n")
     monkeypatch.setattr("exporter.collectors.pipe_dir.listener", lambda _: (True, 0))
     found = directories.read().directory
@@ -216,9 +216,7 @@ def test_reads_that_the_directory_was_removed_before_and_after_a_start(mps: MpsS
 
 
 def test_a_directory_that_cannot_be_read_is_not_missing(mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    mps.start()
-    directories = Directories(mps)
-    directories.read()
+    directories = read_once(mps)
     with monkeypatch.context() as patch:
         patch.setattr(Directory, "files", lambda _: (_ for _ in ()).throw(OSError(5, "an I/O error")))
         found = directories.read()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from exporter.model.daemon import Daemon, DaemonRuntime, Declaration
-from exporter.model.values import frozen, frozen_positional, replace, updated
+from exporter.model.values import frozen, frozen_positional, replace, updated, with_latest
 from exporter.parse.log_message import ClientDisconnected
 
 DAEMON = Daemon(name="node", pipe_directory="pipe", log_directory="log", runtime=DaemonRuntime(devices={0: "GPU-0"}))
@@ -80,3 +80,8 @@ def test_what_has_its_changes_already_stays_itself() -> None:
     declared = updated(DAEMON.declared, expected=False)
     assert updated(DAEMON, runtime=runtime, declared=declared) is DAEMON
     assert updated(DAEMON, declared=updated(DAEMON.declared, expected=True)) == replace(DAEMON, declared=EXPECTED)
+
+
+def test_the_entry_that_was_changed_longest_ago_is_removed_first() -> None:
+    known = with_latest({"a": 1, "b": 2}, "a", 3, most=2)
+    assert with_latest(known, "c", 4, most=2) == {"a": 3, "c": 4}

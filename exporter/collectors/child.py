@@ -198,8 +198,6 @@ HEAD_BYTES, TAIL_BYTES = 1 << 13, 1 << 13  # how much of a program's output is s
 _CHUNKS_AFTER_EXIT = 32
 """How much is read after the exit of a program; a pipe holds 16 of these by default. A daemon may write on for ever."""
 
-_CHECK_SECONDS = 0.05  # how soon an exit is noticed
-
 _KILL_SECONDS = 1.0
 _UMASK = 0o022
 """Clients use a daemon's sockets and logs. The exporter's own umask may be stricter."""
@@ -219,8 +217,10 @@ def run_until_exit(
 
     Raises OSError if it cannot be started, ValueError if an argument is invalid.
     """
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    try:
+    with contextlib.ExitStack() as closing:
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        closing.callback(os.close, reader)
+        closing.callback(_let_write, reader)
         try:
             child = _start(
                 arguments,
@@ -235,9 +235,14 @@ def run_until_exit(
         finally:
             os.close(writer)
         output = _HeadAndTail(reader)
+        # Without a pidfd, `wait` decides how soon an exit is noticed: what the program started may have the pipe open.
+        with contextlib.suppress(OSError):
+            pidfd = os.pidfd_open(child.pid)
+            closing.callback(os.close, pidfd)
+            output.wake_for(pidfd)
 
         def exits(seconds: float) -> bool:
-            output.read(min(seconds, _CHECK_SECONDS))
+            output.read(seconds)
             return child.poll() is not None
 
         in_time = wait(exits)
@@ -248,9 +253,6 @@ def run_until_exit(
         for _ in range(_CHUNKS_AFTER_EXIT):
             output.read(0)
         return Output(child.returncode if in_time else None, output.text)
-    finally:
-        _let_write(reader)
-        os.close(reader)
 
 
 class _HeadAndTail:
@@ -262,8 +264,12 @@ class _HeadAndTail:
         self._poll.register(reader, select.POLLIN)
         self._head, self._tail = b"", b""
 
+    def wake_for(self, pidfd: int) -> None:
+        """End each later wait when this process exits."""
+        self._poll.register(pidfd, select.POLLIN)
+
     def read(self, seconds: float) -> None:
-        if not self._poll.poll(seconds * 1000):
+        if self._reader not in dict(self._poll.poll(seconds * 1000)):
             return
         data = os.read(self._reader, 1 << 16)
         if not data:

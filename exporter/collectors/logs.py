@@ -12,7 +12,13 @@ from exporter.collectors.pipe_dir import DaemonLocation, end_of_file, open_file
 from exporter.collectors.thread import CollectorThread, Reading
 from exporter.model.observation import LogFile, LogGap, LogLine, LogUnrecognized, Observation
 from exporter.model.reason import Reason, ReasonCode, joined, of_error
-from exporter.parse.log_line import filter_lines, last_critical_lines, numbers_in_line, pids_in_line
+from exporter.parse.log_line import (
+    filter_lines,
+    last_critical_lines,
+    numbers_in_line,
+    pids_in_line,
+    without_routine_lines,
+)
 
 CHUNK = 1 << 14  # Bytes per read and search. A search holds the interpreter lock, so other threads wait for it.
 MAX_LINE = 1 << 16
@@ -321,6 +327,11 @@ class LogFollower:
 
     def _within_budget(self, selection: _Selection) -> list[bytes]:
         lines = [*selection.critical, *selection.lines]
+        if len(lines) > self._known.available:
+            # Without them, the connections of twice as many clients are read. The last line shows if a command hangs.
+            selection.lost += len(lines)
+            lines = [*without_routine_lines(lines[:-1]), lines[-1]]
+            selection.lost -= len(lines)
         newest, max_critical = lines[max(0, len(lines) - self._known.available) :], self._critical.available
         older = lines[: len(lines) - len(newest)]
         critical = last_critical_lines(b"\n".join(older), max_critical) if older else []

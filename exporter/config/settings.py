@@ -201,7 +201,7 @@ class Config:
         flag="--web.max-requests",
         metavar="N",
         check=checks.typed(int, "an integer from 1 to 1000", lambda number: 1 <= number <= 1000),
-        help="Maximum number of parallel requests.",
+        help="Parallel requests, at most half pages.",
         commands=("serve", "demo"),
     )
     web_config_file: Path | None = option(

@@ -32,6 +32,7 @@ from exporter.parse.proc import Capability
 from exporter.report.document_parts import Severity
 from exporter.report.finding import Finding
 from exporter.report.problems import NodeProblem, Situation
+from exporter.state.devices import serves_all_gpus_of
 from exporter.view import gpu_name
 
 _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
@@ -48,11 +49,13 @@ def process_bypassing(facts: Facts) -> Iterator[Finding]:
         finding = partial(Finding, NodeProblem.PROCESS_BYPASSING, values={"gpu": gpu}, facts=(process_label(process),))
         if not hidden and not reaches:
             default = "" if process.variable(PIPE_DIRECTORY) is not None else " (the default)"
+            suffices = serves_all_gpus_of(facts.node, daemon, process.pid)
+            others = "They also use GPUs that the daemon does not have. Start them on the GPUs of one daemon."
             yield finding(
                 details=f"They were started with {shown(path)}{default}, "
                 f"the daemon has {shown(each.process.pipe_directory)}.",
-                advice=f"Set it in the {_place_of_variables(process)}.",
-                commands=(f"{PIPE_DIRECTORY}={quoted(daemon.pipe_directory)}",),
+                advice=f"Set it in the {_place_of_variables(process)}." if suffices else others,
+                commands=(f"{PIPE_DIRECTORY}={quoted(daemon.pipe_directory)}",) if suffices else (),
             )
         elif hidden and path.startswith(TEMPORARY) and process.container is None:
             yield finding(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count, pairwise
 from typing import NamedTuple
 
-from exporter.incidents.fault_address import address_clue
+from exporter.incidents.fault_address import address_clue, is_elsewhere
 from exporter.incidents.fault_kernels import (
     SECOND_NS,
     SeenKernels,
@@ -69,7 +69,8 @@ def add_details(before: Node, node: Node, incident: Incident) -> Incident:
     incident = replace(incident, gpus=_gpus(node, daemon, incident, block))
     incident = _add_xids(node, daemon, incident)
     if not incident.gpus and (block is None or node.at - incident.detected_at >= INFER_AFTER_SECONDS):
-        incident = replace(incident, gpus=_sorted(node, _gpus_of_xids(incident)))
+        gpus = _gpus_of_xids(incident, daemon) or _gpus_of_xids(incident)
+        incident = replace(incident, gpus=_sorted(node, gpus))
     incident = replace(incident, clues=gather_clues(node, daemon, incident, block))
     incident = _remove_other_users(node, daemon, incident)
     named = (incident.clues.named, *(xid.pid for xid in incident.xids))
@@ -89,14 +90,18 @@ def _add_affected(node: Node, daemon: Daemon, incident: Incident, block: FaultLo
         return incident
     if block is not None and node.at - incident.detected_at < INFER_AFTER_SECONDS:
         return incident
-    # All clients in the failure domains of the GPUs with an Xid; without an Xid, those of the only domain.
-    gpus = _gpus_of_xids(incident)
+    # All clients in the failure domain of the GPUs with an Xid; without an Xid, those of the only domain. An Xid that
+    # names no process of this daemon may be of a process without MPS. So such Xids show one domain or none.
+    own, affected = _gpus_of_xids(incident, daemon), frozenset(incident.affected)
+    gpus = own or _gpus_of_xids(incident)
     found = devices.failure_domains(node, daemon).get(incident.server, ())
-    domains = [each for each in found if not each.upper_bound]
-    if gpus or len(domains) == 1:
-        inferred = {pid for each in domains for pid in each.clients if not gpus or each.gpus & gpus}
-        return replace(incident, affected=(*incident.affected, *sorted(inferred.difference(incident.affected))))
-    return incident
+    domains = [each for each in found if not each.upper_bound and (not gpus or each.gpus & gpus)]
+    if own or len(domains) <= 1:
+        inferred = {pid for each in domains for pid in each.clients}
+        return replace(incident, affected=(*incident.affected, *sorted(inferred - affected)))
+    # A client that joined the domains of affected clients may have exited.
+    is_same = all(each.clients & affected for each in domains)
+    return incident if is_same else _limit_to_affected(replace(incident, affected=()))
 
 
 def _limit_to_affected(incident: Incident) -> Incident:
@@ -105,8 +110,10 @@ def _limit_to_affected(incident: Incident) -> Incident:
     return replace(incident, blocking=blocking, disconnected=disconnected)
 
 
-def _gpus_of_xids(incident: Incident) -> set[GpuUuid]:
-    return {xid.gpu for xid in incident.xids if xid.gpu is not None}
+def _gpus_of_xids(incident: Incident, named: Daemon | None = None) -> set[GpuUuid]:
+    """Return the GPUs of the Xids, or of those that name a process of this daemon."""
+    xids = (each for each in incident.xids if named is None or (each.pid is not None and _is_of(named, each.pid)))
+    return {each.gpu for each in xids if each.gpu is not None}
 
 
 def _add_xids(node: Node, daemon: Daemon, incident: Incident) -> Incident:
@@ -146,14 +153,14 @@ def _may_belong(node: Node, daemon: Daemon, incident: Incident, xid: IncidentXid
 
 def _is_of_others(node: Node, daemon: Daemon, pid: int) -> bool:
     """Return whether a process bypasses MPS or belongs to another daemon, as far as that is known."""
-
-    def has(each: Daemon) -> bool:
-        return pid in each.servers or pid in each.clients or pid in each.connections.disconnected_at
-
-    if has(daemon) or pid in daemon.connections.disconnects:
+    if _is_of(daemon, pid) or pid in daemon.connections.disconnects:
         return False
     bypasses = any(pid in gpu.bypassing_processes for gpu in node.gpus.values())
-    return bypasses or any(has(each) for each in node.daemons.values())
+    return bypasses or any(_is_of(each, pid) for each in node.daemons.values())
+
+
+def _is_of(daemon: Daemon, pid: int) -> bool:
+    return pid in daemon.servers or pid in daemon.clients or pid in daemon.connections.disconnected_at
 
 
 def _gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock | None) -> tuple[GpuUuid, ...]:
@@ -273,7 +280,10 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
         if disconnect.pid not in incident.affected and 0 <= seconds <= EARLY_DISCONNECT_SECONDS:
             death = node.deaths.get(disconnect.pid)
             early[disconnect.pid] = made_of(EarlyDisconnect, disconnect, death, seconds_before=seconds)
-    left = tuple(client for pid, client in early.items() if pid not in daemon.clients)
+    # A client that was on other GPUs only has not caused the fault. It may have been killed with its job.
+    gpus = incident.gpus
+    others = {pid for pid in early if gpus and all(is_elsewhere(node, gpu, pid) for gpu in gpus)}
+    left = tuple(client for pid, client in early.items() if pid not in daemon.clients and pid not in others)
     clues = replace(clues, unlisted=_unlisted(node, daemon, incident), early_disconnects=left)
     incident = replace(incident, clues=clues)
     seen = seen_kernels(node, incident)
@@ -321,7 +331,7 @@ def _log_unreliable(node: Node, daemon: Daemon, incident: Incident) -> bool:
     # A second block that no evidence confirms: one of the two may be forged.
     if _has_unaffected_clients(node, daemon, incident) or daemon.claimed(ClaimKind.FAULT, incident.server):
         return True
-    last = daemon.log.contradicted_at
+    last = daemon.log.doubted_at
     if last is not None and incident.detected_at - last <= LOG_UNRELIABLE_SECONDS:
         return True
     disconnects = daemon.connections.disconnects

@@ -197,7 +197,7 @@ def address_clue(node: Node, daemon: Daemon, incident: Incident, early: Collecti
         known_here = daemon.runtime.in_foreign_namespace or any(xid.pid in each for each in own)
         if xid.pid is not None and xid.pid not in candidates and not known_here:
             continue
-        on_gpu = [pid for pid in candidates if not _is_elsewhere(node, xid.gpu, pid)]
+        on_gpu = [pid for pid in candidates if not is_elsewhere(node, xid.gpu, pid)]
         readings = {pid: each for pid in on_gpu if (each := _readings_of(node, pid))}
         known = incident.clues.address if not found else None
         found.append(find_owner(access, xid.at, on_gpu, readings, known))
@@ -210,7 +210,7 @@ def address_clue(node: Node, daemon: Daemon, incident: Incident, early: Collecti
     return found[0] if found else None
 
 
-def _is_elsewhere(node: Node, gpu: GpuUuid | None, pid: int) -> bool:
+def is_elsewhere(node: Node, gpu: GpuUuid | None, pid: int) -> bool:
     """Return whether NVML has shown a client on other GPUs only, and the log has not shown it on this one."""
     on = {
         uuid
@@ -259,7 +259,7 @@ def wanted(node: Node) -> Mapping[int, AddressWant]:
         process = node.processes.get(pid)
         if process is None or pid in found or len(found) >= MOST_CLIENTS_READ:
             continue
-        fault_at = max([at for at, gpu in faults if not _is_elsewhere(node, gpu, pid)], default=0.0) if faults else 0.0
+        fault_at = max([at for at, gpu in faults if not is_elsewhere(node, gpu, pid)], default=0.0) if faults else 0.0
         found[pid] = AddressWant(start_ticks=process.start_ticks, memory=tuple(memory.get(pid, ())), fault_at=fault_at)
     return found
 

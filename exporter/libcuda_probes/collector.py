@@ -138,7 +138,7 @@ class LibcudaCollector:
 
     def __post_init__(self) -> None:
         self._machine = platform.machine()
-        self._bandwidth = 0
+        self._node = NodeGpus(None, 0, 0)
         self._check_failure: BpfError | None = None
         self._probes: LibcudaProbes | None = None
         self._attached: dict[str, Library] = {}
@@ -216,7 +216,7 @@ class LibcudaCollector:
                 "the exporter is not in the host's PID namespace, whose PIDs the kernel reports; set hostPID: true"
             )
         gpus = self.gpus()
-        self._bandwidth, sms = gpus.bandwidth, gpus.sms or DEFAULT_SMS
+        self._node, sms = gpus, gpus.sms or DEFAULT_SMS
         probes = LibcudaProbes(Kernel(self._machine), self.boot_ns, sms, several_gpus=gpus.number > 1)
         try:
             self.check_seccomp(probes, self._machine)
@@ -270,7 +270,8 @@ class LibcudaCollector:
             boot_ns=self.boot_ns(),
             seconds=seconds,
             sms=probes.sms,
-            bandwidth=self._bandwidth,
+            bandwidth=self._node.bandwidth,
+            gpus=self._node.number,
             lost=probes.lost,
             processes=tuple(work.values()),
             on_devices=tuple(part for part in parts.values() if part.device >= 0),

@@ -223,6 +223,8 @@ _MAX_ATTEMPTS = 3
 
 _REPLACED = "its file was replaced while the process ran, perhaps by an upgrade; a restart of the process helps"
 
+_COPIED = "if overlayfs copied it, only older processes are watched; after a restart of the exporter, only newer ones"
+
 CUDA_MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
 """The machines that CUDA runs on, as uname(2) names them."""
 
@@ -387,6 +389,10 @@ class Libraries:
             yield f"{path} of PID {mapping.pid} is not watched: {why}"
         if len(self._refused) > _MAX_REPORTED:
             yield f"{len(self._refused) - _MAX_REPORTED} more libcuda files are not watched"
+        for opened in self._distinct():
+            # Overlayfs copies a file before a change. The copy has the same numbers, and the original has the probes.
+            if opened.overlay is not None and opened.overlay != overlay_key(opened.descriptor):
+                yield f"{opened.library.path} was changed in its container: {_COPIED}"
 
 
 def _read_offsets(descriptor: int, machine: Machine) -> Mapping[str, int]:

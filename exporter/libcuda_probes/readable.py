@@ -82,11 +82,12 @@ class ReadableNames:
         They are chosen at random, so that each client has its turn. A name without a line waits for another child: this
         one may have been too slow. A name that cannot be demangled has an empty line.
         """
-        mangled = [raw for raw in new if len(raw) <= LONGEST_NAME and re.fullmatch("_[ZR][!-~]+", raw)]
+        bare = {raw: _without_file(raw) for raw in new if len(raw) <= LONGEST_NAME}
+        mangled = [raw for raw, name in bare.items() if re.fullmatch("_[ZR][!-~]+", name)]
         self._stored |= {new[raw]: _short(raw[:LONGEST_NAME]) for raw in new.keys() - mangled}
         batch, began = SystemRandom().sample(mangled, min(len(mangled), MOST_NAMES)), self._clock.monotonic()
         if batch and self._command is not None and began >= self._next_child:
-            text, output = "\n".join([*batch, ""])[:MOST_BYTES].rpartition("\n")[0], Output(None)
+            text, output = "\n".join([*map(bare.__getitem__, batch), ""])[:MOST_BYTES].rpartition("\n")[0], Output(None)
             with suppress(OSError):
                 output = run(self._command, environment={}, deadline=DEADLINE_SECONDS, clock=self._clock, text=text)
             self._next_child = began + (self._clock.monotonic() - began) / CHILD_RATIO
@@ -95,6 +96,12 @@ class ReadableNames:
                 self._stored[new[raw]] = _short(line) or _fitted(raw)
         while len(self._stored) > MOST_STORED:
             del self._stored[next(iter(self._stored))]
+
+
+def _without_file(name: str) -> str:
+    """Return a name without the part of its file, which nvcc adds with -rdc=true: __nv_static_LENGTH_FILE_NAME."""
+    start = re.match(r"__nv_static_([0-9]{1,4})_", name)
+    return name if start is None else name[start.end() + int(start[1]) + 1 :]
 
 
 def _short(name: str) -> str:

@@ -188,7 +188,8 @@ WORKLOADS = Group(
         ),
     ).help("GPU memory of the workload's clients, including their contexts, from NVML."),
     _account("cuda_mps_workload_clients_connected_total", lambda each: each.connected).help(
-        "Clients of the workload that connected. Ends 20 minutes after its last client."
+        "Clients of the workload that connected. Those that exit within 0.3 s may be missing. Ends 20 minutes after "
+        "its last client."
     ),
     _account("cuda_mps_workload_faults_affected_total", lambda each: each.faults_affected).help(
         "Faults that affected the workload's clients."
@@ -330,8 +331,8 @@ FAULTS = Group(
     _DEATHS.time("cuda_mps_death_timestamp_seconds", lambda each: each.started_at).help(
         "Unix time of the last death of the daemon or of one of its servers, until one hour after its end."
     ),
-    _LAST.value("cuda_mps_fault_last_affected_clients", lambda each: len(each.affected)).help(
-        "Clients affected by the last fault, until one hour after its end."
+    _LAST.value("cuda_mps_fault_last_affected_clients", lambda each: len(each.affected) or None).help(
+        "Clients affected by the last fault, until one hour after its end. Absent if unknown."
     ),
     Series("cuda_mps_fault_last_affected_workload_clients", (*_LAST.labels, *WORKLOAD), _affected_workloads).help(
         "Clients of the workload affected by the last fault, until one hour after its end."

@@ -94,7 +94,8 @@ DAEMONS = Group(
         lambda each: each.totals.log_contradictions,
     ).help("Claims in the daemon's logs that another source refuted or none confirmed."),
     DAEMON.value("cuda_mps_clients_connected_total", lambda each: each.totals.connected).help(
-        "Clients that connected, or were connected when the exporter started."
+        "Clients that connected, or were connected when the exporter started. If the log cannot be read or loses "
+        "lines, some that exited soon are missing."
     ),
     DAEMON.values(
         "cuda_mps_clients_disconnected_total", Choice("reason", DisconnectReason), lambda each: each.totals.disconnected
@@ -141,7 +142,7 @@ SERVERS = Group(
     .value("cuda_mps_server_clients_limit", float)
     .help(
         "Maximum number of clients: from the server's log, else as documented for CUDA_DEVICE_MAX_CONNECTIONS up to "
-        "2. Absent if unknown."
+        "2. Absent if unknown, or if the daemon may have several GPUs, which have a limit each."
     ),
 )
 

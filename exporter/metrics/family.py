@@ -67,10 +67,19 @@ class _Samples:
     family: Family
     read: tuple[tuple[Any, ...], ...]
 
+    def __bool__(self) -> bool:
+        return bool(self.read)
+
     def __len__(self) -> int:
-        return len(self.read)
+        return len(self._made())
+
+    def __getitem__(self, index: int) -> Sample:
+        return self._made()[index]
 
     def __iter__(self) -> Iterator[Sample]:
+        return iter(self._made())
+
+    def _made(self) -> list[Sample]:
         family = self.family
         metric = family.kind(family.name, family.help, labels=family.labels)
         for labels, *value in self.read:
@@ -80,7 +89,7 @@ class _Samples:
                 metric.samples[-1].labels.update(
                     (metric_label(key), printable(label)) for key, label in labels[-1].items()
                 )
-        return iter(metric.samples)
+        return metric.samples
 
 
 class Series(NamedTuple):

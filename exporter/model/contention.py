@@ -60,7 +60,8 @@ class Baseline:
     """The pace of a client on a quiet GPU, over so many windows, with the variance of the logarithm of its latency.
 
     `others` is the mean fraction of the SMs that others used then. `is_bound`: the GPU was never quiet, and these
-    are the client's fastest windows. Since then its own work takes `longer` by this factor, as far as is known.
+    are the client's fastest windows. Since then its own work takes `longer` by this factor, as far as is known. Before
+    `since`, its own work took another time.
     """
 
     pace: Pace
@@ -69,6 +70,7 @@ class Baseline:
     others: float = 0.0
     is_bound: bool = False
     longer: float = 1.0
+    since: float = -math.inf
 
     def lost(self, pace: Pace) -> float:
         """Return how much longer work was in flight than on a quiet GPU, in nanoseconds; negative if shorter."""

@@ -232,8 +232,7 @@ class Lifecycle:
     clients_at_end: frozenset[int] | None = None
     """PIDs of the clients that were connected or waited when the daemon ended; None if not all were known."""
     process_at_end: DaemonProcess | None = None  # The process that ended then.
-    details_at_end: Mapping[int, ClientDetails] = field(default_factory=dict)
-    """What was known of these clients then."""
+    details_at_end: Mapping[int, ClientDetails] = field(default_factory=dict)  # What was known of these clients then.
     loss_reason: LossReason = LossReason.DIED
     last_loss_at: float | None = None
     watchdog_ended_at: float | None = None  # When the watchdog last ended the daemon, which is no loss.
@@ -253,8 +252,7 @@ class CommandState:
     """The server that the first unanswered command queries, if another command was answered just before."""
     refused_since: float | None = None  # Since when commands are refused because another session is open.
     session_holder: SessionHolder | None = None  # The process that has that session open.
-    listening: bool | None = None
-    """Whether a process listens on the control socket; collected while commands are unanswered."""
+    listening: bool | None = None  # Whether a process listens on the control socket; read if a command has no answer.
     probes: SocketProbes | None = None  # The exporter's own connections since commands are unanswered.
 
 
@@ -278,6 +276,8 @@ class LogState:
     """Whether the exporter's own commands appear in the log."""
     claims: Mapping[str, Claim] = field(default_factory=dict)  # What the log states and no other source has confirmed.
     contradicted_at: float | None = None  # When another source last refuted a claim.
+    doubted_at: float | None = None  # The same, also if lost or unread lines may explain it.
+    incomplete_at: float | None = None  # When lines were last lost or read late, or did not name the client that ended.
     last_command: str | None = None  # The command in the last line of the log, if that line has one.
     commanded_at: float = 0.0  # When a control command was last logged.
     closed_at: float = 0.0  # When the end of a control session was last logged.

@@ -138,8 +138,8 @@ class WorkReading:
     `boot_ns` is `at` by CLOCK_BOOTTIME. `seconds` is how long the probes were attached since the reading before.
     `processes` has the sum over all devices, and `on_devices` the parts on nodes with several GPUs. `watched` are the
     probed PIDs; what other processes did is unknown. `sms` is how many SMs a GPU has, and `bandwidth` the bytes that
-    its memory can move in a second, as GPM counts them; 0: unknown. `lost` are launches that did not fit into a BPF
-    map.
+    its memory can move in a second, as GPM counts them. `gpus` is how many GPUs the node has, with those that a
+    container hides from NVML. 0: unknown. `lost` are launches that did not fit into a BPF map.
     """
 
     at: float
@@ -147,6 +147,7 @@ class WorkReading:
     seconds: float
     sms: int = 0
     bandwidth: int = 0
+    gpus: int = 0
     lost: int = 0
     processes: tuple[ProcessWork, ...] = ()
     on_devices: tuple[ProcessWork, ...] = ()
@@ -185,7 +186,7 @@ class LaunchHistory:
     """The last readings, the oldest first, the counts of each process, and all lost launches.
 
     `watched` has the `boot_ns`, the `seconds` and the `watched` PIDs of each reading of the last minute. `begun` is
-    since when each process that launches is counted on each of its devices, by their numbers; -1: on any.
+    when each process was first known to launch on each of its devices, by their numbers; -1: on any.
     """
 
     readings: tuple[WorkReading, ...] = ()

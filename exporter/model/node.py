@@ -162,7 +162,7 @@ class Node:
     simulated: bool = False  # Whether this is the node of the demo, and not the machine.
 
     def begun_on(self, pid: int) -> Mapping[int, float]:
-        """Return since when a process is counted on each of its devices, by the numbers that it gives them."""
+        """Return when a process was first known to launch on each of its devices, by its own numbers."""
         return {number: at for number, at in self.launch_history.begun.get(pid, {}).items() if number >= 0}
 
 

@@ -214,7 +214,7 @@ class ReasonCode(StrEnum):
         auto(),
         "'{command}' was sent {count} times without effect; it is sent once in {seconds} s from now on",
     )
-    CONNECTED_BEFORE_LIMITS = auto(), "they connected before its limits were in force, and are not held to them"
+    CONNECTED_BEFORE_LIMITS = auto(), "clients keep the limits that the server had when they connected"
 
     # Problems of an action: its result
     NO_RESULT = auto(), "the action did not report a result"

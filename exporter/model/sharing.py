@@ -7,7 +7,7 @@ from exporter.model.values import frozen
 
 
 class NodeGpus(NamedTuple):
-    """The SMs of the largest GPU (None: unknown), the number of GPUs, and the bandwidth of the fastest memory.
+    """The SMs of the largest GPU (None: unknown), how many GPUs the node has, and the bandwidth of the fastest memory.
 
     The bandwidth is in bytes a second, as GPM counts it; 0: unknown.
     """

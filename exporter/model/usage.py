@@ -79,7 +79,8 @@ class WorkDelta(WorkCounts):
     The fields are those of ProcessWork. `flight_ns`, `area` and `bound` include open spans. `idle_ns` is the time since
     the last launch. `awaited` is whether a thread waits for open spans, `asks` whether queries end spans, and `unsure`
     whether open ones may have ended. The first launches of a `late` process may have been missed, and it has not
-    launched since. Recordings of earlier versions have no gaps: then `gap_ns` is -1, and `busy_ns` that in flight.
+    launched since. Any part of work may be on other of `scattered` GPUs; 0: none. Recordings of earlier
+    versions have no gaps: then `gap_ns` is -1, and `busy_ns` that in flight.
     """
 
     idle_ns: int = 0
@@ -87,6 +88,7 @@ class WorkDelta(WorkCounts):
     asks: bool = False
     unsure: bool = False
     late: bool = False
+    scattered: int = 0
 
     def scaled(self, factor: float) -> "WorkDelta":
         """Return this work times a factor. It is the same if the factor is hardly different from 1."""
@@ -118,7 +120,9 @@ def work_delta(before: ProcessWork | None, now: ProcessWork, at_ns: int) -> Work
     awaited = now.open_busy_ns > 0 or (now.open_ns > 0 and now.syncs > 0 == now.spans)
     late = not (now.initialized_ns or now.kernels or now.graphs)
     unsure = now.open_unsure_ns > 0
-    return WorkDelta(**growth, idle_ns=idle_ns, awaited=awaited, asks=now.answered_ns > 0, unsure=unsure, late=late)
+    return WorkDelta(
+        **growth, idle_ns=idle_ns, awaited=awaited, asks=now.answered_ns > 0, unsure=unsure, late=late, scattered=0
+    )
 
 
 def carried_on(before: WorkReading, now: WorkReading) -> WorkReading:

@@ -122,7 +122,8 @@ def _row(data: StatusInput, group: Sequence[Event], known: Mapping[object, Incid
     severity = _LEVELS[event.level]
     if event.reason == IncidentEnd.RECOVERED or event.result == ActionResult.SUCCEEDED:
         severity = Severity.WELL
-    repeated = [f"{len(group)} times in {duration_text(at - group[-1].at)}"] if len(group) > 1 else []
+    lasted = f" in {duration_text(at - group[-1].at)}" if at > group[-1].at else ""
+    repeated = [f"{len(group)} times{lasted}"] if len(group) > 1 else []
     repeated += [f"also {listed(sorted(others), MOST_NAMED)}"] if others else []
     incident = known.get(key_of(event), event.incident)
     words = "; ".join(filter(None, (_head(event), *_details(data, event, incident), *repeated)))

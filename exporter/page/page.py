@@ -121,7 +121,7 @@ class Page:
 
     def client(self, data: StatusInput, name: str) -> bytes | None:
         """Return the page of the client with this id; None if it is not connected and no shown incident names it."""
-        known = clients.known_of(status_document(data), name)
+        known = clients.known_of(data, name)
         return None if known is None else self._rendered("client", data, name=name, **known)
 
     def links(self) -> bytes:

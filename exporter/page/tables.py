@@ -39,7 +39,6 @@ NBSP = "\N{NO-BREAK SPACE}"
 
 _SERVER_SEVERITIES = {"active": Severity.WELL, "fault": Severity.CRITICAL, None: Severity.UNKNOWN}
 _WITHOUT_MPS = {"bypassing": (Severity.WARNING, "bypasses MPS"), "other": (Severity.UNKNOWN, "without MPS, or unknown")}
-_TD, _TH = Markup("<td>"), Markup("<th>")  # Beside <td>, it is the heading of the row.
 
 
 Row = Mapping[str, str]
@@ -60,25 +59,24 @@ def table(name: str, caption: str, rows: Iterable[Row]) -> Table:
     """Return a table with the columns that are not empty in all rows."""
     found = list(rows)
     headings = [heading for heading in (found[0] if found else ()) if any(row[heading] for row in found)]
-    return Table(name, caption, headings, [_TH + _TD.join([row[heading] for heading in headings]) for row in found])
+    cells = ("<td>".join([escape(row[heading]) for heading in headings]) for row in found)
+    return Table(name, caption, headings, [Markup(f"<th>{each}") for each in cells])  # noqa: S704 (each is escaped)
 
 
 def badge(severity: str, word: str) -> Markup:
     """Return a state in the colour of its severity."""
-    return Markup('<b class="state {}">{}</b>').format(severity, word)
+    return Markup('<b class="state %s">%s</b>') % (severity, word)
 
 
 def time_shown(at: float, words: str) -> Markup:
     """Return a time, in words of this machine's time zone. The page's script can show it in another one."""
-    return Markup('<time datetime="{}">{}</time>').format(zoned_time(at), words)
+    return Markup('<time datetime="%s">%s</time>') % (zoned_time(at), words)
 
 
 def with_code(words: str) -> Markup:
     """Return an escaped text in which words between backticks are code."""
     parts = words.split("`")
-    marked = (
-        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
-    )
+    marked = (Markup("<code>%s</code>") % part if number % 2 else escape(part) for number, part in enumerate(parts))
     return Markup("").join(marked) if len(parts) % 2 else escape(words)
 
 
@@ -288,7 +286,7 @@ def _bar(parts: Iterable[tuple[str, float]]) -> Markup:
     for kind, width in parts:
         shown = max(0.0, min(100.0 - begin, width))
         if shown:
-            rects += Markup('<rect class="{}" x="{:.1f}%" width="{:.1f}%" height="100%"/>').format(kind, begin, shown)
+            rects += Markup('<rect class="%s" x="%.1f%%" width="%.1f%%" height="100%%"/>') % (kind, begin, shown)
         begin += shown
     return Markup('<svg class="bar" aria-hidden="true">{}</svg>').format(rects)
 

@@ -47,7 +47,7 @@ PID_ARGUMENTS: Mapping[str, int] = {
 }
 """How many of a command's first arguments are PIDs."""
 
-MAX_LISTED_PIDS = 1024  # How many PIDs of one list are read. A server has at most 60 clients (NVIDIA's MPS guide).
+MAX_LISTED_PIDS = 1024  # How many PIDs of one list are read. A server has at most 60 on each GPU (NVIDIA's MPS guide).
 _MISSING_SERVER = re.compile(r"Server (\d{1,10}) not found!?")
 _SERVER = re.compile(r"Server \d{1,10}")
 _PID = re.compile(r"[1-9][0-9]{0,8}")

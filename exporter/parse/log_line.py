@@ -102,6 +102,14 @@ _CRITICAL_WORDS = (
 )  # fmt: skip
 """Words of lines that report a fault, or the start or end of a daemon or server, in lower case."""
 
+_ROUTINE = re.compile(
+    rb"\[[^]]*\] ?(?:Volta MPS Server: |Volta MPS: |MPS Server: )?(?:Received new client request|Creating worker thread"
+    rb"|Worker created|Server failed to rece|Client \{PID: \d+, Context ID: 0\} connected|Accepting connection"
+    rb"|User did not send valid credentials)",
+    re.IGNORECASE,
+)
+"""Lines without news that each client causes: 11 of the 18 lines of a client that connects and exits (R580)."""
+
 _LIST_ITEM = re.compile(rb"\n\[.{23} (?!Control )[A-Za-z][A-Za-z ]{0,61}+\d+\] ?\d{1,10}(?=\n|\Z)")
 """An item of a server's list: a device or a client of a fault."""
 
@@ -143,6 +151,11 @@ def filter_lines(lines: bytes, unknown: int = 0) -> FilteredLines:
     others = _first_lines(text[begin:], unknown - (len(selected) - known))
     selected += others
     return FilteredLines(selected, len(selected) - known, left + text.count(b"\n", begin) - len(others))
+
+
+def without_routine_lines(lines: list[bytes]) -> list[bytes]:
+    """Return the lines that have news."""
+    return [line for line in lines if not _ROUTINE.match(line)]
 
 
 def last_critical_lines(lines: bytes, limit: int) -> list[bytes]:

@@ -333,6 +333,11 @@ class Noise(Message):
     """A known line without a value for the exporter."""
 
 
+@_server_line(r"Client (?:process )?disconnected(?:\. Number of active client contexts is \d+)?")
+class UnnamedDisconnect(Noise):
+    """A client has disconnected. Before R580, the line does not name it."""
+
+
 def _noise(*patterns: str) -> Rule:
     return "|".join(f"(?:{pattern})" for pattern in patterns), lambda _groups: Noise()
 
@@ -353,7 +358,6 @@ SERVER_RULES.append(
         r"Worker created|Device .{0,200} \(uuid .{0,80}\) is associated",
         rf"Server failed to rece\w+ command with status \d+, assuming client {_CONTEXT} exit",
         r"Receive command failed, assuming client exit",
-        r"Client (?:process )?disconnected(?:\. Number of active client contexts is \d+)?",
         rf"Status of client {_CONTEXT} is INACTIVE|Priority level of client \{{{_NUMBER}\}} is: \d+ ?",
         r"All clients belonging to error trigging process \d+ will be torn down|Client termination succeeded\.",
         rf"Server failed to send reply with status \d+, for client {_CONTEXT}",

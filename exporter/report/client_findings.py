@@ -1,6 +1,6 @@
 """Problems of clients: full servers, memory, limits, slow neighbours, no way to a daemon, and bypassing processes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from operator import add
 
@@ -8,7 +8,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.event import EventName
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DirectoryReading
-from exporter.model.server import RefusalReason
+from exporter.model.server import Client, RefusalReason, Server
 from exporter.model.settings import PIPE_DIRECTORY, Mode
 from exporter.parse.printable import printable
 from exporter.parse.proc import MpsProgram, is_on_network, mps_program
@@ -35,7 +35,7 @@ from exporter.report.sharing_text import MOST_NAMED
 from exporter.report.text import counted, duration_text, listed, mebibytes, percent, workload_name
 from exporter.report.watchdog_text import OBSERVES
 from exporter.state import limits
-from exporter.state.devices import serves_gpu, usable_gpus
+from exporter.state.devices import device_count, serves_all_gpus_of, serves_gpu, usable_gpus
 from exporter.state.gpus import used_bytes
 from exporter.state.known_daemons import named_pids
 from exporter.state.processes import workload_of
@@ -54,8 +54,8 @@ def full_servers(view: View, at: float) -> Iterable[Finding]:
     full, node, held = set[str](), view.node, memory_by_process(view.node)
     slots, text = dict[str, str](), NodeProblem.CLIENT_SLOTS_FULL.definition.remedy
     for daemon, server in view.servers():
-        clients, limit = clients_of(daemon, server), limits.clients_limit(node, daemon, server)
-        slots[daemon.name] = f"{len(clients)} of {'an unknown number of' if limit is None else limit}"
+        limit, (clients, where) = limits.device_limit(node, daemon, server), _on_fullest_gpu(view, daemon, server)
+        slots[daemon.name] = f"{len(clients)} of {'an unknown number of' if limit is None else limit}{where}"
         if limit is None or len(clients) < limit:
             continue
         pids, most = {each.pid for each in clients}, 0 if full else MOST_LISTED
@@ -81,7 +81,7 @@ def full_servers(view: View, at: float) -> Iterable[Finding]:
             since=observed(node, max(each.connected_at for each in clients)),
             daemon=daemon.name,
             server=server.pid,
-            values={"clients": str(len(clients)), "limit": str(limit)},
+            values={"clients": str(len(clients)), "limit": f"{limit}{where}"},
             affected=f"new clients; {daemon.totals.refused.get(RefusalReason.LIMIT, 0)} were refused so far",
             facts=tuple(facts),
             outlook="A slot becomes free when a client exits.",
@@ -92,6 +92,19 @@ def full_servers(view: View, at: float) -> Iterable[Finding]:
         if refused_at is not None and at - refused_at < COUNTED_SECONDS and daemon.name not in full:
             values = {"slots": slots[daemon.name]} if daemon.name in slots else {}
             yield Finding(NodeProblem.CLIENTS_REFUSED, since=refused_at, daemon=daemon.name, values=values)
+
+
+def _on_fullest_gpu(view: View, daemon: Daemon, server: Server) -> tuple[Sequence[Client], str]:
+    """Return the clients of a server, of several GPUs those on the one that has most of them, and its name."""
+    if device_count(view.node, daemon) <= 1:
+        return clients_of(daemon, server), ""
+    own = (daemon.name, server.pid)
+    on = {
+        uuid: [each.client for each in gpu.clients if (each.daemon, each.client.server) == own]
+        for uuid, gpu in view.sharing.items()
+    }
+    fullest = max(on, key=lambda uuid: len(on[uuid]), default=None)
+    return ((), "") if fullest is None else (on[fullest], f" on GPU {printable(gpu_name(view.node, fullest))}")
 
 
 MOST_LISTED = 6
@@ -142,6 +155,9 @@ def filled_memory(node: Node) -> Iterable[Finding]:
 
 
 _FIND_OUT = ManualStep(text="Find out why they bypass MPS.", commands=(DOCTOR,))
+_MORE_GPUS = (
+    "No daemon has all GPUs of {}. A client sees only its daemon's GPUs: start such a process on GPUs of one daemon."
+)
 
 
 def bypassing(node: Node, at: float) -> Iterable[Finding]:
@@ -157,28 +173,34 @@ def bypassing(node: Node, at: float) -> Iterable[Finding]:
             held = "" if size is None else f" ({mebibytes(size)})"
             places.setdefault(pid, []).append(f"GPU {printable(gpu_name(node, uuid))}{held}")
             since[pid] = min(seen, since.get(pid, seen))
-    bypassed = {pid: gpu.bypassing_processes[pid].daemon or "" for gpu in gpus.values() for pid in gpu.bypassing}
-    daemons = [node.daemons[name] for name in dict.fromkeys(bypassed.values()) if name in node.daemons]
+    bypassed = {(pid, gpu.bypassing_processes[pid].daemon) for gpu in gpus.values() for pid in gpu.bypassing}
+    daemons = [each for name, each in node.daemons.items() if any(name == bypassing for _, bypassing in bypassed)]
     # With a directory that was removed, or is another daemon's, a process would not reach the daemon.
-    reachable = {each.name: each for each in daemons if not each.has_lost_directory}
+    reachable = [each for each in daemons if not each.has_lost_directory]
     cause = DaemonProblem.DIRECTORY_LOST if len(reachable) < len(daemons) else DaemonProblem.DAEMON_DOWN
     follows = len(reachable) < len(daemons) or any(each.ended for each in daemons)
-    remedy, steps = NodeProblem.PROCESS_BYPASSING.definition.remedy, [_FIND_OUT]
-    for daemon in list(reachable.values())[:MOST_COMMANDS]:
-        those = [described(node, pid) for pid, name in bypassed.items() if name == daemon.name]
-        text = remedy if len(daemons) == 1 else f"{remedy} These are {listed(those, MOST_NAMED)}."
-        steps.append(ManualStep(text=text, commands=known(command_to_set(PIPE_DIRECTORY, daemon.pipe_directory))))
-    restartable = [pid for pid, name in bypassed.items() if name in reachable]
+    remedy, steps, restartable = NodeProblem.PROCESS_BYPASSING.definition.remedy, [_FIND_OUT], set[int]()
+    near = {each.name: [pid for pid in places if (pid, each.name) in bypassed] for each in reachable}
+    for daemon in reachable:
+        those = [pid for pid in near[daemon.name] if serves_all_gpus_of(node, daemon, pid)]
+        restartable.update(those)
+        if those and len(steps) <= MOST_COMMANDS:
+            these = f" These are {listed([described(node, pid) for pid in those], MOST_NAMED)}."
+            text = remedy if near == {daemon.name: those} else f"{remedy}{these}"
+            steps.append(ManualStep(text=text, commands=known(command_to_set(PIPE_DIRECTORY, daemon.pipe_directory))))
+    if others := {pid for pids in near.values() for pid in pids} - restartable:
+        names = listed([described(node, pid) for pid in sorted(others)], MOST_NAMED)
+        steps.append(ManualStep(text=_MORE_GPUS.format(names)))
     rerun = step_to_rerun(node, restartable, "If their units, pods or jobs set the variable, restart these.")
     steps += [rerun] if rerun.commands else []
     after_death = any(_died_briefly(each, at) for each in daemons)
     count, alone = counted(len(places), "process", "processes"), min(places) if len(places) == 1 else None
-    names = ", ".join(printable(gpu_name(node, uuid)) for uuid in gpus)
+    numbers = ", ".join(printable(gpu_name(node, uuid)) for uuid in gpus)
     yield Finding(
         NodeProblem.PROCESS_BYPASSING_AFTER_DEATH if after_death else NodeProblem.PROCESS_BYPASSING,
         since=observed(node, min(since.values())),
         client=alone,
-        values={"gpu": names, "processes": count if alone is None else described(node, alone)},
+        values={"gpu": numbers, "processes": count if alone is None else described(node, alone)},
         affected=f"{count} without limits, and the MPS clients of the same GPUs",
         affected_names=tuple(
             f"{described(node, pid)} on {', '.join(on)}, for {duration_text(at - since[pid])}"

@@ -11,11 +11,11 @@ from exporter.model.watchdog import WatchdogState
 from exporter.report.document import ManualStep
 from exporter.report.finding import COUNTED_SECONDS, MOST_GROUPED, Finding
 from exporter.report.incident_status import incident_status, verdict
-from exporter.report.incident_text import affected_count, client_text
+from exporter.report.incident_text import affected_count, client_text, fault_affected
 from exporter.report.problems import DaemonProblem, Situation
 from exporter.report.process_status import described
 from exporter.report.remedy import address_of, command_to_end_server, command_to_kill, known, last_log_lines
-from exporter.report.text import counted, pid_text
+from exporter.report.text import counted, listed, pid_text
 from exporter.report.watchdog_text import outlook
 from exporter.state.processes import holders_of
 from exporter.view import View, clients_of
@@ -58,9 +58,13 @@ def _fault(node: Node, incident: Incident, policy: Policy | None) -> Finding:
     steps = [ManualStep(text=text, commands=kills, ends=len(kills))] if blockers else []
     if incident.stuck:
         server = None if daemon is None else daemon.servers.get(incident.server)
-        left = None if daemon is None or server is None else len(clients_of(daemon, server))
+        left = None if daemon is None or server is None else [each.pid for each in clients_of(daemon, server)]
         commands = known(command_to_end_server(incident.server, address))
-        steps = [ManualStep(text=Situation.SERVER_STUCK.value, commands=commands, ends=left)]
+        ends = None if left is None else len(left)
+        steps = [ManualStep(text=Situation.SERVER_STUCK.value, commands=commands, ends=ends)]
+        if others := [described(node, pid) for pid in left or () if pid not in incident.affected]:
+            wait = f"The fault did not affect {listed(others, MOST_GROUPED)}. If possible, wait until they have ended."
+            steps.insert(0, ManualStep(text=wait))
     recovers = "" if incident.stuck else "The server recovers after the exit of the last affected client."
     blocking = f"{pid_text(blockers[0])} blocks" if len(blockers) == 1 else f"{len(blockers)} clients block"
     recovery = f"; {blocking} recovery" if blockers else ""
@@ -72,7 +76,7 @@ def _fault(node: Node, incident: Incident, policy: Policy | None) -> Finding:
         server=incident.server,
         client=blockers[0] if blockers else None,
         values={"suspect": verdict(incident), "recovery": recovery},
-        affected=f"{counted(len(incident.affected), 'client')}{ended}; new clients are refused",
+        affected=f"{fault_affected(len(incident.affected))}{ended}; new clients are refused",
         affected_names=affected_clients(incident, node),
         outlook=" ".join(filter(None, (recovers, "" if daemon is None else outlook(node, daemon, policy)))),
         situation=None if blockers else Situation.CLIENTS_ENDING,
@@ -106,13 +110,14 @@ def recovered(node: Node, at: float) -> Iterable[Finding]:
     for incident in node.incidents.values():
         if incident.is_fault and incident.ended_at is not None and at - incident.ended_at < ALERT_SECONDS:
             lasted = incident.ended_at - incident.started_at >= PAGED_SECONDS
+            affected = fault_affected(len(incident.affected))
             yield Finding(
                 DaemonProblem.FAULT_LASTED if lasted else DaemonProblem.FAULT,
                 since=incident.started_at,
                 daemon=incident.daemon,
                 server=incident.server,
-                values={"affected": counted(len(incident.affected), "client"), "suspect": verdict(incident)},
-                affected=counted(len(incident.affected), "client"),
+                values={"affected": affected, "suspect": verdict(incident)},
+                affected=affected,
                 affected_names=affected_clients(incident, node),
             )
 

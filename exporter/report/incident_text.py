@@ -103,15 +103,18 @@ def affected_text(client: AffectedClient, *, memory: bool = False) -> str:
     return f"{client_text(client)}{held}{work}"
 
 
+def fault_affected(clients: int) -> str:
+    """Return how many clients a fault affected: at least its cause, so none is an unknown number."""
+    return counted(clients, "client") if clients else "an unknown number of clients"
+
+
 def affected_count(incident: IncidentStatus) -> str:
     """Return how many clients a fault affected, and how reliable that is."""
     if not incident.is_fault:
         ended = f"{counted(incident.affected_count, 'client') if incident.affected_count else 'no client'} ended"
         return ended if incident.affected_confirmed else f"{ended}, as far as is known"
-    if not incident.affected_count:
-        return "no client known"
-    inferred = "" if incident.affected_confirmed else ", inferred from the GPUs that clients share"
-    return f"{counted(incident.affected_count, 'client')}{inferred}"
+    known = incident.affected_confirmed or not incident.affected_count
+    return f"{fault_affected(incident.affected_count)}{'' if known else ', inferred from the GPUs that clients share'}"
 
 
 def indications_text(reasons: Iterable[ReasonStatus]) -> str:
@@ -154,7 +157,7 @@ def _row(incident: IncidentStatus, *, short: bool) -> Sequence[Piece]:
         cell(display_name(incident.daemon)),
         cell(incident.kind, Style.ERROR if incident.kind == "hardware" else Style.PLAIN),
         cell(f"{short_gpu(incident.gpus[0])}{more_gpus}" if incident.gpus else "-"),
-        cell(str(incident.affected_count)),
+        cell(str(incident.affected_count or ("?" if incident.is_fault else 0))),
         cell(suspect, Style.DIM if suspect == "unknown" else Style.PLAIN),
         cell(incident_state(incident), Style.ERROR if incident.open else Style.PLAIN),
     )
@@ -166,7 +169,7 @@ def brief(incident: IncidentStatus) -> str:
     if not incident.is_fault:
         names = f": {listed(incident.restart, MOST_NAMED)}" if incident.restart else ""
         return f"{_title(incident)}{ago}: {incident_state(incident)}; {affected_count(incident)}{names}"
-    affected = counted(incident.affected_count, "client")
+    affected = fault_affected(incident.affected_count)
     return f"{_title(incident)}{ago}: {incident_state(incident)}; {affected} affected; suspect: {incident.verdict}"
 
 

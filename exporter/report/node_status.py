@@ -1,6 +1,6 @@
 """The status document of a node."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from string import ascii_uppercase
 
 from exporter.model.daemon import Daemon
@@ -73,13 +73,15 @@ def document_of(node: Node, policy: Policy | None = None, host: str = "") -> Sta
     return status_document(StatusInput(node=node, at=node.at, host=host, policy=policy, viewer=ROOT))
 
 
-def status_document(data: StatusInput) -> StatusDocument:
-    """Return the status of a node, as its viewer may see it."""
+def status_document(data: StatusInput, client: str | None = None) -> StatusDocument:
+    """Return the status of a node, as its viewer may see it. With the id of a `client`, no other process is listed."""
     node, at, policy, view = data.node, data.at, data.policy, View(data.node)
+    ids = ((each.pid, client_id(each, node.processes.get(each.pid))) for _, each in view.connected())
+    only = None if client is None else {pid for pid, name in ids if name == client}
     found = findings_as_seen(data, view)
     domains, memory, known = _failure_domains(node), memory_by_process(node), data.known_incidents
     kernels = current_kernels(node)
-    daemons = tuple(_daemon(data, each, found, domains, memory, kernels) for each in view.present())
+    daemons = tuple(_daemon(data, each, found, domains, memory, kernels, only) for each in view.present())
     newest = sorted(known.values(), key=lambda each: -each.detected_at)
     past = [each.id for each in newest if not each.open]
     incidents = [each for each in newest if each.open or each.id in node.incidents or each.id in past[:MOST_PAST]]
@@ -94,7 +96,7 @@ def status_document(data: StatusInput) -> StatusDocument:
             simulated=node.simulated,
             watchdog=None if policy is None else policy.mode,
             daemons=daemons,
-            gpus=_gpus(view, found, daemons),
+            gpus=_gpus(view, found, daemons, only),
             failure_domains=domains,
             incidents=tuple(incident_status(each, at, address_of(node, each.daemon, policy)) for each in incidents),
             older_incidents=len(known) - len(incidents),
@@ -155,6 +157,7 @@ def _daemon(
     domains: Sequence[FailureDomainStatus],
     memory: MemoryByProcess,
     kernels: Mapping[int, ClientKernels],
+    only: Collection[int] | None,
 ) -> DaemonStatus:
     node, (severity, label) = data.node, severity_and_label(daemon, found)
     runtime, totals, limits, connections = daemon.runtime, daemon.totals, daemon.default_limits, daemon.connections
@@ -179,7 +182,7 @@ def _daemon(
             active_thread_ratio=daemon.thread_ratio(each.limits.active_thread_percentage),
             low_priority=bool(each.limits.client_priority),
             pinned_memory_limit_bytes=dict(memory_limits_by_gpu(node, daemon, each.limits.pinned_memory)),
-            clients=tuple(map(client, clients_of(daemon, each))),
+            clients=tuple(client(of) for of in clients_of(daemon, each) if only is None or of.pid in only),
         )
 
     return filled(
@@ -250,19 +253,26 @@ def _action(watch: WatchdogState) -> ActionStatus | None:
     return None if last is None else filled(ActionStatus, last, action=last.kind)
 
 
-def _gpus(view: View, found: Sequence[Finding], daemons: Iterable[DaemonStatus]) -> tuple[GpuStatus, ...]:
+def _gpus(
+    view: View, found: Sequence[Finding], daemons: Iterable[DaemonStatus], only: Collection[int] | None
+) -> tuple[GpuStatus, ...]:
     """Return the GPUs, in the order of their indices."""
     names = {each.pid: each for daemon in daemons for server in daemon.servers for each in server.clients}
     first_findings = {each.gpu: each for each in reversed(found)}
     roles = {client.pid: "client" for _, client in view.connected()}
     roles |= {server.pid: "server" for _, server in view.servers()}
     return tuple(
-        _gpu(view, uuid, first_findings.get(uuid), roles, names) for uuid in by_number(view.node, view.node.gpus)
+        _gpu(view, uuid, first_findings.get(uuid), roles, names, only) for uuid in by_number(view.node, view.node.gpus)
     )
 
 
 def _gpu(
-    view: View, uuid: str, finding: Finding | None, roles: Mapping[int, str], names: Mapping[int, ClientStatus]
+    view: View,
+    uuid: str,
+    finding: Finding | None,
+    roles: Mapping[int, str],
+    names: Mapping[int, ClientStatus],
+    only: Collection[int] | None,
 ) -> GpuStatus:
     node, gpu, sharing = view.node, view.node.gpus[uuid], view.sharing.get(uuid)
     reading, mode = gpu.reading, sharing_mode(node, gpu)
@@ -307,7 +317,7 @@ def _gpu(
         mode=mode,
         problem=None if reading.problem is None else reason_status(reading.problem, CollectorName.NVML),
         utilization_ratio=None if reading.gpu_percent is None else reading.gpu_percent / 100,
-        processes=tuple(map(process, pids)),
+        processes=tuple(process(pid) for pid in pids if only is None or pid in only),
         sharing=None if sharing is None else filled(SharingStatus, sharing, reserved=reserved(sharing)),
         sharing_sentences=() if sharing is None else (*sentences(node, sharing), *slowdown_sentences(node, sharing)),
     )

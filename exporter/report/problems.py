@@ -217,7 +217,7 @@ class NodeProblem(Problem):
         label="client slots full",
         summary="MPS server {server} of {daemon} on {node} [has had no free client slot for {since}|has no free client "
         "slot][ ({clients} of {limit})]",
-        meaning="All client slots of the server are taken. New CUDA processes fail when they start.",
+        meaning="All client slots of the server on a GPU are taken. New CUDA processes there fail when they start.",
         remedy="End clients that are idle, or start new work later.",
         runbook="CudaMpsClientsRefused",
     )
@@ -670,7 +670,7 @@ class Situation(Enum):
         "Fix what prevents the exporter from querying the daemon: `cuda-mps-exporter doctor` reports what is missing."
     )
     SERVER_STUCK = (
-        "All of its clients have exited, and it does not recover. End the server: the daemon starts another one."
+        "All affected clients have exited, and the server does not recover. End it: the daemon starts another one."
     )
     CLIENTS_ENDING = "Wait: the affected clients are exiting."
     FAULT_WITHOUT_INCIDENT = "Look in the table for the clients of that server."

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import cache
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from exporter.model.daemon import Daemon
@@ -30,10 +31,9 @@ def filled(kind: Callable[..., Part], *sources: object, longest: int = LONGEST_V
     What is not given comes from the first of the `sources` that has such an attribute, as printable text. If none has
     it, it is None, as of a source that is None.
     """
-    for name, place in _places(kind, *map(type, sources)):
-        if name not in given:
-            value = None if place is None else getattr(sources[place], name)
-            given[name] = value if type(value) in _PLAIN else printed(value, longest)
+    for name, place in _places(kind, tuple(given), *map(type, sources)):
+        value = None if place is None else getattr(sources[place], name)
+        given[name] = value if type(value) in _PLAIN else printed(value, longest)
     return kind(**given)
 
 
@@ -41,11 +41,10 @@ _PLAIN = {int, float, bool, type(None)}
 
 
 @cache
-def _places(kind: Any, *sources: type) -> tuple[tuple[str, int | None], ...]:
-    """Return which of the sources, which have slots, has each field of a part."""
-    return tuple(
-        (each.name, next((n for n, of in enumerate(sources) if hasattr(of, each.name)), None)) for each in fields(kind)
-    )
+def _places(kind: Any, given: tuple[str, ...], *sources: type) -> tuple[tuple[str, int | None], ...]:
+    """Return which of the sources, which have slots, has each field of a part that is not given."""
+    missing = [each.name for each in fields(kind) if each.name not in given]
+    return tuple((name, next((n for n, of in enumerate(sources) if hasattr(of, name)), None)) for name in missing)
 
 
 def printed(value: Any, longest: int = LONGEST_VALUE) -> Any:
@@ -59,17 +58,20 @@ def printed(value: Any, longest: int = LONGEST_VALUE) -> Any:
 
 def names_of(node: Node, pid: int, uid: int | None = None) -> ProcessStatus:
     """Return the names of a process. If its user is unknown, the name is made of its UID, if that is given."""
+    return filled(ProcessStatus, **_names(node, pid, uid))
+
+
+def _names(node: Node, pid: int, uid: int | None = None) -> dict[str, Any]:
     process = node.processes.get(pid)
     pod, user = pod_of(node, process), None if process is None else process.user
-    return filled(
-        ProcessStatus,
-        process,
-        pid=pid,
-        user=printed(user) if user else None if uid is None else f"UID {uid}",
-        workload=workload_of(process),
-        pod=None if pod is None else printed(pod.name),
-        held_by=holders_of(node, pid),
-    )
+    return {
+        "pid": pid,
+        "user": printed(user) if user else None if uid is None else f"UID {uid}",
+        "command": None if process is None else printed(process.command),
+        "workload": workload_of(process),
+        "pod": None if pod is None else printed(pod.name),
+        "held_by": holders_of(node, pid),
+    }
 
 
 def owner_of(node: Node, daemon: Daemon) -> str:
@@ -92,18 +94,23 @@ def described(node: Node, pid: int, uid: int | None = None, *, start_ticks: int 
 
 
 def client_status(
-    node: Node, client: Client, memory: Bytes, gpus: Iterable[str], domain: str | None, kernels: ClientKernels | None
+    node: Node,
+    client: Client,
+    memory: Bytes = MappingProxyType({}),
+    gpus: Iterable[str] = (),
+    domain: str | None = None,
+    kernels: ClientKernels | None = None,
 ) -> ClientStatus:
     """Return a connected client. `memory` are its bytes on each GPU, and `domain` names its failure domain."""
     process = node.processes.get(client.pid)
     pod = pod_of(node, process)
     return filled(
         ClientStatus,
-        names_of(node, client.pid),
         cgroup_of(process),
         client,
         process,
         kernels,
+        **_names(node, client.pid),
         client=client_id(client, process),
         namespace=None if pod is None else printed(pod.namespace),
         memory_used_bytes=memory,
@@ -127,7 +134,8 @@ def by_number(node: Node, uuids: Iterable[str]) -> tuple[str, ...]:
     def place(uuid: str) -> tuple[tuple[int, str], ...]:
         return tuple((len(part), part) for part in gpu_name(node, uuid).split("/"))
 
-    return tuple(sorted(uuids, key=place))
+    found = tuple(uuids)
+    return found if len(found) < 2 else tuple(sorted(found, key=place))
 
 
 def reason_status(reason: Reason, source: str = "") -> ReasonStatus:

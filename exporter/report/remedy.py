@@ -195,7 +195,7 @@ def command_to_kill(client: ClientDetails, address: Address | None) -> str | Non
 
 
 HOW_TO_END = (
-    "Let its owner end it by its own means. SIGTERM ends a program that does not handle it like SIGKILL: if its kernel "
+    "Let its owner end it by its own means. A program that does not handle SIGTERM ends as by SIGKILL: if its kernel "
     "runs then, the other MPS clients on its GPU fault."
 )
 """What to say with the command to end a client that may be busy (measured, R580: SIGKILL)."""

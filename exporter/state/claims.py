@@ -96,9 +96,22 @@ def is_full(daemon: Daemon, kind: ClaimKind) -> bool:
     return sum(each.kind is kind for each in daemon.log.claims.values()) >= MAX_OF_A_KIND
 
 
+def may_be_unread(daemon: Daemon, at: float) -> bool:
+    """Return whether lines about what happened at this time may be lost, or are read late."""
+    log = daemon.log
+    is_incomplete = log.incomplete_at is not None and at - log.incomplete_at <= OPEN_SECONDS
+    return is_incomplete or log.stuck is not None or any(log.unread.values())
+
+
 def contradict(step: Step, at: float, claim: Claim) -> None:
-    """Count a claim that another source refutes, and report it unless another one was reported recently."""
-    daemon = step.daemon
+    """Count a claim that another source refutes, and report it unless another one was reported recently.
+
+    If lines are missing or not read yet, they may report what another source shows. Then it is no contradiction, but
+    such a log proves nothing against a client.
+    """
+    step.daemon = daemon = with_log(step.daemon, doubted_at=at)
+    if claim.kind in _NEEDS_ALL_LINES and may_be_unread(daemon, claim.at):
+        return
     server = daemon.servers.get(claim.pid)
     if claim.kind is ClaimKind.FAULT and server is not None:
         # The clients that the block names must not be taken for those of a later fault.
@@ -399,6 +412,12 @@ def _recovery_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     any_left = any(each is not None and each.server == claim.pid and each.connected_at <= claim.at for each in clients)
     return Verdict.CONFIRMED if affected and not any_left else Verdict.OPEN
 
+
+_NEEDS_ALL_LINES = (
+    *(ClaimKind.SERVER_START, ClaimKind.CONTAINED_FAULT),
+    *(ClaimKind.CLIENT_CONNECT, ClaimKind.CLIENT_DISCONNECT, ClaimKind.CLIENT_REFUSED),
+)
+"""Claims that the absence of a line refutes: of an end, or of another connection with the same PID."""
 
 _OPEN_AT_END = (ClaimKind.DAEMON_EXIT, ClaimKind.SERVER_START, ClaimKind.CLIENT_CONNECT, ClaimKind.FAULT)
 

@@ -1,13 +1,13 @@
 """Devices of a daemon: the GPUs and MIG instances it serves, those of its clients, and which clients fail together."""
 
-import math
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 
 from exporter.model.daemon import ClaimKind, Daemon, with_runtime
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, GpuReading, GpuUuid, ProcessReading
 from exporter.model.settings import VISIBLE_DEVICES
-from exporter.model.values import frozen
+from exporter.model.values import frozen, without
 from exporter.parse.cgroup import CgroupMembership
 from exporter.parse.control_reply import DEVICE_QUERY
 from exporter.parse.mps_variables import has_ordinals, names_device, visible_device_entries, visible_gpu_uuids
@@ -17,6 +17,9 @@ Gpus = frozenset[GpuUuid]
 
 VOLTA = 7  # The major compute capability of Volta.
 MOST_DEVICES = 64  # No machine has more. Log lines and replies about further devices are ignored.
+
+ELSEWHERE: GpuUuid = ""
+"""A GPU of which NVML does not list the processes. It may be in no reading: containers can hide GPUs."""
 
 
 def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
@@ -121,13 +124,14 @@ def _is_visible(node: Node, daemon: Daemon, gpu: GpuReading) -> bool | None:
 
 
 def device_count(node: Node, daemon: Daemon) -> int:
-    """Return how many devices the daemon has at most; 0 if unknown."""
+    """Return how many devices the daemon has at most; 0 if unknown. Of a GPU with MIG, CUDA uses one instance."""
     if daemon.runtime.devices:
         return min(max(daemon.runtime.devices) + 1, MOST_DEVICES)
     visible = daemon.runtime.visible_devices
     most = MOST_DEVICES if visible is None else min(MOST_DEVICES, len(visible_device_entries(visible)))
     served = ((gpu.reading, serves_gpu(node, daemon, gpu.reading)) for gpu in node.gpus.values())
-    return min(sum(serves or (serves is None and reading.mig is None) for reading, serves in served), most)
+    found = {whole_gpu(node, each.gpu) for each, serves in served if serves or (serves is None and each.mig is None)}
+    return min(len(found), most)
 
 
 def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
@@ -250,7 +254,8 @@ def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int], *, in_use
 
     A client is where NVML shows its memory and the log a context, else on the only GPU that the daemon has. For those
     `in_use`, NVML counts only if it was read since the client connected, and since it launched on more devices than
-    NVML shows. NVML outweighs the log if it was read since the log added a GPU.
+    NVML shows. NVML outweighs the log if it was read since the log added a GPU. A client of which NVML still does not
+    show all devices then has one `ELSEWHERE`, unless NVML lists the processes of all GPUs of the node.
     """
     usable = usable_gpus(node)
     divided = node.gpus.keys() - usable.keys()
@@ -258,24 +263,33 @@ def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int], *, in_use
     for uuid, reading in usable.items():
         for pid in _processes_with_context(reading).intersection(pids):
             shown.setdefault(pid, set()).add(uuid)
-    listed = {uuid: each for uuid, each in usable.items() if each.mps_processes is not None and not each.mig_mode}
+    listed = {uuid: each for uuid, each in usable.items() if lists_processes(each)}
     read_at = min((reading.at for reading in listed.values()), default=0.0)
-    every = usable.keys() if in_use and len(usable) == 1 else {*gpus_by_ordinal(node, daemon).values()}
+    number = 0 if node.work is None else node.work.gpus
+    lists_all = 0 < number <= len({whole_gpu(node, uuid) for uuid in listed})
+    # NVML shows one GPU, but a container can hide others of the node.
+    is_assumed = len(usable) == 1 and not daemon.runtime.devices
+    every = usable.keys() if in_use and is_assumed else {*gpus_by_ordinal(node, daemon).values()}
     found: dict[int, Gpus] = {}
     for pid in pids:
-        gpus: Gpus | set[GpuUuid] = shown.get(pid, frozenset())
-        logged = logged_gpus(daemon, pid) - divided
-        if in_use:
-            client, begun = daemon.clients.get(pid), node.begun_on(pid).values()
-            connected_at = 0.0 if client is None else client.connected_at
-            # It also works on a GPU that NVML does not show, or did not when it was read.
-            newer = () if len(begun) <= len(gpus) else begun if len(listed) == len(usable) else (math.inf,)
-            if read_at < max((connected_at, *newer)):
-                gpus = frozenset()
-            elif gpus and (client is None or read_at >= client.gpu_added_at):
-                logged -= listed.keys()
-        if gpus or logged or len(every) == 1:
-            found[pid] = frozenset(gpus | logged or every)
+        client, devices, launched = daemon.clients.get(pid), node.begun_on(pid), node.launch_history.begun.get(pid, {})
+        by_nvml, by_log = frozenset(shown.get(pid, ())), logged_gpus(daemon, pid) - divided
+        # It launches on more GPUs than NVML shows: on one that NVML does not list, or NVML was read before.
+        has_one = number <= 1 and not devices if is_assumed else len(every) == 1
+        shows_fewer = not has_one and len(by_nvml) < (len(devices) or bool(launched))
+        is_elsewhere = shows_fewer and client is not None and not lists_all
+        since = (() if client is None else (client.connected_at,), launched.values() if shows_fewer else ())
+        is_current = read_at >= max(chain(*since), default=0.0)
+        if in_use and not is_current:
+            by_nvml = frozenset()
+        elif in_use:
+            by_nvml |= {ELSEWHERE} if is_elsewhere else set()
+            if by_nvml and (client is None or read_at >= client.gpu_added_at):
+                by_log -= listed.keys()
+        # That it could use no other GPU is not known of a client that may be elsewhere.
+        has_other = is_elsewhere and (is_current or (in_use and devices))
+        if gpus := by_nvml | by_log or (every if len(every) == 1 and not has_other else ()):
+            found[pid] = frozenset(gpus)
     return found
 
 
@@ -286,11 +300,33 @@ def logged_gpus(daemon: Daemon, pid: int) -> Gpus:
     return frozenset() if known is None else known.gpus
 
 
+def serves_all_gpus_of(node: Node, daemon: Daemon, pid: int) -> bool:
+    """Return whether the daemon may serve all GPUs that a process uses: a client sees no other GPUs than its daemon."""
+    readings = (each for each in usable_gpus(node).values() if pid in _processes_with_context(each))
+    return all(serves_gpu(node, daemon, each) is not False for each in readings)
+
+
 def listed_without_context(node: Node, uuid: GpuUuid) -> set[int]:
     """Return the processes that see a GPU and have no context there: in the MPS list only, without memory (R580)."""
     reading = None if uuid not in node.gpus else node.gpus[uuid].reading
     listed = () if reading is None else reading.mps_processes or ()
     return {process.pid for process in listed if process.used_bytes == 0}
+
+
+def lists_processes(reading: GpuReading) -> bool:
+    """Return whether NVML lists the clients with a context on this GPU. Under MIG it lists those of all instances."""
+    return reading.mps_processes is not None and not reading.mig_mode
+
+
+def has_unlisted_gpu(node: Node, daemon: Daemon, other_than: GpuUuid) -> bool:
+    """Return whether the daemon may have another GPU of which NVML does not list the processes."""
+    others = without(usable_gpus(node), other_than).values()
+    unlisted = (reading for reading in others if not lists_processes(reading))
+    return (
+        not node.gpus.keys() >= {*daemon.runtime.devices.values()}
+        or any(serves_gpu(node, daemon, reading) is not False for reading in unlisted)
+        or any(ELSEWHERE in gpus for gpus in gpus_of_clients(node, daemon, daemon.clients, in_use=True).values())
+    )
 
 
 def _processes_with_context(reading: GpuReading) -> set[int]:

@@ -50,12 +50,21 @@ def apply_reading(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, .
         node = with_resets(node, (reading.gpu,), known.reading.at)
     gpu, events = _apply_process_lists(node, gpu)
     events += _lost(known, gpu.reading)
-    gpus = {**node.gpus, reading.gpu: gpu}
+    gpus = {**_without_index(node.gpus, reading), reading.gpu: gpu}
     if reading.problem is None and reading.mig is None:
         # MIG instances that no longer exist are removed.
         gone = set(instances_of(node, reading.gpu)).difference(reading.instances or ())
         gpus = {uuid: each for uuid, each in gpus.items() if uuid not in gone}
     return replace(node, gpus=gpus), events
+
+
+def _without_index(gpus: Mapping[GpuUuid, Gpu], reading: GpuReading) -> Mapping[GpuUuid, Gpu]:
+    """Return the GPUs, of which no other one has this index: after a GPU was lost, NVML may count the others anew."""
+    if reading.index is None or reading.mig is not None:
+        return gpus
+    others = {uuid: gpu.reading for uuid, gpu in gpus.items() if uuid != reading.gpu and gpu.reading.mig is None}
+    same = {uuid: replace(each, index=None) for uuid, each in others.items() if each.index == reading.index}
+    return {**gpus, **{uuid: replace(gpus[uuid], reading=each) for uuid, each in same.items()}}
 
 
 def is_lost(reading: GpuReading) -> bool:

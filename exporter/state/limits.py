@@ -31,7 +31,12 @@ STARTING_SECONDS = 2.0  # A server that the log showed starting logs its limits 
 
 
 def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
-    """Return how many clients a server accepts.
+    """Return how many clients a server accepts; None if unknown. Of several devices, each has a limit of its own."""
+    return device_limit(node, daemon, server) if device_count(node, daemon) <= 1 else None
+
+
+def device_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
+    """Return how many clients a server accepts on each of its devices (NVIDIA's guide; measured with one device only).
 
     The configuration has precedence over the server's own statement, and that over the number of NVIDIA's guide for the
     daemon's GPUs. None: the GPUs or the version are unknown, or the guide has no single number for all of them. It has

@@ -15,7 +15,6 @@ from exporter.model.daemon import (
 from exporter.model.event import EventName, Step
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogFile, LogGap, LoggedCommands, LogLine, SourceReading
-from exporter.model.reason import Reason
 from exporter.model.values import increment, replace, without
 from exporter.parse import log_message
 from exporter.parse.control_reply import EXPORTER_QUERIES, LIST_SERVERS
@@ -40,6 +39,7 @@ def file_read(daemon: Daemon, observed: LogFile) -> Daemon:
     return with_totals(
         with_log(
             daemon,
+            incomplete_at=observed.at if observed.unread or any(log.unread.values()) else log.incomplete_at,
             problems={**log.problems, file: observed.problem},
             sizes=sizes if observed.size is None else {**sizes, file: observed.size},
             unread=unread if observed.unread is None else {**unread, file: observed.unread},
@@ -50,26 +50,32 @@ def file_read(daemon: Daemon, observed: LogFile) -> Daemon:
     )
 
 
-def files_collected(daemon: Daemon, problem: Reason | None) -> Daemon:
-    """Return the daemon with the `problem` of one collection of all its logs.
+def files_collected(daemon: Daemon, reading: SourceReading) -> Daemon:
+    """Return the daemon with the problem of one collection of all its logs.
 
     If no file has this problem, the collection as a whole hangs or failed. Until one ends, no file is followed.
     """
-    before = daemon.log.stuck
+    before, problem = daemon.log.stuck, reading.problem
     of_files = [each for each in daemon.log.problems.values() if each not in (None, before)]
     stuck = None if problem is None or any(each in of_files for each in problem.each) else problem
     if stuck == before:
         return daemon
     problems = {file: stuck if each in (None, before) else each for file, each in daemon.log.problems.items()}
-    return with_log(daemon, problems=problems, stuck=stuck)
+    return with_log(daemon, problems=problems, stuck=stuck, incomplete_at=reading.at)
 
 
 def gap_read(daemon: Daemon, gap: LogGap) -> Daemon:
-    """Return the daemon after lines of a log were lost. A command of the exporter may have been among them."""
+    """Return the daemon after lines of a log were lost.
+
+    A command of the exporter may have been among them, or what became of clients that were about to connect.
+    """
     daemon = with_totals(daemon, log_lines_lost=increment(daemon.totals.log_lines_lost, gap.file, by=gap.lines))
-    if gap.file not in FILES or daemon.log.own_commands.awaited is None:
+    daemon = with_log(daemon, incomplete_at=gap.at)
+    for server in daemon.servers.values():
+        daemon = servers.with_server(daemon, replace(server, connecting=frozenset(), pending_context=None))
+    if gap.file not in FILES:
         return daemon
-    return with_log(daemon, own_commands=replace(daemon.log.own_commands, awaited=None))
+    return with_log(daemon, last_command=None, own_commands=replace(daemon.log.own_commands, awaited=None))
 
 
 def own_command_read(step: Step, line: LogLine) -> None:

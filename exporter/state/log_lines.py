@@ -36,14 +36,12 @@ from exporter.state.devices import MOST_DEVICES
 _OTHERS_FILE = {"control.log": False, "server.log": True}
 """Senders that do not write to a file: a line of a server in control.log, or of the daemon in server.log, is forged."""
 
-LONGEST_COMMAND = 80
-"""Characters of a command that are stored. Any user can send any command; those of the daemon are shorter."""
-
+LONGEST_COMMAND = 80  # Characters that are stored: any user can send any command. Those of the daemon are shorter.
 OWN_SECONDS = 5.0  # The log shows a command of the exporter at most so long after its reply.
 NOT_READY = 807  # CUDA_ERROR_MPS_SERVER_NOT_READY: the server is in FAULT.
+NAMES_CLIENTS = "13000"  # From this version on (R580), a server names each client that disconnects.
 
-REMEMBERED_SECONDS = 10.0
-MAX_REMEMBERED = 256
+REMEMBERED_SECONDS, MAX_REMEMBERED = 10.0, 256
 """How long, and how many, disconnects of one daemon are remembered: more clients than four servers have."""
 
 SAME_SECONDS = 60.0  # A log line that is read again within this time, with the same timestamp, is the same line.
@@ -166,6 +164,8 @@ def _server_line_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> Non
             step.daemon = _record_disconnect(daemon, at, entry, pid)
             if pid in step.daemon.clients:
                 step.daemon = claims.add(step.daemon, at, ClaimKind.CLIENT_DISCONNECT, pid)
+        case log_message.UnnamedDisconnect() if (step.daemon.runtime.version or "") < NAMES_CLIENTS:
+            step.daemon = with_log(step.daemon, incomplete_at=at)
         case log_message.ServerStartFailed(text):
             failed = replace(step.daemon.connections.failed_starts, words=text)
             step.daemon = with_connections(step.daemon, failed_starts=failed)
@@ -191,17 +191,18 @@ def _start_logged(step: Step, at: float, pid: int) -> None:
 
 
 def _client_active(step: Step, at: float, server_pid: int, pid: int, context: int) -> None:
-    server = step.daemon.servers.get(server_pid)
-    if server is None:
+    if (server := step.daemon.servers.get(server_pid)) is None:
         return
-    pending = server.pending_context
+    daemon, pending = step.daemon, server.pending_context
     gpu = pending.gpu if pending is not None and (pending.pid, pending.context) == (pid, context) else None
-    daemon = step.daemon
     if pending is not None:
         daemon = servers.with_server(daemon, replace(server, pending_context=None))
     step.daemon = daemon = claims.remove(daemon, ClaimKind.CLIENT_DISCONNECT, pid)
     if pid not in daemon.clients:
-        if claims.is_full(daemon, ClaimKind.CLIENT_CONNECT):
+        was = daemon.connections.recently_disconnected.get(pid)
+        # A client that was listed may have disconnected before its lines are read.
+        is_past = was is not None and was.server == server_pid and pid not in daemon.connections.disconnects
+        if (is_past and claims.may_be_unread(daemon, at)) or claims.is_full(daemon, ClaimKind.CLIENT_CONNECT):
             return
         daemon = claims.add(daemon, at, ClaimKind.CLIENT_CONNECT, pid)
     step.daemon = _without_connecting(daemon, server_pid, pid)
@@ -218,8 +219,7 @@ def _without_connecting(daemon: Daemon, server_pid: int, pid: int) -> Daemon:
 
 def _known_server_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> None:
     pid, message = entry.pid, entry.message
-    before = step.daemon.servers.get(pid)
-    if before is None:
+    if (before := step.daemon.servers.get(pid)) is None:
         return
     server = read_block_line(before, at, entry, pids)
     if server is not before:
@@ -237,8 +237,9 @@ def _known_server_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> No
         case log_message.ClientActive(0):
             step.daemon = servers.with_hidden_pids(daemon, pid, True)
         case log_message.ClientLimitReached(limit):
-            # Half of the clients must be known, as not all of their lines may have been read yet.
-            if 2 * sum(client.server == pid for client in daemon.clients.values()) < limit:
+            # Half of them must be known: of some, no line may be read yet. This one may be read after their exits.
+            recent = {**daemon.connections.recently_disconnected, **daemon.clients}
+            if 2 * sum(client.server == pid for client in recent.values()) < limit:
                 claims.contradict(step, at, Claim(kind=ClaimKind.CLIENT_REFUSED, pid=pid, at=at))
                 return
             step.daemon = servers.with_server(daemon, replace(server, clients_limit=limit))

@@ -192,8 +192,8 @@ def nvml_due(node: Node, intervals: PollIntervals) -> bool:
         return True
     changed_at = _clients_changed_at(node)
     stale_since = latest(since for gpu in node.gpus.values() for since in gpu_stale_since(node, gpu, changed_at))
-    if len(node.gpus) > 1:
-        # Clients may have contexts on another GPU, or launch there.
+    if len(node.gpus) > 1 or any(number >= 0 for begun in node.launch_history.begun.values() for number in begun):
+        # Clients may have contexts on another GPU, or launch there. NVML may not show that one.
         read_at = min(gpu.reading.at for gpu in node.gpus.values())
         clients = [client for daemon in node.daemons.values() for client in daemon.clients.values()]
         begun = (each for client in clients for each in node.launch_history.begun.get(client.pid, {}).values())
@@ -350,10 +350,10 @@ def clients_stale_since(node: Node, daemon: Daemon, server: Server) -> Iterable[
     NVML shows other clients than the list, a list or a claim awaits confirmation, or clients may confirm a FAULT.
     """
     queried = daemon.commands.asked_at.get(daemon.dialect.list_clients.format(server=server.pid), float("-inf"))
-    clients = [client for client in daemon.clients.values() if client.server == server.pid]
     if server.fault_suspected_at is not None and server.fault_suspected_at > queried:
         yield server.fault_suspected_at
-    yield from (client.missing_since for client in clients)
+    missing = (each for each in daemon.clients.values() if each.missing_since is not None)
+    yield from (client.missing_since for client in missing if client.server == server.pid)
     yield from (since for since in claimed_since(daemon, ClaimKind.CLIENT_DISCONNECT) if since > queried)
     yield from (since for since in claimed_since(daemon, ClaimKind.CLIENT_CONNECT) if node.at - since >= NVML_SECONDS)
     for pid, left_at in chain.from_iterable(gpu.mps_left.items() for gpu in node.gpus.values()):

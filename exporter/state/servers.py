@@ -18,8 +18,9 @@ FRESH_SECONDS = 0.5
 CONFIRMING_SECONDS = 1.0
 """An empty list counts if a second one, this much later, is also empty: one empty reply proves nothing (R580)."""
 
-REMEMBERED_SECONDS = 5.0
-"""How long a disconnected client is remembered, so that late evidence does not connect it again."""
+REMEMBERED_SECONDS, LATE_SECONDS = 5.0, 60.0
+"""How long a disconnected client is remembered, so that late evidence does not connect it again. The second number is
+for a log with unread lines."""
 
 MOST_CLIENTS = 1024
 """How many clients of one daemon are known, and how many disconnected ones are remembered; no daemon has more."""

@@ -7,6 +7,7 @@ times more. It never counts as SM time, but limits it.
 
 import math
 from collections.abc import Collection, Mapping
+from functools import cache
 
 from exporter.model.estimates import ClientEstimates
 from exporter.model.launches import ProcessWork, WorkReading
@@ -28,7 +29,15 @@ from exporter.model.usage import (
 )
 from exporter.model.values import frozen, replace, without
 from exporter.parse.mps_variables import parse_percentage
-from exporter.state.devices import devices_of, gpus_of_clients, serves_gpu
+from exporter.state.devices import (
+    ELSEWHERE,
+    devices_of,
+    gpus_of_clients,
+    has_unlisted_gpu,
+    lists_processes,
+    logged_gpus,
+    serves_gpu,
+)
 from exporter.usage import kernel_times
 from exporter.usage.accounting import key_of, post_time
 from exporter.usage.contention import contended
@@ -185,13 +194,13 @@ def _with_window(
     if launches.known:
         rate = launches.rates[-1]
         deltas = {pid: delta.scaled(seconds / rate.seconds) for pid, delta in rate.deltas.items() if pid in clients}
+    complete = clients <= deltas.keys()
     outdated = _outdated(node, state, clients)
     estimates = state.estimates.without(outdated)
     if capacity and mps and (launches.watched >= WATCHED_FRACTION or (launches.watched and not measured)):
         use = replace(use, watched=launches.watched)
-        complete = clients <= deltas.keys()
         estimates = kernel_times.updated(estimates, deltas, use, complete=complete)
-    sm_time = kernel_times.used_sm_time(estimates, deltas, use, complete=clients <= deltas.keys())
+    sm_time = kernel_times.used_sm_time(estimates, deltas, use, complete=complete)
     shares: dict[int, Share] = {}
     withheld: Mapping[int, Share] = {}
     unknown = clients
@@ -206,9 +215,8 @@ def _with_window(
         shares = {**shares, **others}
     used = sum(share.sm for share in shares.values())
     sm = busy if measured else used
-    explained = capacity and measured and launches.watched and clients <= deltas.keys()
     # Copies have no width.
-    explained = explained and not kernel_times.copies(deltas, use)
+    explained = capacity and measured and launches.watched and complete and not kernel_times.copies(deltas, use)
     split = Split(
         at=at,
         seconds=seconds,
@@ -223,12 +231,10 @@ def _with_window(
         areas={pid: delta.area / capacity for pid, delta in deltas.items() if capacity},
     )
     used_now = {pid for pid, share in split.estimates.items() if share.sm or share.error}
+    have_begun = clients & ((state.began.keys() - outdated) | used_now)
     state = replace(
         state,
-        began={
-            pid: min(at - seconds, state.began.get(pid, at))
-            for pid in clients & ((state.began.keys() - outdated) | used_now)
-        },
+        began={pid: min(at - seconds, state.began.get(pid, at)) for pid in have_begun},
         windows=with_window(state.windows, split),
         estimates=estimates,
         clients=present,
@@ -331,7 +337,8 @@ def _clients_on(node: Node, gpu: Gpu) -> Pids:
         on = gpus_of_clients(node, daemon, daemon.clients, in_use=True)
         found.update(pid for pid, gpus in on.items() if uuid in gpus)
         served = () if serves_gpu(node, daemon, gpu.reading) is False else (uuid,)
-        unknown = daemon.clients.keys() & node.launch_history.begun.keys() - on.keys()
+        known = {pid for pid, gpus in on.items() if ELSEWHERE not in gpus or lists_processes(gpu.reading)}
+        unknown = daemon.clients.keys() & node.launch_history.begun.keys() - known
         found.update(pid for pid in unknown if uuid in (devices_of(node, daemon, pid, frozenset()) or served))
     return frozenset(found - servers)
 
@@ -372,9 +379,9 @@ def _deltas(
 ) -> Deltas:
     """Return what each watched client did on a GPU between two readings.
 
-    If a client has several GPUs and the GPU of its launches is unknown, each GPU gets all of them, without bursts. Then
-    GPM shows its part, and without GPM it has none. If all its GPUs are unknown, so is its work. A client that has left
-    is not watched any more, but the last reading may still have its launches.
+    If a client has several GPUs, or may have unlisted ones, and the GPU of its launches is unknown, each GPU gets all
+    of them, as scattered. Then GPM shows its part, and without GPM it has none. If all its GPUs are unknown, so is
+    its work. A client that has left is not watched any more, but the last reading may still have its launches.
     """
     pids = present | left
     earlier = {process.pid: process for process in before.processes if process.pid in pids}
@@ -390,6 +397,7 @@ def _deltas(
     for daemon in node.daemons.values():
         for pid in left & daemon.connections.recently_disconnected.keys() - on.keys():
             on[pid] = daemon, frozenset(gpu for gpu, each in node.attribution.items() if pid in each.estimates.pids)
+    is_unlisted = cache(lambda name: has_unlisted_gpu(node, node.daemons[name], uuid))
     deltas = {}
     for pid in (present & {*work.watched}) | (left & {*before.watched, *now}):
         if pid not in now:
@@ -398,18 +406,19 @@ def _deltas(
         if pid not in on or uuid not in on[pid][1] or not _is_of_pid(node, now[pid]):
             continue
         (daemon, gpus), delta = on[pid], work_delta(earlier.get(pid), now[pid], work.boot_ns)
-        if len(gpus) == 1:
-            deltas[pid] = delta
-            continue
         devices, numbers = devices_of(node, daemon, pid, gpus), node.launch_history.begun.get(pid, {})
         keys = [(pid, number) for number in numbers if (pid, number) in parts]
         # Of other launches, the device is unknown.
         launched = sum(_launched(earlier_parts.get(key), parts[key]) for key in keys)
-        if keys and devices is not None and launched >= _launched(earlier.get(pid), now[pid]):
+        are_known = launched >= _launched(earlier.get(pid), now[pid])
+        is_certain = are_known or logged_gpus(daemon, pid) == gpus
+        if len(gpus) == 1 and (is_certain or not is_unlisted(daemon.name)):
+            deltas[pid] = delta
+        elif keys and devices is not None and are_known:
             key = pid, devices.index(uuid)
             deltas[pid] = work_delta(earlier_parts.get(key), parts[key], work.boot_ns) if key in keys else WorkDelta()
         elif measured:
-            deltas[pid] = replace(delta, sure_area=0, sure_widths=0, sure_gaps=0, sure_heights=0, sure_event_heights=0)
+            deltas[pid] = replace(delta, scattered=len(gpus))
     return deltas
 
 

@@ -17,7 +17,7 @@ from exporter.model.values import frozen
 from exporter.parse.mps_variables import LEAST_SMS, client_memory_limits, client_thread_percentage, sms_of
 from exporter.state.devices import MOST_DEVICES, client_devices, device_count, gpus_of_clients
 from exporter.state.gpus import used_bytes
-from exporter.state.limits import clients_limit
+from exporter.state.limits import device_limit
 from exporter.state.processes import cgroup_of
 from exporter.usage.bandwidth import bandwidths
 from exporter.usage.contention import STARVED_RATIO, is_clearly_slowed, sharing_gain, slowdowns
@@ -137,8 +137,8 @@ def gpu_sharing(node: Node) -> Mapping[GpuUuid, GpuSharing]:
     recent = _recent(node)
     slowed = {uuid: slowdowns(state) for uuid, state in recent.items()}
     clients = _clients(node, slowed, {uuid: bandwidths(state) for uuid, state in recent.items()})
-    free = _free_slots(node) if clients else {}
-    return {uuid: _sharing(node, uuid, found, slowed.get(uuid, {}), free) for uuid, found in clients.items()}
+    free = _free_slots(node, clients)
+    return {uuid: _sharing(node, uuid, found, slowed.get(uuid, {}), free[uuid]) for uuid, found in clients.items()}
 
 
 def _recent(node: Node) -> Mapping[GpuUuid, GpuContention]:
@@ -154,7 +154,7 @@ def _sharing(
     uuid: GpuUuid,
     clients: Sequence[ClientUsage],
     slowed: Mapping[int, Slowdown],
-    free: Mapping[tuple[DaemonName, int], int | None],
+    free: int | None,
 ) -> GpuSharing:
     gpu, split = node.gpus[uuid], fresh_splits(node).get(uuid)
     reading, pids = gpu.reading, {client.client.pid for client in clients}
@@ -183,7 +183,7 @@ def _sharing(
     by_bound = {
         Bound.MEMORY: None if reading.unified_memory else _fit_in_memory(gpu, clients),
         Bound.SM: None if partitioned else _fit_in_sm_time(sm, shares, others, departed, len(clients)),
-        Bound.SLOTS: None if partitioned else _fit_in_slots(free, clients),
+        Bound.SLOTS: None if partitioned else free,
         Bound.CONTENTION: 0 if _is_contended(clients, gain) else None,
     }
     total = reading.memory_total_bytes
@@ -326,22 +326,25 @@ def _is_contended(clients: Sequence[ClientUsage], gain: float | None) -> bool:
     return slowed or any(is_clearly_slowed(each.slowdown, STARVED_RATIO) for each in clients)
 
 
-def _free_slots(node: Node) -> Mapping[tuple[DaemonName, int], int | None]:
-    """Return how many clients each server still accepts; None: unknown."""
+def _free_slots(node: Node, clients: Mapping[GpuUuid, Sequence[ClientUsage]]) -> Mapping[GpuUuid, int | None]:
+    """Return how many clients the servers of each GPU's clients still accept there; None: unknown of one of them.
+
+    A client that has no known GPU may have a context on each of them.
+    """
+    on = {uuid: Counter((each.daemon, each.client.server) for each in found) for uuid, found in clients.items()}
+    of_server = {(each.daemon, each.client.pid): each.client.server for found in clients.values() for each in found}
+    placed = Counter((daemon, server) for (daemon, _), server in of_server.items())
     free: dict[tuple[DaemonName, int], int | None] = {}
-    for name, daemon in node.daemons.items():
-        used = Counter(client.server for client in daemon.clients.values())
-        for pid, server in daemon.servers.items():
-            limit = None if server.has_hidden_pids else clients_limit(node, daemon, server)
-            free[name, pid] = None if limit is None else max(0, limit - used[pid])
-    return free
-
-
-def _fit_in_slots(free: Mapping[tuple[DaemonName, int], int | None], clients: Sequence[ClientUsage]) -> int | None:
-    """Return how many clients the servers still accept; None if it is not known for one of them."""
-    slots = [free.get(each) for each in {(client.daemon, client.client.server) for client in clients}]
-    known = [each for each in slots if each is not None]
-    return sum(known) if len(known) == len(slots) else None
+    for name, pid in placed:
+        daemon, server = node.daemons[name], node.daemons[name].servers.get(pid)
+        limit = None if server is None or server.has_hidden_pids else device_limit(node, daemon, server)
+        unplaced = sum(client.server == pid for client in daemon.clients.values()) - placed[name, pid]
+        free[name, pid] = None if limit is None else limit - unplaced
+    slots = {
+        uuid: _sum([None if (left := free[each]) is None else max(0, left - used) for each, used in here.items()])
+        for uuid, here in on.items()
+    }
+    return {uuid: None if number is None else int(number) for uuid, number in slots.items()}
 
 
 # -- Limits of a client --------------------------------------------------------------------------------------------

@@ -149,9 +149,9 @@ def _observed(rate: LaunchRate, split: Split, quiet_before: frozenset[int]) -> C
     """Stage 1: what the clients did. For those in `quiet_before` the GPU was quiet in the window before."""
     sm = {pid: share.sm for pid, share in split.estimates.items()}
     done = {pid: _pace(delta, rate.seconds, sm.get(pid, 0.0)) for pid, delta in rate.deltas.items()}
-    paces = {pid: pace for pid, pace in done.items() if pace.busy_ns}
     # With GPM, a client that launched nothing may wait for a stream of its own.
-    busy = {pid: pace.busy_ns for pid, pace in paces.items() if pace.launches or not split.measured}
+    busy = {pid: pace.busy_ns for pid, pace in done.items() if pace.launches or not split.measured}
+    paces = {pid: pace for pid, pace in done.items() if pace.busy_ns and not rate.deltas[pid].scattered}
     total, rest = sum(busy.values()), {pid: split.sm - sm.get(pid, 0.0) for pid in paces}
     busy_others = {pid: (total - busy.get(pid, 0.0)) / 1e9 / rate.seconds for pid in paces}
     quiet = frozenset(pid for pid in paces if _is_quiet(pid, split, rest[pid], busy_others[pid]))
@@ -181,10 +181,11 @@ def _is_quiet(pid: int, split: Split, others: float, busy_others: float) -> bool
 
     `busy_others` is how many others had work in flight, on average. Only GPM shows unwatched use, and free room.
     """
+    are_idle = busy_others < QUIET_BUSY and not split.unknown - {pid}
     if not split.measured:
-        return not split.unknown - {pid} and busy_others < QUIET_BUSY
+        return are_idle
     has_room = split.sm < ROOM_SMS and (split.dram or 0.0) < ROOM_BANDWIDTH
-    return pid in split.estimates and others <= QUIET_SMS and (busy_others < QUIET_BUSY or has_room)
+    return pid in split.estimates and others <= QUIET_SMS and (are_idle or has_room)
 
 
 def _is_same_work(known: Pace, pace: Pace) -> bool:
@@ -292,19 +293,27 @@ def _with_learned(state: GpuContention) -> GpuContention:
                 recent = [each.paces[pid] for each in state.windows[-BOUND_WINDOWS:] if pid in each.paces]
                 known, count = _beside_others(known, recent, count, is_doubted=pid in window.doubted)
             else:
-                known, count = _learned(known, pace, window.others[pid], count)
+                known, count = _learned(known, pace, window, pid, count)
             baselines |= {} if known is None else {pid: known}
             contradictions[pid] = count
     return replace(state, baselines=baselines, contradictions=contradictions)
 
 
-def _learned(known: Baseline | None, pace: Pace, others: float, contradictions: int) -> tuple[Baseline, int]:
+def _learned(
+    known: Baseline | None, pace: Pace, window: ContentionWindow, pid: int, contradictions: int
+) -> tuple[Baseline, int]:
     """Return the baseline after a quiet window, and how many windows in a row have contradicted it."""
+    others = window.others[pid]
     first = Baseline(pace=pace, others=others)
-    if known is None or known.is_bound or others <= ALONE_SMS < known.others:
+    if known is None:
         return first, 0
-    change = math.log(pace.latency / known.pace.latency)
-    if not _is_same_work(known.pace, pace) or abs(change) > CONTRADICTION:
+    is_same, change = _is_same_work(known.pace, pace), math.log(pace.latency / known.pace.latency)
+    # Others made the same work no faster, and in a quiet window they did not make it slower.
+    has_changed = is_same and (change if known.is_bound else abs(change)) > CONTRADICTION
+    first = replace(first, since=window.at - window.seconds if has_changed else known.since)
+    if known.is_bound or others <= ALONE_SMS < known.others:
+        return first, 0
+    if not is_same or has_changed:
         return (first, 0) if contradictions or known.windows <= FEW_WINDOWS else (known, 1)
     if known.others <= ALONE_SMS < others:
         return known, 0
@@ -314,6 +323,7 @@ def _learned(known: Baseline | None, pace: Pace, others: float, contradictions: 
         windows=known.windows + 1,
         variance=(1 - weight) * (known.variance + weight * change**2),
         others=(1 - weight) * known.others + weight * others,
+        since=known.since,
     )
     return learned, 0
 
@@ -411,7 +421,7 @@ def slowdowns(state: GpuContention, *, causes: bool = True) -> dict[int, Slowdow
     by_pid = {}
     for pid, baseline in state.baselines.items():
         every = [each for each in state.windows if pid in each.paces]
-        windows = [each for each in every if _is_same_work(baseline.pace, each.paces[pid])]
+        windows = [each for each in every if baseline.since < each.at and _is_same_work(baseline.pace, each.paces[pid])]
         work = Pace.total(each.paces[pid] for each in windows)
         comparable = work.busy_ns >= LEAST_COMPARABLE * sum(each.paces[pid].busy_ns for each in every)
         if not work.spans or not work.launches or not comparable or not _is_same_work(baseline.pace, work):

@@ -315,7 +315,7 @@ def _time_in_flight(delta: WorkDelta, capacity: float) -> Estimate:
     """
     streams = max(1.0, delta.area / capacity)
     least = ASKED_FRACTION if delta.asks else OBSERVED_FRACTION
-    if delta.sure_widths < least * delta.widths or _is_mixed(delta):
+    if delta.scattered or delta.sure_widths < least * delta.widths or _is_mixed(delta):
         return Estimate(delta.area / delta.widths / streams, math.inf)
     syncs, events = delta.sure_heights / delta.sure_widths, delta.sure_event_heights / delta.sure_widths
     gaps = GAP_NS * delta.sure_gaps / delta.sure_widths
@@ -357,7 +357,10 @@ def _with_first_estimates(
         mean, error = observed.get(pid) or _typical(delta, longest)
         if known is None and not delta.spans:
             error = capacity / delta.widths  # It may have begun just now.
-        if known is None or error < BETTER * known.error:
+        if delta.scattered:
+            # The part on this GPU is anything from none to all.
+            mean, error = mean / delta.scattered, max(error, longest / 2)
+        if known is None or delta.scattered or error < BETTER * known.error:
             estimates = estimates.with_observed(pid, mean, error)
     return estimates
 
@@ -429,7 +432,25 @@ def _with_sm_time(
         return estimates
     busy, error = max(busy - copied, min(busy, expected)), math.hypot(error, min(copied, FEW_COPIES * busy) / 2)
     largest = {pid: _longest(delta, gpu.capacity) for pid, delta in launched.items()}
+    if certain and not contention:
+        mixed = {pid for pid, delta in launched.items() if delta.bound > delta.area}
+        estimates = _refuted(estimates, weights, mixed, busy, error)
     return estimates.measured(weights, busy, error, gpu.seconds, largest)
+
+
+def _refuted(
+    estimates: ClientEstimates, weights: Times, mixed: Collection[int], busy: float, error: float
+) -> ClientEstimates:
+    """Raise the errors of what bursts of `mixed` widths show, if the GPU measured another sum.
+
+    The mean width counts kernels, not their time. A narrow one may run far longer, as while it waits for another GPU.
+    """
+    known = {pid: estimates.observed[pid] for pid in weights}
+    difference = abs(busy - sum(weights[pid] * mean for pid, (mean, _) in known.items()))
+    errors = difference / math.hypot(error, *(weights[pid] * each for pid, (_, each) in known.items()))
+    for pid in mixed if errors > CONTRADICTION_ERRORS else ():
+        estimates = estimates.with_observed(pid, known[pid].mean, errors * known[pid].error)
+    return estimates
 
 
 def _with_active_time(estimates: ClientEstimates, launched: Deltas, gpu: GpuBusy) -> ClientEstimates:

@@ -224,7 +224,10 @@ def with_reading(node: Node, seen: WorkReading) -> Node:
     begun: dict[int, dict[int, float]] = {}
     for work in (*seen.processes, *seen.on_devices):
         if work.kernels or work.graphs or work.copies:
-            begun.setdefault(work.pid, {})[work.device] = seen.at - (seen.boot_ns - work.first_ns) / 1e9
+            # The first call is earlier than the first context.
+            began = seen.at - (seen.boot_ns - work.first_ns) / 1e9 if node.work is None else seen.at
+            known = history.begun.get(work.pid, {}).get(work.device, began)
+            begun.setdefault(work.pid, {})[work.device] = known
     history = LaunchHistory(
         readings=(*readings, seen)[-MAX_READINGS:],
         counts={**living, **{work.pid: _counted(node, work) for work in seen.processes}},

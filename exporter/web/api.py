@@ -33,6 +33,7 @@ _ERROR_TYPES = {
     HTTPStatus.FORBIDDEN: "forbidden",
     HTTPStatus.NOT_FOUND: "not_found",
     HTTPStatus.UNPROCESSABLE_ENTITY: "execution",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "internal",
 }
 """The names that Prometheus' API uses, where it has one."""
 

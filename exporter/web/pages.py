@@ -20,6 +20,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
+import structlog
+
 from exporter import __version__
 from exporter.metrics.exposition import Exposition, offers, quality_of
 from exporter.model.values import frozen, frozen_positional, replace
@@ -269,6 +271,7 @@ _FORBIDDEN = (
     "this page names users and workloads, so it is shown to local or authenticated visitors only: open it on this"
     " machine, at http://localhost, or set up passwords or client certificates (--web.config.file)"
 )
+_FAILED = "internal error; the exporter's log describes it"
 _UNKNOWN_CLIENT = "this client is not connected, and no recent incident names it; see / and /api/v1/incidents"
 _PAGE_HEADERS = MappingProxyType(
     {
@@ -382,6 +385,9 @@ class Site:
             return route.respond(request)
         except BadRequestError as error:
             return route.problem(HTTPStatus.BAD_REQUEST, str(error))
+        except Exception:  # noqa: BLE001 (an internal error ends this request alone)
+            structlog.get_logger().exception("request_failed")
+            return route.problem(HTTPStatus.INTERNAL_SERVER_ERROR, _FAILED)
 
     def _rendered(self, render: Callable[[StatusInput], bytes], request: Request) -> bytes:
         """Return a page as the visitor may see it."""

@@ -8,7 +8,7 @@ has one request and one answer, each a line of JSON. It serves only root and the
 import contextlib
 import json
 import os
-import selectors
+import select
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +49,11 @@ MAX_COMMAND_BYTES = 4096
 WAIT_SECONDS = 0.25
 LOG_EVERY = 240
 """Attempts to accept for each log record: about one record a minute while all attempts fail."""
+
+_BUSY = memoryview(b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
+"""The response if too many pages are pending. It has no body, because the method may be HEAD."""
+
+_OPEN = Protection()  # without a web config file
 
 _CLIENT_ERRORS = (EAGAIN, ECONNABORTED, EINTR, EPROTO)
 """After these errors the next accept() can succeed at once (accept(2)), so a client cannot use them to delay others."""
@@ -107,7 +112,7 @@ class WebServer:
         self._monotonic = (clock or SystemClock()).monotonic
         self._slots = ConnectionSlots(max_requests)
         self._failures = failures or AcceptFailures("web")
-        self._pending = threading.BoundedSemaphore(max(1, max_requests // 2))
+        self._most_pages = max(1, max_requests // 2)
         """Pages wait in half of the slots at most, so that the others are left for scrapes."""
         self._rendering = threading.Lock()
         """One page is rendered at a time, because each thread that computes takes time from scrapes."""
@@ -116,7 +121,9 @@ class WebServer:
             own = [stack.enter_context(contextlib.closing(listen(address))) for address in addresses]
             self._wakeup = os.eventfd(0)
             stack.pop_all()
-        self._selector = selectors.DefaultSelector()
+        self._poll = select.epoll()
+        self._waiting: dict[int, Slot] = {}
+        """The slots for whose clients the thread that receives requests waits, by descriptor."""
         self._listeners = [*listeners, *own]
         self._names = [each.getsockname() for each in self._listeners]
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
@@ -147,40 +154,40 @@ class WebServer:
         os.eventfd_write(self._wakeup, 1)
         if self._thread.is_alive():
             self._thread.join()
-        for slot in self._waiting():
+        for slot in [*self._waiting.values()]:
             self._end(slot)
-        self._selector.close()
+        self._poll.close()
         os.close(self._wakeup)
         for listener in self._listeners:
             listener.close()
 
     def _protection(self) -> Protection:
-        return Protection() if self._security is None else self._security.current()
+        return _OPEN if self._security is None else self._security.current()
 
     def _run(self) -> None:
-        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        listeners = {each.fileno(): each for each in self._listeners}
         for listener in self._listeners:
             listener.setblocking(False)
-            self._selector.register(listener, selectors.EVENT_READ, listener)
+            # The kernel holds a silent connection back for a second or more: it takes no slot from a scrape.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+        for descriptor in (self._wakeup, *listeners):
+            self._poll.register(descriptor, select.EPOLLIN)
         swept_at = self._monotonic()
         while not self._closing.is_set():
-            for key, _ in self._selector.select(SWEEP_SECONDS if self._waiting() else None):
+            for descriptor, _ in self._poll.poll(SWEEP_SECONDS if self._waiting else None):
                 try:
-                    if isinstance(key.data, Slot):
-                        self._do(self._continue, key.data)
-                    elif key.data is not None:
-                        self._accept(key.data)
+                    if descriptor in listeners:
+                        self._accept(listeners[descriptor])
+                    elif descriptor in self._waiting:
+                        self._do(self._continue, self._waiting[descriptor])
                 except Exception:  # noqa: BLE001 (an error here must not end the loop)
                     structlog.get_logger().exception("connection_failed")
             now = self._monotonic()
             if now - swept_at >= SWEEP_SECONDS:
                 swept_at = now
-                for slot in self._waiting():
+                for slot in [*self._waiting.values()]:
                     if slot.expires <= now:
                         self._end(slot)
-
-    def _waiting(self) -> Sequence[Slot]:
-        return [key.data for key in self._selector.get_map().values() if isinstance(key.data, Slot)]
 
     def _accept(self, listener: socket.socket) -> None:
         """Accept a connection. After a failure, wait: the listener stays readable, and the loop would spin."""
@@ -190,15 +197,19 @@ class WebServer:
             self._failures.failed(error, self._closing.wait)
             return
         self._failures.succeeded()
-        slot = self._slots.take(connection, peer)
+        slot, replaced = self._slots.take(connection, peer)
+        if replaced is not None and not replaced.has_thread:
+            self._end(replaced)
         if slot is None:
-            _close(connection)
+            connection.close()
         elif self._security is None:
             self._do(self._continue, slot)
         else:
-            self._start(self._serve, slot)
+            self._start(self._receive, slot)
 
     def _start(self, step: Callable[[Slot], object], slot: Slot) -> None:
+        self._waiting.pop(slot.connection.fileno(), None)
+        slot.has_thread = True
         try:
             threading.Thread(target=self._do, args=(step, slot), name="request", daemon=True).start()
         except RuntimeError:  # the process cannot start another thread
@@ -223,11 +234,11 @@ class WebServer:
             if not slot.rest:
                 slot.add(slot.connection.recv(CHUNK_BYTES, socket.MSG_DONTWAIT))
                 if slot.is_whole:
-                    slot.rest = self._ready_response(slot, Protection())
-                    if not slot.rest:
-                        self._forget(slot)
+                    slot.rest = self._ready_response(slot, _OPEN)
+                    if not slot.rest and self._slots.protect(slot) <= self._most_pages:
                         self._start(self._serve, slot)
                         return
+                    slot.rest = slot.rest or [_BUSY]
             if slot.rest:
                 sent = slot.connection.sendmsg(slot.rest, (), socket.MSG_DONTWAIT)
                 while slot.rest and sent >= len(slot.rest[0]):
@@ -236,17 +247,15 @@ class WebServer:
                     self._end(slot)
                     return
                 slot.rest[0] = slot.rest[0][sent:]
-        self._wait(slot, selectors.EVENT_WRITE if slot.rest else selectors.EVENT_READ)
+        slot.expires, descriptor = self._monotonic() + IDLE_SECONDS, slot.connection.fileno()
+        wait = self._poll.modify if descriptor in self._waiting else self._poll.register
+        # For one event: so there is nothing to remove when a thread gets the connection, or when it is closed while a
+        # process that is just starting still has it.
+        wait(descriptor, select.EPOLLONESHOT | (select.EPOLLOUT if slot.rest else select.EPOLLIN))
+        self._waiting[descriptor] = slot
 
-    def _wait(self, slot: Slot, event: int) -> None:
-        slot.expires = self._monotonic() + IDLE_SECONDS
-        if slot.event != event:
-            change = self._selector.modify if slot.event else self._selector.register
-            change(slot.connection, event, slot)
-            slot.event = event
-
-    def _serve(self, slot: Slot) -> None:
-        """Serve a connection in a thread of its own, which can wait for the client, a handshake or a page."""
+    def _receive(self, slot: Slot) -> None:
+        """Receive and serve a request in a thread of its own, which can wait for the client and for a handshake."""
         protection = self._protection()
         slot.connection.settimeout(IDLE_SECONDS)
         if protection.tls is not None:
@@ -255,48 +264,39 @@ class WebServer:
             protection.handshake(secured)
         while not slot.is_whole:
             slot.add(slot.connection.recv(CHUNK_BYTES))
-        with self._slots.working(slot):
-            parts = self._ready_response(slot, protection) or self._slow_response(slot, protection)
-        for part in parts:
-            slot.connection.sendall(part)
+        are_too_many = self._slots.protect(slot) > self._most_pages
+        slot.rest = self._ready_response(slot, protection) or [_BUSY] * are_too_many
+        self._serve(slot, protection)
+
+    def _serve(self, slot: Slot, protection: Protection = _OPEN) -> None:
+        """Send the response, which is made here if it was not ready."""
+        slot.rest = slot.rest or self._page(slot, protection)
+        self._slots.wait_for(slot)
+        slot.connection.settimeout(IDLE_SECONDS)
+        for part in slot.rest:
+            send(slot.connection, part)
         self._end(slot)
 
     def _ready_response(self, slot: Slot, protection: Protection) -> list[memoryview]:
         """Return the response if it is ready, else nothing."""
         if len(slot.head) > QUICK_BYTES:
             return []
-        handler = Handler(slot.head, slot.connection, slot.peer, protection)
-        answer = handler.refusal() or self._site.ready(handler.wanted)
-        return [] if answer is None else handler.response(answer)
+        slot.handler = Handler(slot.head, slot.connection, slot.peer, protection)
+        answer = slot.handler.refusal() or self._site.ready(slot.handler.wanted)
+        return [] if answer is None else slot.handler.response(answer)
 
-    def _slow_response(self, slot: Slot, protection: Protection) -> list[memoryview]:
-        """Return the response, after those of earlier requests; ConnectionAbortedError if too many are pending."""
-        if not self._pending.acquire(blocking=False):
-            raise ConnectionAbortedError("too many pages are pending")
-        try:
-            with self._rendering:
-                handler = Handler(slot.head, slot.connection, slot.peer, protection)
-            refusal = handler.refusal()  # A password check lets pages go on.
-            with self._rendering:
-                return handler.response(refusal or self._site.answer(handler.wanted))
-        finally:
-            self._pending.release()
-
-    def _forget(self, slot: Slot) -> None:
-        if slot.event:
-            self._selector.unregister(slot.connection)
-            slot.event = 0
+    def _page(self, slot: Slot, protection: Protection) -> list[memoryview]:
+        """Return the response that is not ready, after those of earlier requests."""
+        with self._rendering:
+            handler = slot.handler or Handler(slot.head, slot.connection, slot.peer, protection)
+        refusal = handler.refusal()  # A password check lets pages go on.
+        with self._rendering:
+            return handler.response(refusal or self._site.answer(handler.wanted))
 
     def _end(self, slot: Slot) -> None:
-        self._forget(slot)
-        _close(slot.connection)
-        self._slots.release(slot)
-
-
-def _close(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_WR)
-    connection.close()
+        self._waiting.pop(slot.connection.fileno(), None)
+        self._slots.release(slot)  # first, because `take` shuts down sockets of slots, and a descriptor is used again
+        slot.connection.close()
 
 
 def url_host(host: str) -> str:
@@ -452,8 +452,8 @@ class ServiceSocket:
             return {"problem": f"unexpected {type(error).__name__}: {error}"}
 
 
-def send(connection: socket.socket, answer: bytes) -> None:
-    """Send an answer. The timeout applies to each part; `sendall` would apply it to the whole."""
+def send(connection: socket.socket, answer: bytes | memoryview) -> None:
+    """Send an answer. The timeout applies to each part; `sendall`, and TLS, would apply it to the whole."""
     rest = memoryview(answer)
     while rest:
-        rest = rest[connection.send(rest) :]
+        rest = rest[connection.send(rest[:CHUNK_BYTES]) :]

@@ -4,10 +4,9 @@ import contextlib
 import re
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
-from exporter.web.pages import MAX_REQUEST_BYTES
+from exporter.web.pages import MAX_REQUEST_BYTES, Handler
 
 _END = re.compile(rb"\n\r?\n")
 
@@ -21,9 +20,9 @@ class Slot:
         self.head = bytearray()
         self.is_whole = False
         """Whether the head of the request is complete, too long, or no HTTP, such as the first message of TLS."""
+        self.handler: Handler | None = None
         self.rest: list[memoryview] = []
-        self.event = 0
-        """What the thread that receives requests waits for; 0: nothing."""
+        self.has_thread = False
         self.expires = 0.0
 
     def add(self, received: bytes) -> None:
@@ -50,44 +49,49 @@ class ConnectionSlots:
         self._slots: dict[Slot, bool] = {}
         """Whether the server waits for the slot's client. The slots that have waited longest come first."""
 
-    def take(self, connection: socket.socket, peer: tuple[Any, ...] = ()) -> Slot | None:
-        """Return a slot for a new connection; None if the server works on a request in each slot."""
+    def take(self, connection: socket.socket, peer: tuple[Any, ...] = ()) -> tuple[Slot | None, Slot | None]:
+        """Return a slot for a new connection, and the one that it replaces.
+
+        There is none if the server works on a request in each slot. If a thread has the replaced one, it gets an error.
+        """
         with self._lock:
+            longest = None
             if len(self._slots) >= self._limit:
                 longest = next((slot for slot, waits in self._slots.items() if waits), None)
                 if longest is None:
-                    return None
+                    return None, None
                 del self._slots[longest]
-                with contextlib.suppress(OSError):
-                    # SSLSocket.shutdown() would discard the TLS state that the connection's own thread still uses.
-                    socket.socket.shutdown(longest.connection, socket.SHUT_RDWR)
+                if longest.has_thread:
+                    with contextlib.suppress(OSError):
+                        # SSLSocket.shutdown() would discard the TLS state that the connection's own thread still uses.
+                        socket.socket.shutdown(longest.connection, socket.SHUT_RDWR)
             slot = Slot(connection, peer)
             self._slots[slot] = True
-            return slot
+            return slot, longest
 
     def replace_socket(self, slot: Slot, connection: socket.socket) -> None:
         """Use another socket for the connection, such as its TLS socket; OSError if the slot was taken away."""
         with self._lock:
             slot.connection = connection
-            if slot not in self._slots:
-                raise ConnectionAbortedError("a newer connection took the slot")
+            self._set(slot, waits=True)
 
     def release(self, slot: Slot) -> None:
         """Free the slot of a connection that has ended."""
         with self._lock:
             self._slots.pop(slot, None)
 
-    @contextlib.contextmanager
-    def working(self, slot: Slot) -> Iterator[None]:
-        """Protect a slot while the server itself works on the request."""
-        self._set(slot, waits=False)
-        try:
-            yield
-        finally:
+    def protect(self, slot: Slot) -> int:
+        """Keep a slot while the server works on the request; OSError if it was taken away. Return how many are kept."""
+        with self._lock:
+            self._set(slot, waits=False)
+            return sum(not waits for waits in self._slots.values())
+
+    def wait_for(self, slot: Slot) -> None:
+        """Make the slot the last one for which the server waits; OSError if it was taken away."""
+        with self._lock:
             self._set(slot, waits=True)
 
     def _set(self, slot: Slot, *, waits: bool) -> None:
-        """Make the slot the last one, unless it was taken away."""
-        with self._lock:
-            if self._slots.pop(slot, None) is not None:
-                self._slots[slot] = waits
+        if self._slots.pop(slot, None) is None:
+            raise ConnectionAbortedError("a newer connection took the slot")
+        self._slots[slot] = waits

@@ -31,6 +31,8 @@ from lab.gpu.child import Child
 from lab.gpu.mps import ControlDaemon
 from lab.gpu.program import SOURCE, Recorder
 
+from .cost import boot_ns
+
 READY_SECONDS = 120.0
 SETTLE_SECONDS = 1.0
 GPM_SECONDS = 0.25
@@ -211,11 +213,6 @@ class Client:
     def evidence(self) -> str:
         """Return its last output."""
         return self._child.evidence()[-1500:]
-
-
-def boot_ns() -> int:
-    """Return nanoseconds of CLOCK_BOOTTIME."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def _steps_at(steps: Sequence[tuple[int, int]], at: int) -> float:

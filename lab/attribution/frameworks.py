@@ -262,25 +262,6 @@ def torch_copies(pinned: bool = True) -> Step:
     return step
 
 
-def torch_two_gpus() -> Step:
-    """Run a transformer on two GPUs, on long inputs on the first, and synchronise both."""
-    torch = _torch()
-    parts = []
-    for device, batch in enumerate((24, 2)):
-        with torch.cuda.device(device):
-            parts.append((_encoder(torch, layers=4, size=512), torch.randn(batch, 256, 512, device="cuda").half()))
-
-    def step() -> None:
-        with torch.no_grad():
-            for network, data in parts:
-                network(data)
-        for device in range(2):
-            torch.cuda.synchronize(device)
-        time.sleep(0.001)
-
-    return step
-
-
 def jax_training(size: int = 1024) -> Step:
     """Train a network compiled by JAX, and wait after each four steps."""
     import jax  # type: ignore[import-not-found,unused-ignore]
@@ -422,7 +403,6 @@ KINDS: dict[str, Callable[[], Step]] = {
     "torch_gemm_large": lambda: torch_gemm(8192, 1, "bfloat16"),
     "torch_copies": torch_copies,
     "torch_copies_pageable": lambda: torch_copies(pinned=False),
-    "torch_two_gpus": torch_two_gpus,
     "jax_training": jax_training,
     "jax_training_medium": lambda: jax_training(2048),
     "jax_training_large": lambda: jax_training(4096),

@@ -4,11 +4,13 @@ import random
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from .rank import environment
+
 SEED = 36
 MIXES = 30
 ALONE_SECONDS, MIX_SECONDS, NEWCOMER_SECONDS = 2.6, 3.0, 3.5
 BASE = "base"
-STEPS, SERVICE = "lab.contention.client", "lab.contention.service"
+STEPS, SERVICE, RANK = "lab.contention.client", "lab.contention.service", "lab.contention.rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,8 @@ class Load:
     """What a client does: a kind of `lab.attribution.frameworks`, of which `group` steps count as one.
 
     `forms` are other kinds that it can change to. With a period in seconds, each step is a request. Another `module`
-    has kinds of its own: of a service, which has `group` HTTP clients, the steps are tokens.
+    has kinds of its own: of a service, which has `group` HTTP clients, the steps are tokens. Without `gpus`, it sees
+    those of the daemon; otherwise these, and does steps on each.
     """
 
     kind: str
@@ -25,6 +28,7 @@ class Load:
     forms: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     module: str = STEPS
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,41 @@ SCENES = {
         settle=1.5,
     ),
 }
+
+
+def several_gpus(gpus: int) -> Scene:
+    """Return the scene of clients on all, on two and on one of the GPUs, beside one that streams memory of the first.
+
+    The client on two GPUs has them in the other order.
+    """
+    everywhere = tuple(range(gpus))
+    loads = {
+        "stream": Load("torch_stream", gpus=(0,)),
+        "all": Load("torch_graph", gpus=everywhere),
+        "two": Load("torch_sort", gpus=everywhere[1::-1]),
+        "last": Load("torch_prefill", gpus=everywhere[-1:]),
+    }
+    beside = (("all", "two"), ("all", "stream"), ("two", "stream"), ("all", "two", "stream"), tuple(loads))
+    single = tuple((name,) for name in loads)
+    return Scene(loads, tuple(Phase(clients, 5.0) for clients in (*single, *beside, *single[1:3])), settle=1.5)
+
+
+def all_reduce(gpus: int, store: str) -> Scene:
+    """Return the scene of an NCCL job with a rank on each GPU, beside a client of each GPU.
+
+    The ranks see all GPUs, as those that torchrun starts. `store` is a file that does not exist.
+    """
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus)))}
+    ranks = {
+        f"rank{rank}": Load(
+            "allreduce", module=RANK, gpus=(rank,), environment={**environment(rank, gpus, store), **visible}
+        )
+        for rank in range(gpus)
+    }
+    kinds = ("torch_graph", "torch_sort")
+    others = {f"client{gpu}": Load(kinds[gpu % 2], gpus=(gpu,)) for gpu in range(gpus)}
+    parts = ((tuple(others), 6.0), (tuple(ranks), 6.0), ((*ranks, *others), 10.0), (tuple(others), 4.0))
+    return Scene({**ranks, **others}, tuple(Phase(*part) for part in parts), settle=1.5)
 
 
 def alone(names: Sequence[str]) -> Iterator[Phase]:

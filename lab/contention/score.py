@@ -100,8 +100,10 @@ def phases(directory: Path, truth: Mapping[str, Any], *, gpm: bool) -> Iterator[
                 if seen.at < epoch(ended) + AFTER_SECONDS or not node.contention:
                     break
                 waiting.pop(0)
+                gpu = details.get("gpu") or max(node.contention, key=lambda each: len(node.contention[each].windows))
+                if gpu not in node.contention:
+                    continue
                 first, last = epoch(began) - SETTLE_SECONDS[gpm] + LAG_SECONDS, epoch(ended) + LAG_SECONDS
-                gpu = max(node.contention, key=lambda each: len(node.contention[each].windows))
                 state = node.contention[gpu]
                 windows = tuple(each for each in state.windows if each.at - each.seconds >= first and each.at <= last)
                 state, at = replace(state, windows=windows), {each.at for each in windows}

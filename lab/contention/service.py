@@ -23,13 +23,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .client import POLL_SECONDS, REPORT_SECONDS, boot_ns
+
 Answer = Callable[[Sequence[int], int], Awaitable[int]]
 
 SEED = 56
 VOCABULARY, LONGEST_PROMPT, MOST_TOKENS = 32_000, 256, 64
 MOST_TOGETHER, GATHER_SECONDS = 16, 0.005
 KV_BLOCKS, BATCH_TOKENS = 512, 2048
-POLL_SECONDS, REPORT_SECONDS = 0.02, 0.07
 
 
 class Tokens:
@@ -210,11 +211,6 @@ async def clients(url: str, group: int, file: Path) -> None:
 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
         await asyncio.gather(*(one(number, session) for number in range(group)))
-
-
-def boot_ns() -> int:
-    """Return nanoseconds of CLOCK_BOOTTIME."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
 """Record clients that slow each other down, with the truth: `OUT=DIR python3 -m lab.contention.trial [--scene NAME]`.
 
-It needs a node with one GPU, its driver, MPS, PyTorch, JAX and CuPy, as root, and ends within `--seconds`. All clients
+It needs a node with a GPU, its driver, MPS, PyTorch, JAX and CuPy, as root, and ends within `--seconds`. All clients
 start once. Each works alone first, then in mixes (`plan.py`), at last beside clients that are new. Scenes of `plan.py`
 have other clients and phases: `services`, and `without-gpm`, whose recorder reads no GPM. GPU is the index of the GPU
-(0). DIR gets `recording.jsonl.gz` of `record --attribution=bpf`, and `truth.json.gz`, also if the trial is interrupted:
+(0). The scenes `several-gpus` and `all-reduce` use all GPUs: each of their phases is one for each GPU, and a client's
+name has the GPU. DIR gets `recording.jsonl.gz` of `record --attribution=bpf`, and `truth.json.gz`, also if the trial is
+interrupted:
 
     phases    clients, begin, end (CLOCK_BOOTTIME in ns, without the first half second), steps a second of each client
               (of `requests`: per second in its steps), and details: mix, forms, crowded, and new clients
@@ -23,12 +25,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lab.gpu.child import Child
+from lab.gpu.child import Child, attempt
+from lab.gpu.device import devices
 from lab.gpu.mps import ControlDaemon, chosen_gpu
 from lab.gpu.program import SOURCE, Recorder
 
@@ -46,8 +49,10 @@ from .plan import (
     Load,
     Phase,
     Scene,
+    all_reduce,
     alone,
     mixes,
+    several_gpus,
 )
 
 SETTLE_SECONDS = 0.5
@@ -67,6 +72,8 @@ class Client:
         self.name, self.load = name, load
         self._file = daemon.directory / f"{name}.going"
         options = [f"--group={load.group}", f"--period={load.period}", *(["--late"] if name in NEWCOMERS else [])]
+        if len(load.gpus) > 1:
+            options.append(f"--devices={len(load.gpus)}")
         if kind and load.module != STEPS:
             kind, options = None, [*options, "--small"]
         forms = [f"{form}={kind or each}" for form, each in {BASE: load.kind, **load.forms}.items()]
@@ -77,6 +84,7 @@ class Client:
                 **daemon.environment,
                 "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
                 "TORCHINDUCTOR_CACHE_DIR": str(daemon.directory / "inductor"),
+                **({"CUDA_VISIBLE_DEVICES": ",".join(map(str, load.gpus))} if load.gpus else {}),
                 **load.environment,
             },
             directory=SOURCE,
@@ -96,12 +104,13 @@ class Client:
             draft.write_text(form)
             draft.replace(self._file)
 
-    def rows(self) -> list[tuple[int, int, int]]:
+    def rows(self, device: int = 0) -> list[tuple[int, int, int]]:
         """Return when the latest step ended, the number of steps, and the nanoseconds in them, over time."""
+        label = [str(device)] if len(self.load.gpus) > 1 else []
         rows = []
         for line in self.child.text().splitlines(keepends=True):
             words = line.split()
-            if line.endswith("\n") and len(words) == 3 and all(word.isdigit() for word in words):
+            if line.endswith("\n") and words[3:] == label and "".join(words).isdigit() and len(words) >= 3:
                 rows.append((int(words[0]), int(words[1]), int(words[2])))
         return rows
 
@@ -127,6 +136,8 @@ class Trial:
         self._daemon, self._recorder = daemon, recorder
         self._kind, self._scale, self._deadline = kind, scale, deadline
         self._settle = SETTLE_SECONDS
+        self.uuids: Sequence[str] = ()
+        """The GPUs of the daemon, if the scene uses all."""
         self.clients: dict[str, Client] = {}
         self.phases: list[tuple[Phase, list[str], int, int]] = []
 
@@ -227,10 +238,16 @@ class Trial:
 
     def truth(self) -> dict[str, Any]:
         """Return the truth, as this module's docstring describes it."""
-        rows = {name: client.rows() for name, client in self.clients.items()}
+        places = {
+            name: [(name, None, 0)]
+            if not load.gpus
+            else [(f"{name}@{gpu}", gpu, at) for at, gpu in enumerate(load.gpus)]
+            for name, load in ((name, client.load) for name, client in self.clients.items())
+        }
+        clients = {place: client for name, client in self.clients.items() for place, _, _ in places[name]}
+        rows = {place: self.clients[name].rows(at) for name in places for place, _, at in places[name]}
         phases = []
         for phase, names, began, ended in self.phases:
-            rates = {name: self._rate(name, rows[name], began, ended) for name in names}
             new = [name for name in names if name in NEWCOMERS and phase in BESIDE_NEWCOMERS]
             details = {
                 "mix": phase.mix,
@@ -238,26 +255,31 @@ class Trial:
                 "crowded": phase.crowded,
                 "new": new,
             }
-            phases.append((names, began, ended, {name: rate for name, rate in rates.items() if rate}, details))
+            for gpu in sorted({gpu for name in names for _, gpu, _ in places[name]}, key=str):
+                here = [place for name in names for place, on, _ in places[name] if on == gpu]
+                rates = {place: _rate(clients[place].load, rows[place], began, ended) for place in here}
+                known = {place: rate for place, rate in rates.items() if rate}
+                phases.append((here, began, ended, known, {**details, "gpu": None if gpu is None else self.uuids[gpu]}))
         return {
             "phases": phases,
-            "pids": {name: client.child.pid for name, client in self.clients.items()},
-            "kinds": {name: client.load.kind for name, client in self.clients.items()},
+            "pids": {place: client.child.pid for place, client in clients.items()},
+            "kinds": {place: client.load.kind for place, client in clients.items()},
             "environments": {name: client.load.environment for name, client in self.clients.items()},
             "boot_minus_epoch_ns": boot_ns() - time.time_ns(),
             "steps": {name: [(at, steps) for at, steps, _ in each] for name, each in rows.items()},
-            "requests": {name: each for name, each in rows.items() if self.clients[name].load.period},
+            "requests": {name: each for name, each in rows.items() if clients[name].load.period},
             "answers": {name: each for name, client in self.clients.items() if (each := client.answers())},
         }
 
-    def _rate(self, name: str, rows: Sequence[tuple[int, int, int]], began: int, ended: int) -> float | None:
-        """Return the steps a second between the ends of the first and the last step; of requests, in their time."""
-        inside = [row for row in rows if began <= row[0] <= ended]
-        if len(inside) < 2:
-            return None
-        first, last = inside[0], inside[-1]
-        column = 2 if self.clients[name].load.period else 0
-        return 1e9 * (last[1] - first[1]) / (last[column] - first[column])
+
+def _rate(load: Load, rows: Sequence[tuple[int, int, int]], began: int, ended: int) -> float | None:
+    """Return the steps a second between the ends of the first and the last step; of requests, in their time."""
+    inside = [row for row in rows if began <= row[0] <= ended]
+    if len(inside) < 2:
+        return None
+    first, last = inside[0], inside[-1]
+    column = 2 if load.period else 0
+    return 1e9 * (last[1] - first[1]) / (last[column] - first[column])
 
 
 def log(text: str) -> None:
@@ -273,21 +295,13 @@ def _wait_watched(recorder: Recorder) -> None:
         time.sleep(0.1)
 
 
-def _attempt(*steps: Callable[[], object]) -> None:
-    """Take all steps, even if one fails."""
-    for step in steps:
-        try:
-            step()
-        except Exception as problem:
-            log(repr(problem))
-
-
 def main() -> None:
     """Record a trial."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=560.0, help="for all of it")
     parser.add_argument("--stand-ins", action="store_true", help="use clients and probes of no GPU, to try the plan")
-    parser.add_argument("--scene", choices=SCENES, help="instead of the mixes")
+    parser.add_argument("--scene", choices=[*SCENES, "several-gpus", "all-reduce"], help="instead of the mixes")
+    parser.add_argument("--gpus", type=int, help="with --stand-ins, so many for the scenes of several GPUs")
     parser.add_argument("--scale", type=float, default=1.0, help="of the length of phases")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds - END_SECONDS
@@ -296,11 +310,18 @@ def main() -> None:
         signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as name:
         daemon, recording = ControlDaemon(Path(name, "d")), Path(name, "recording.jsonl")
+        uuids = [f"GPU-{number}" for number in range(options.gpus)] if options.gpus else None
         scene = SCENES.get(options.scene)
+        if options.scene in ("several-gpus", "all-reduce"):
+            uuids = uuids or [device.uuid for device in devices()]
+            count = len(uuids)
+            several = options.scene == "several-gpus"
+            scene = several_gpus(count) if several else all_reduce(count, str(Path(name, "ranks")))
         variables = {} if scene is None or scene.has_gpm else without_gpm.variables(Path(name, "nvml"))
-        daemon.start(**chosen_gpu())
+        daemon.start(**({} if uuids else chosen_gpu()))
         recorder = Recorder(daemon, recording, "--attribution=bpf", environment=variables)
         trial = Trial(daemon, recorder, "stand_in" if options.stand_ins else None, options.scale, deadline)
+        trial.uuids = uuids or ()
 
         def store() -> None:
             (out / "truth.json.gz").write_bytes(gzip.compress(json.dumps(trial.truth()).encode()))
@@ -320,7 +341,7 @@ def main() -> None:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
             log(recorder.evidence())
-            _attempt(store, recorder.end, pack, trial.end, daemon.end)
+            attempt(log, store, recorder.end, pack, trial.end, daemon.end)
 
 
 if __name__ == "__main__":

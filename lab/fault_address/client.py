@@ -32,24 +32,23 @@ def say(event: str, **values: object) -> None:
     print(json.dumps({"event": event, "pid": os.getpid(), **values}), flush=True)
 
 
-def use_context() -> ctypes.CDLL:
+def use_context(device: int = 0) -> ctypes.CDLL:
     """Make the context of the framework, which is the primary one, that of this thread. Return the CUDA driver."""
     cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
     assert cuda.cuInit(0) == 0
-    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
     assert cuda.cuCtxSetCurrent(context) == 0
     return cuda
 
 
-def access(where: int, how: str) -> None:
-    """Launch a kernel of the current context that accesses an address."""
-    cuda = use_context()
+def access(where: int, how: str, device: int = 0) -> None:
+    """Launch a kernel of the framework's context that accesses an address."""
+    cuda = use_context(device)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     assert cuda.cuModuleLoadData(ctypes.byref(module), KERNEL) == 0
     assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"access") == 0
     address, number = ctypes.c_uint64(where), ctypes.c_uint32(("write", "read", "atomic").index(how))
     arguments = (ctypes.c_void_p * 2)(*(ctypes.cast(ctypes.byref(each), ctypes.c_void_p) for each in (address, number)))
-    say("fault", address=where)
     assert cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, arguments, None) == 0
 
 
@@ -160,7 +159,9 @@ def run(framework: Any, environment: Any) -> None:
             else:
                 time.sleep(0.002)
             if kind and not faulted and os.path.exists(environment["GO"]):
-                access(places[kind.partition(":")[0]](), environment.get("HOW", "write"))
+                where = places[kind.partition(":")[0]]()
+                say("fault", address=where)
+                access(where, environment.get("HOW", "write"))
                 faulted = True
             framework.wait()
     except Exception as error:

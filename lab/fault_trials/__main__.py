@@ -1,6 +1,6 @@
 """Run many fault trials on a real GPU. Each is a recording with its truth; all are in one archive.
 
-python3 -m lab.fault_trials --out DIR [--plan exploratory|signs|full|two-gpus|core-dumps] [--limit N] [--seconds S]
+python3 -m lab.fault_trials --out DIR [--plan PLAN] [--limit N] [--seconds S]
 
 As root, with MPS and nvcc. DIR gets `trials.tar.gz`, written anew after every few trials: one that is cut short has
 what was there by then.

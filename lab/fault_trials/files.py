@@ -21,6 +21,9 @@ HARMLESS = ("assert", "abort", "kill-idle", "bypasser-oob", "crash-loop", "exit"
 # The log reports a client that was killed on two GPUs twice.
 AT_ONCE = 0.05
 
+# A rank of NCCL that waits for another one in vain is ended later, which is a fault of its own.
+FAULT_SECONDS = 2.0
+
 _LINE = re.compile(r"\[(?P<stamp>\S+ \S+) Server +\d+\] (?P<message>.*)")
 
 
@@ -42,6 +45,7 @@ class Found:
     suspects: Mapping[int, float]
     kind: str
     core_dumps: bool = False
+    started_at: float = 0.0
     first_reported: float | None = None
 
     @property
@@ -68,6 +72,14 @@ class TrialFiles:
     def causes(self) -> list[int]:
         """PIDs of the causes, in the order of their faults."""
         return [pid for pid in (self.truth.get("cause"), *self.truth.get("also_culprits", ())) if pid]
+
+    @property
+    def failed(self) -> frozenset[int]:
+        """PIDs of the clients that received an error of the fault, and were not only refused."""
+        errors = {int(pid): each.get("cuda_errors", ()) for pid, each in self.truth["clients"].items()}
+        ends = self.truth["moment"] + FAULT_SECONDS
+        failed = frozenset(pid for pid, own in errors.items() if own and own[0]["at"] < ends)
+        return failed - frozenset(self.truth["refused"])
 
     def fault_time(self, cause: int) -> float | None:
         """Return when the client caused a fault: as it reports, or when it was killed."""
@@ -166,6 +178,7 @@ def _found(report: Mapping[str, Any]) -> Found:
         suspects={each["pid"]: each["confidence"] for each in incident["suspects"]},
         kind=incident["kind"],
         core_dumps=bool(incident["core_dumps"]),
+        started_at=incident["started_at"],
         first_reported=report["first"]["answered"],
     )
 

@@ -1,18 +1,25 @@
 """Plans of trials. The order is random but fixed, so an incomplete run has some of every kind."""
 
+import os
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
+from lab.contention.rank import environment
 from lab.gpu.clients import LOADS
+from lab.gpu.device import devices
+from lab.gpu.program import SOURCE
 
 from . import kinds
 from .kinds import harmful, neighbour
-from .trial import Trial
+from .trial import Part, Trial, failure_domain
 
 SEED = 4
 SECOND_AFTER = 0.7
+RANKS_LEAD_SECONDS = 25.0
+"""Until ranks have imported PyTorch, and NCCL has connected them."""
 
 
 def exploratory() -> list[Trial]:
@@ -59,25 +66,72 @@ def full() -> list[Trial]:
     )
 
 
-def two_gpus() -> list[Trial]:
-    """Return trials with a client on two GPUs, and with two faults at once."""
-    again = (replace(trial, name=f"{trial.name}_again") for trial in _shapes() if trial.kind == "kill")
-    return _shuffled(*_shapes(), *again, *_second_faults())
+def several_gpus(gpus: int) -> list[Trial]:
+    """Return twelve trials with clients on one, two and all GPUs of a daemon. The cause moves from GPU to GPU."""
+    return _shuffled(*_shapes(gpus))
 
 
-def _shapes() -> Iterator[Trial]:
-    shapes = {"bridged": ("0", "0,1", "1"), "apart": ("0", "0", "1", "1"), "both": ("0,1", "0", "1")}
-    for (shape, gpus), kind, load in product(shapes.items(), ("oob", "trap", "kill"), ("idle", "busy")):
+def second_faults() -> list[Trial]:
+    """Return trials with a second fault on another GPU while the server is in FAULT."""
+    return _shuffled(*_second_faults())
+
+
+def ranks(gpus: int) -> list[Trial]:
+    """Return trials with a job of NCCL, a rank on each GPU, beside a client of each GPU."""
+    return [*_ranks(gpus)]
+
+
+def _shapes(gpus: int) -> Iterator[Trial]:
+    """Yield the trials; clients of one GPU are on each, and in some a client on two or on all joins their domains."""
+    for number, (shape, kind) in enumerate(product(("apart", "two", "all"), ("oob", "trap", "kill", "jump"))):
+        load, first = ("idle", "busy")[number // 3 % 2], (number + number // 4) % gpus
+        places = [str((first + index) % gpus) for index in range(gpus)]
+        joined = {"apart": places[0], "two": ",".join(places[:2]), "all": ",".join(places)}[shape]
+        # A client of one GPU is the cause, or the one that joins GPUs.
+        joins = (number + number // 4) % 2 == 1
+        yield _trial(f"gpus_{number:02}_{shape}_{kind}_{load}", kind, load, places, joined, joins=joins)
+
+
+def _trial(name: str, kind: str, load: str, places: Sequence[str], joined: str, *, joins: bool) -> Trial:
+    cause, others = (joined, places) if joins else (places[0], [joined, *places[1:]])
+    parts = (
+        harmful(kind, devices=cause, **LOADS[load]),
+        *(neighbour(index, load, devices=each) for index, each in enumerate(others)),
+    )
+    facts = {"load": load, "domain": failure_domain(parts, "cause")}
+    return Trial(name=name, kind=kind, parts=parts, cause="cause", facts=facts)
+
+
+def _ranks(gpus: int) -> Iterator[Trial]:
+    causes = ("client", "first", "last")
+    for number, (cause, kind) in enumerate(product(causes, ("oob", "kill"))):
+        on = str(gpus - 1 if cause == "last" else 0)
+        singles = [neighbour(index, "busy", devices=str(index)) for index in range(gpus)]
+        job = [_rank(rank, gpus, f"/tmp/ranks-{os.getpid()}-{number}") for rank in range(gpus)]
+        if cause == "client":
+            singles[0] = harmful(kind, devices=on, **LOADS["busy"])
+        else:
+            options = {**job[int(on)].options, **({"fault": kind} if kind == "oob" else {})}
+            faults, killed = (0.0, None) if kind == "oob" else (None, 0.0)
+            job[int(on)] = replace(job[int(on)], name="cause", options=options, faults=faults, killed=killed)
+        parts = (*job, *singles)
         yield Trial(
-            name=f"two_gpus_{shape}_{kind}_{load}",
+            name=f"ranks_{number:02}_{cause}_{kind}",
             kind=kind,
-            parts=tuple(
-                harmful(kind, devices=devices, **LOADS[load]) if index == 0 else neighbour(index, load, devices=devices)
-                for index, devices in enumerate(gpus)
-            ),
+            parts=parts,
             cause="cause",
-            facts={"shape": shape, "load": load},
+            facts={"load": "busy", "domain": failure_domain(parts, "cause")},
+            lead=RANKS_LEAD_SECONDS,
         )
+
+
+def _rank(rank: int, ranks: int, store: str) -> Part:
+    return Part(
+        name=f"rank{rank}",
+        command=(sys.executable, "-m", "lab.contention.rank"),
+        options={"devices": rank, "seconds": 600},
+        environment={**environment(rank, ranks, store), "PYTHONPATH": os.pathsep.join([str(SOURCE), *sys.path])},
+    )
 
 
 def _second_faults() -> Iterator[Trial]:
@@ -107,11 +161,13 @@ def core_dumps() -> list[Trial]:
     return _shuffled(*kinds.core_dumps(40))
 
 
-PLANS = {
+PLANS: Mapping[str, Callable[[], list[Trial]]] = {
     "exploratory": exploratory,
     "signs": indications,
     "full": full,
-    "two-gpus": two_gpus,
+    "several-gpus": lambda: several_gpus(len(devices())),
+    "second-faults": second_faults,
+    "ranks": lambda: ranks(len(devices())),
     "core-dumps": core_dumps,
 }
 

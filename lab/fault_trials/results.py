@@ -6,14 +6,14 @@ python3 -m lab.fault_trials.results DIRECTORY...
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from math import sqrt
 from pathlib import Path
 
 from exporter.incidents.root_cause import Z
 from exporter.model.reason import ReasonCode
 
-from .files import HARMLESS, Found, TrialFiles
+from .files import FAULT_SECONDS, HARMLESS, Found, TrialFiles
 
 BANDS = (("at least 0.8", 0.8), ("0.5 to 0.8", 0.5), ("below 0.5", 0.0))
 
@@ -35,7 +35,30 @@ def main(*directories: str) -> int:
         _print_suspects(judged, how)
     _print_indications(trials)
     _print_times(trials)
+    for line in domains(with_live):
+        _print(line)
     return min(wrong, 100)
+
+
+def domains(trials: list[TrialFiles]) -> Iterator[str]:
+    """Yield, for trials with expected failure domains: who failed, who is affected by the live incident, and a sum."""
+    hits = []
+    for trial in (each for each in trials if "domain" in each.truth["facts"]):
+        names = {int(pid): each["name"] for pid, each in trial.truth["clients"].items()}
+        live = [each for each in trial.live if each.started_at < trial.truth["moment"] + FAULT_SECONDS]
+        affected = frozenset[int]().union(*(each.affected for each in live))
+        failed = trial.failed | {cause for cause in trial.causes if cause in affected}
+        hits.append(len(live) == 1 and affected == failed)
+        domain = " ".join(sorted(trial.truth["facts"]["domain"]))
+        shown = (f"failed {names_of(failed, names)}", f"incident {names_of(affected, names)}", f"shares a GPU {domain}")
+        yield f"{trial.name}: {', '.join(shown)}"
+    if hits:
+        yield f"affected clients exact: {sum(hits)} of {len(hits)}"
+
+
+def names_of(pids: Collection[int], names: Mapping[int, str]) -> str:
+    """Return the names of clients, sorted."""
+    return " ".join(sorted(names.get(pid, str(pid)) for pid in pids))
 
 
 def _recorded(trial: TrialFiles) -> list[Found]:

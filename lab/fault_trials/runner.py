@@ -21,8 +21,8 @@ from .stuck_server import remedies
 from .trial import Part, Trial
 
 STAGGER_SECONDS = 0.05
-LEAD_SECONDS = 0.55
 LEAD_SECONDS_A_CLIENT = 0.1
+LEAD_SECONDS_A_FURTHER_GPU = 0.5
 LATECOMER_AFTER = 0.25
 # After the fault. A fault takes at most 0.3 s; a harmless trial must show that nothing happens.
 AFTERMATH_SECONDS = 0.8
@@ -133,6 +133,10 @@ class TrialRunner:
         if self._daemon is None:
             self._daemon = self._new_daemon()
             self._daemon.start()
+            # With several GPUs, the start of the server takes longer than the clients have.
+            first = Clients(self._load_program, self._daemon, self._daemon.directory / "first")
+            first.start_ready("first", seconds=0)
+            first.end()
         return self._daemon
 
     def _new_daemon(self) -> ControlDaemon:
@@ -171,7 +175,9 @@ class TrialRun:
     def run(self) -> None:
         """Run from the first client's start to the last one's end."""
         count = len(self.trial.parts)
-        self._moment = time.time() + LEAD_SECONDS + count * (LEAD_SECONDS_A_CLIENT + STAGGER_SECONDS)
+        further = sum(len(part.gpus) - 1 for part in self.trial.parts)
+        lead = self.trial.lead + further * LEAD_SECONDS_A_FURTHER_GPU
+        self._moment = time.time() + lead + count * (LEAD_SECONDS_A_CLIENT + STAGGER_SECONDS)
         for part in self.trial.parts:
             self._parts.append((part, self._start(part)))
             time.sleep(STAGGER_SECONDS)
@@ -213,7 +219,9 @@ class TrialRun:
 
     def _start(self, part: Part) -> Client:
         environment = {**part.environment, **(NO_DAEMON if part.bypasses else {})}
-        client = self._clients.start(part.name, environment=environment or None, **part.timed(self._moment))
+        client = self._clients.start(
+            part.name, environment=environment or None, command=part.command, **part.timed(self._moment)
+        )
         self._watcher.watch(client.child)
         return client
 
@@ -238,14 +246,13 @@ class TrialRun:
 
     def _lingered(self, client: Client) -> bool:
         """Return whether the client had an error and continued for a while."""
-        ended = self._watcher.observations(client.pid).get("ended")
+        ended = self._watcher.ended(client.pid)
         errors = client.events("error")
         return bool(errors) and ended is not None and ended - errors[0]["at"] > AFTERMATH_SECONDS
 
     def _truth_of(self, client: Client) -> dict[str, Any]:
         bypasses = any(part.bypasses for part, each in self._parts if each is client)
-        observed = self._watcher.observations(client.pid)
-        return {**client.truth(), "bypasses": bypasses, "exited_at": observed.get("ended"), "watched": observed}
+        return {**client.truth(), "bypasses": bypasses, "exited_at": self._watcher.ended(client.pid)}
 
 
 def _assert_recording(recorder: Recorder) -> None:

@@ -4,11 +4,38 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 EVIDENCE_CHARACTERS = 4000
+
+
+class Ending(Protocol):
+    """Something that a fixture starts."""
+
+    def end(self) -> None:
+        """End it."""
+
+
+Started = TypeVar("Started", bound=Ending)
+
+
+def attempt(log: Callable[[str], None], *steps: Callable[[], object]) -> None:
+    """Take all steps, even if one fails."""
+    for step in steps:
+        try:
+            step()
+        except Exception:
+            log(traceback.format_exc())
+
+
+def until_end(started: Started) -> Iterator[Started]:
+    """Yield it, for a fixture, and end it after the tests."""
+    yield started
+    started.end()
 
 
 class Child:

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,11 @@ class Client:
     def pid(self) -> int:
         """The PID that MPS, NVML and the exporter should report."""
         return self.child.pid
+
+    @property
+    def inner_pid(self) -> int:
+        """Its own PID. In a container, it is another one."""
+        return int(self._one("ready")["pid"])
 
     @property
     def started(self) -> float:
@@ -133,6 +138,8 @@ class Client:
 class Clients:
     """Start clients of one daemon, and end all of them."""
 
+    _kind: type[Client] = Client
+
     def __init__(self, program: Path, daemon: ControlDaemon, directory: Path) -> None:
         self._program = program
         self._daemon = daemon
@@ -147,17 +154,15 @@ class Clients:
         environment: Mapping[str, str] | None = None,
         uid: int | None = None,
         again: bool = False,
+        command: Sequence[str] = (),
         **options: object,
     ) -> Client:
-        """Start a load program. `again`: start it again whenever it ends. `options` are its options."""
+        """Start a load program, or another command. `again`: start it again whenever it ends."""
         texts = {f"--{key.replace('_', '-')}": str(value) for key, value in options.items()}
-        child = Child(
-            [*(AGAIN if again else ()), str(self._program), *(word for option in texts.items() for word in option)],
-            output=self._directory / f"{len(self._started)}-{name}.jsonl",
-            environment={**self._daemon.environment, **(environment or {})},
-            uid=uid,
-        )
-        client = Client(name, child, os.getuid() if uid is None else uid, texts)
+        words = [*(command or [str(self._program)]), *(word for option in texts.items() for word in option)]
+        output = self._directory / f"{len(self._started)}-{name}.jsonl"
+        child = self._child([*(AGAIN if again else ()), *words], output, environment or {}, uid)
+        client = self._kind(name, child, os.getuid() if uid is None else uid, texts)
         self._started.append(client)
         return client
 
@@ -166,6 +171,9 @@ class Clients:
         client = self.start(name, **options)
         client.ready()
         return client
+
+    def _child(self, words: Sequence[str], output: Path, environment: Mapping[str, str], uid: int | None) -> Child:
+        return Child(words, output=output, environment={**self._daemon.environment, **environment}, uid=uid)
 
     def end(self) -> None:
         """Terminate all clients at the same time, then wait for each."""

@@ -16,6 +16,7 @@ import pytest
 
 from . import clients as load
 from . import device, figures
+from .child import until_end
 from .clients import Clients
 from .device import Device
 from .hung_daemon import HungDaemon
@@ -79,9 +80,7 @@ def numbers() -> Iterator[int]:
 
 @pytest.fixture(scope="class")
 def unstarted_daemon(root: Path, numbers: Iterator[int]) -> Iterator[ControlDaemon]:
-    daemon = ControlDaemon(root / str(next(numbers)))
-    yield daemon
-    daemon.end()
+    yield from until_end(ControlDaemon(root / str(next(numbers))))
 
 
 @pytest.fixture(scope="class")
@@ -103,16 +102,12 @@ def exporter(daemon: ControlDaemon) -> Iterator[Exporter]:
 
 @pytest.fixture(scope="class")
 def clients(unstarted_daemon: ControlDaemon, load_program: Path) -> Iterator[Clients]:
-    clients = Clients(load_program, unstarted_daemon, unstarted_daemon.directory / "clients")
-    yield clients
-    clients.end()
+    yield from until_end(Clients(load_program, unstarted_daemon, unstarted_daemon.directory / "clients"))
 
 
 @pytest.fixture(scope="class")
 def watchdogs(daemon: ControlDaemon) -> Iterator[Watchdogs]:
-    watchdogs = Watchdogs(daemon)
-    yield watchdogs
-    watchdogs.end()
+    yield from until_end(Watchdogs(daemon))
 
 
 @pytest.fixture(scope="session")
@@ -120,5 +115,4 @@ def hung_daemon(root: Path, numbers: Iterator[int], load_program: Path) -> Itera
     """Yield a daemon that hangs while the other tests of the watchdog run."""
     hung = HungDaemon(ControlDaemon(root / str(next(numbers))), load_program)
     hung.begin()
-    yield hung
-    hung.end()
+    yield from until_end(hung)

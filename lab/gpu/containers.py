@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.eventually import eventually
 from tests.systemd.machine import CELL
 
 from .child import Child
-from .clients import Client
+from .clients import Client, Clients
 from .mps import ControlDaemon
 
 NAMESPACES = ("--pid", "--mount", "--uts", "--cgroup")
@@ -39,11 +40,6 @@ class ContainedClient(Client):
 
     _pid = 0
 
-    @property
-    def inner_pid(self) -> int:
-        """Its own PID."""
-        return int(self._one("ready")["pid"])
-
     def ready(self) -> None:
         """Wait until it has its context and its memory."""
         super().ready()
@@ -56,52 +52,40 @@ class ContainedClient(Client):
         self.child.wait()
 
 
-class Container:
+class Container(Clients):
     """A container that has the pipe directory of the host's daemon.
 
     `cgroup` is its path below the root of the unified hierarchy. With `own_memory`, it has its own
     /dev/shm and System V IPC.
     """
 
+    _kind = ContainedClient
+
     def __init__(
         self, daemon: ControlDaemon, directory: Path, cgroup: str, load_program: Path, *, own_memory: bool = False
     ) -> None:
         inside, passwd = directory / "nvidia-mps", directory / "passwd"
-        directory.mkdir()
+        super().__init__(load_program, daemon, directory)
         directory.chmod(0o755)
         inside.mkdir()
         passwd.write_text("root:x:0:0::/:/bin/sh\n" + "".join(f"trainer{n}:x:{n}:{n}::/:/bin/sh\n" for n in USERS))
-        self._directory, self._load_program = directory, load_program
         self._cgroup = unified_hierarchy() / cgroup
         self._cgroup.mkdir(parents=True)
         self._environment = {**daemon.environment, "CUDA_MPS_PIPE_DIRECTORY": str(inside)}
         self._namespaces = (*NAMESPACES, *(("--ipc",) if own_memory else ()))
-        self._clients: list[ContainedClient] = []
         unshare = ("unshare", "--fork", "--kill-child", "--mount-proc", *self._namespaces)
         arguments = (daemon.pipe_directory, inside, passwd, "own" if own_memory else "")
-        self._unshare = self._started(*unshare, "sh", "-c", _INIT, "sh", *map(str, arguments), output="init.log")
+        self._unshare = self._enclosed(
+            *unshare, "sh", "-c", _INIT, "sh", *map(str, arguments), output=directory / "init.log"
+        )
         eventually(self._assert_started, within=10)
         (init,) = psutil.Process(self._unshare.pid).children()
         self._init = init.pid
 
-    def start(self, name: str, *, uid: int = 0, **options: object) -> ContainedClient:
-        """Start a load program in it."""
-        texts = {f"--{key.replace('_', '-')}": str(value) for key, value in options.items()}
+    def _child(self, words: Sequence[str], output: Path, environment: Mapping[str, str], uid: int | None) -> Child:
         enter = ("nsenter", f"--target={self._init}", *self._namespaces, "--")
-        user = ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--")
-        words = [word for option in texts.items() for word in option]
-        child = self._started(
-            *enter, *user, str(self._load_program), *words, output=f"{len(self._clients)}-{name}.jsonl"
-        )
-        client = ContainedClient(name, child, uid, texts)
-        self._clients.append(client)
-        return client
-
-    def start_ready(self, name: str, *, uid: int = 0, **options: object) -> ContainedClient:
-        """Start a load program in it, and wait until it is ready."""
-        client = self.start(name, uid=uid, **options)
-        client.ready()
-        return client
+        user = ("setpriv", f"--reuid={uid or 0}", f"--regid={uid or 0}", "--clear-groups", "--")
+        return self._enclosed(*enter, *user, *words, output=output, **environment)
 
     def kill(self) -> None:
         """End its first process, and so all of them, as the runtime does after the time for SIGTERM."""
@@ -112,17 +96,17 @@ class Container:
     def end(self) -> None:
         """End it, and remove its cgroup and those above that are empty."""
         self.kill()
-        for client in self._clients:
+        for client in self._started:
             client.child.end()
         eventually(self._remove_cgroup, within=10)
 
     def evidence(self) -> str:
         """Return what its processes wrote, for the report of a failed test."""
-        return "\n".join([self._unshare.evidence(), *(client.child.evidence() for client in self._clients)])
+        return "\n".join([self._unshare.evidence(), *(client.child.evidence() for client in self._started)])
 
-    def _started(self, *words: str, output: str) -> Child:
+    def _enclosed(self, *words: str, output: Path, **environment: str) -> Child:
         cell = ("sh", str(CELL), str(self._cgroup), "--")
-        return Child([*cell, *words], output=self._directory / output, environment=self._environment)
+        return Child([*cell, *words], output=output, environment={**self._environment, **environment})
 
     def _assert_started(self) -> None:
         if self._unshare.exit_code is not None:

@@ -13,10 +13,15 @@ class Device:
     driver: str
 
 
+def devices() -> list[Device]:
+    """Return the GPUs of this node by their numbers."""
+    return [Device(*row) for row in _query("--query-gpu=uuid,name,driver_version")]
+
+
 def the_device() -> Device:
     """Return the only GPU of this node. With several GPUs, the tests would not know which one a client uses."""
-    (row,) = _query("--query-gpu=uuid,name,driver_version")
-    return Device(*row)
+    (device,) = devices()
+    return device
 
 
 def memory_mib_by_pid() -> dict[int, int]:

@@ -19,15 +19,20 @@ AS_UNIT = Path(__file__).with_name("as_unit.py")
 PACKAGES = ("jinja2", "markupsafe", "prometheus_client", "psutil", "pycxxfilt", "pynvml", "structlog", "tenacity")
 
 
+def copy_exporter(directory: Path) -> None:
+    """Copy it without packages, so that `python3 -m tests.program` runs it."""
+    shutil.copytree(SOURCE / "exporter", directory / "exporter", ignore=shutil.ignore_patterns("__pycache__"))
+    (directory / "tests").mkdir()
+    for name in ("__init__.py", "program.py"):
+        shutil.copy(SOURCE / "tests" / name, directory / "tests")
+
+
 def install(directory: Path) -> Path:
     """Copy it, unless it is there, and return the directory: the value of PYTHONPATH."""
     if not directory.exists():
         directory.mkdir()
         directory.chmod(0o755)
-        shutil.copytree(SOURCE / "exporter", directory / "exporter", ignore=shutil.ignore_patterns("__pycache__"))
-        (directory / "tests").mkdir()
-        for name in ("__init__.py", "program.py"):
-            shutil.copy(SOURCE / "tests" / name, directory / "tests")
+        copy_exporter(directory)
         for name in PACKAGES:
             _copy(name, directory)
     return directory

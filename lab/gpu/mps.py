@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,19 @@ def chosen_gpu() -> dict[str, str]:
 class ControlDaemon:
     """A daemon that can be started again in the directories that the previous one left.
 
-    `uid` is its user, if it is not the user of the tests. `options` are added to `-d`.
+    `uid` is its user, if it is not the user of the tests. `options` are added to `-d`. It starts with `variables`.
     """
 
-    def __init__(self, directory: Path, *, uid: int | None = None, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        uid: int | None = None,
+        options: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
+        self.variables = variables or {}
         self._uid = uid
         self._options = options
         self.pipe_directory = directory / "pipe"
@@ -99,7 +107,7 @@ class ControlDaemon:
         with (self.directory / "start.log").open("ab") as output:
             subprocess.run(
                 ["nvidia-cuda-mps-control", "-d", *self._options],
-                env=self.environment | variables,
+                env={**self.environment, **self.variables, **variables},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=output,

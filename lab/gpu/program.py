@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,10 +11,11 @@ from typing import Any
 
 from tests import program
 from tests.eventually import eventually
+from tests.ports import free_address
 
 from .child import Child
 from .mps import ControlDaemon
-from .scrape import Scrape, fetch
+from .scrape import Scrape, fetch, page
 
 SOURCE = Path(__file__).resolve().parents[2]
 # Exit codes of a program that ends by an interrupt, in the shell and in Python, and 0.
@@ -36,14 +36,17 @@ def doctor(daemon: ControlDaemon) -> dict[str, Any]:
 
 
 class Exporter:
-    """`serve` of the checkout `source`, on a free port of the loopback address."""
+    """`serve` of the checkout `source`, on a free port of the loopback address.
+
+    It has the daemons of its configuration file, if the arguments name one, otherwise this one.
+    """
 
     def __init__(self, daemon: ControlDaemon, *arguments: str, source: Path = SOURCE, **constants: Any) -> None:
-        self.address = f"127.0.0.1:{_free_port()}"
+        self.address = free_address()
         self.url = f"http://{self.address}/metrics"
-        command = _command(
-            "serve", *_directories(daemon), f"--web.listen-address={self.address}", *arguments, **constants
-        )
+        has_file = any(each.startswith("--config.file=") for each in arguments)
+        directories = () if has_file else _directories(daemon)
+        command = _command("serve", *directories, f"--web.listen-address={self.address}", *arguments, **constants)
         output = daemon.directory / "exporter.log"
         self._environment = {
             **_environment(source),
@@ -81,6 +84,10 @@ class Exporter:
         if self.child.exit_code is not None:
             raise RuntimeError(self.evidence())
         return fetch(self.url)
+
+    def page(self, path: str) -> str:
+        """Return another page."""
+        return page(f"http://{self.address}{path}")
 
     def end(self) -> None:
         """End it as systemd would. Its log is copied to the directory in GPU_CAPTURES."""
@@ -169,10 +176,3 @@ def _environment(source: Path = SOURCE) -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_MPS_")}
     path = os.pathsep.join(filter(None, [str(source), own.get("PYTHONPATH")]))
     return {**own, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

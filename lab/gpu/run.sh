@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs every test of this folder, or of the folder in $GPU_TESTS, on a node with one GPU, its driver, MPS and nvcc, as root.
+# Runs every test of this folder, or of the folder in $GPU_TESTS, on a node with a GPU, its driver, MPS and nvcc, as root.
 # The results are in $OUT: log, results.xml, figures.json, captures/, and rights.md of lab/rights. A failing test costs none
 # of these files.
 #
 #   OUT=/tmp/out lab/gpu/run.sh [pytest's arguments]
 #
-# All of it takes about 9 minutes (H200), more than one run is allowed. Run it in two parts, each with an OUT of its own:
+# All of it takes about 9 minutes (H200), and a run is ended after 560 s. Run it in two parts, each with an OUT of its own:
 #
 #   OUT=/tmp/out/watchdog lab/gpu/run.sh -k watchdog          # 3 minutes
 #   OUT=/tmp/out/rest     lab/gpu/run.sh -k 'not watchdog'    # 6 minutes

@@ -45,6 +45,10 @@ class Scrape:
         """Return the sorted PIDs of `cuda_mps_client_info`, with duplicates."""
         return sorted(int(sample.labels["pid"]) for sample in self.select("cuda_mps_client_info"))
 
+    def blind_sources(self) -> list[str]:
+        """Return the sorted sources that the exporter cannot read."""
+        return sorted(each.labels["source"] for each in self.select("cuda_mps_exporter_source_up") if each.value == 0)
+
     def memory_by_pid(self) -> dict[int, int]:
         """Return the bytes of each client, joined on `daemon` and `client` like in a dashboard."""
         pids = {_identity(info): int(info.labels["pid"]) for info in self.select("cuda_mps_client_info")}
@@ -58,10 +62,14 @@ def parse(text: str, *, seconds: float = 0, at: float = 0) -> Scrape:
     return Scrape(text, seconds, at, tuple(sample for family in families for sample in family.samples))
 
 
+def page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return str(response.read().decode())
+
+
 def fetch(url: str) -> Scrape:
     started = time.perf_counter()
-    with urllib.request.urlopen(url, timeout=10) as response:
-        text = response.read().decode()
+    text = page(url)
     return parse(text, seconds=time.perf_counter() - started, at=time.time())
 
 

@@ -17,8 +17,9 @@ import pytest
 from tests.eventually import eventually
 
 from . import figures
+from .child import until_end
 from .clients import Client, Clients
-from .containers import STRANGER, USERS, ContainedClient, Container, take_pid
+from .containers import STRANGER, USERS, Container, take_pid
 from .device import Device
 from .installed import InstalledExporter, install
 from .mps import ControlDaemon
@@ -43,9 +44,7 @@ UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-pro
 @pytest.fixture(scope="class")
 def unstarted_daemon(root: Path, numbers: Iterator[int]) -> Iterator[ControlDaemon]:
     """Yield root's daemon with one server for all users."""
-    daemon = ControlDaemon(root / str(next(numbers)), options=["-multiuser-server"])
-    yield daemon
-    daemon.end()
+    yield from until_end(ControlDaemon(root / str(next(numbers)), options=["-multiuser-server"]))
 
 
 @pytest.fixture
@@ -61,9 +60,8 @@ def docker(daemon: ControlDaemon, load_program: Path, numbers: Iterator[int]) ->
 def _container(
     daemon: ControlDaemon, load_program: Path, numbers: Iterator[int], cgroup: str, **options: bool
 ) -> Iterator[Container]:
-    container = Container(daemon, daemon.directory / f"container{next(numbers)}", cgroup, load_program, **options)
-    yield container
-    container.end()
+    directory = daemon.directory / f"container{next(numbers)}"
+    yield from until_end(Container(daemon, directory, cgroup, load_program, **options))
 
 
 class TestContainers:
@@ -145,24 +143,21 @@ class TestContainers:
         assert remains.error_codes == []
 
 
+@pytest.fixture
+def with_own_memory(daemon: ControlDaemon, load_program: Path, numbers: Iterator[int]) -> Iterator[Container]:
+    yield from _container(daemon, load_program, numbers, OTHER_CGROUP, own_memory=True)
+
+
 def test_a_container_with_its_own_shared_memory(
-    exporter: Exporter, daemon: ControlDaemon, load_program: Path, numbers: Iterator[int]
+    exporter: Exporter, daemon: ControlDaemon, with_own_memory: Container
 ) -> None:
     """The result is whether MPS serves the client. The exporter lists it if the daemon does."""
-    directory = daemon.directory / f"container{next(numbers)}"
-    container = Container(daemon, directory, OTHER_CGROUP, load_program, own_memory=True)
-    try:
-        client = container.start("apart", mib=CLIENT_MIB, seconds=60)
-        client.settle()
-        listed = not client.error_codes and client.pid in daemon.clients()
-        figures.note(
-            container_with_own_shared_memory=f"errors {client.error_codes}"
-            if client.error_codes
-            else f"ready, {'' if listed else 'not '}listed"
-        )
-        eventually(lambda: _lists(exporter, [client] if listed else []), within=READ_WITHIN)
-    finally:
-        container.end()
+    client = with_own_memory.start("apart", mib=CLIENT_MIB, seconds=60)
+    client.settle()
+    listed = not client.error_codes and client.pid in daemon.clients()
+    result = f"errors {client.error_codes}" if client.error_codes else f"ready, {'' if listed else 'not '}listed"
+    figures.note(container_with_own_shared_memory=result)
+    eventually(lambda: _lists(exporter, [client] if listed else []), within=READ_WITHIN)
 
 
 @pytest.fixture
@@ -246,7 +241,7 @@ def _lists(exporter: Exporter, clients: list[Client]) -> None:
     assert exporter.scrape().listed_pids() == sorted(client.pid for client in clients)
 
 
-def _pids_in_log(daemon: ControlDaemon, client: ContainedClient) -> str:
+def _pids_in_log(daemon: ControlDaemon, client: Client) -> str:
     """Return which PIDs of a contained client the server's log has."""
     pids = set(re.findall(r"Client \{PID: (\d+),", daemon.server_log.read_text(errors="replace")))
     own = {"host": client.pid, "own": client.inner_pid, "zero": 0}

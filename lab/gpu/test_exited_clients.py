@@ -20,7 +20,7 @@ import pytest
 from tests.eventually import eventually
 
 from . import figures
-from .child import Child
+from .child import Child, until_end
 from .clients import Clients
 from .mps import ControlDaemon
 from .program import Exporter
@@ -65,9 +65,7 @@ class Forking:
 
 @pytest.fixture(params=[1, 1, 1, 2], ids=["first", "second", "third", "two-children"])
 def forking(request: pytest.FixtureRequest, daemon: ControlDaemon) -> Iterator[Forking]:
-    forking = Forking(daemon, request.param)
-    yield forking
-    forking.end()
+    yield from until_end(Forking(daemon, request.param))
 
 
 def test_an_exited_client_is_listed_with_its_holder(

@@ -1,7 +1,6 @@
 """More clients than a server accepts: refused clients, and the cost of monitoring the others."""
 
 import statistics
-import time
 
 import psutil
 import pytest
@@ -12,6 +11,7 @@ from . import figures
 from .clients import Client, Clients
 from .mps import ControlDaemon
 from .program import Exporter
+from .timing import cpu_ratios
 
 pytestmark = pytest.mark.gpu
 
@@ -91,15 +91,8 @@ class TestFullServer:
 
     def test_monitoring_costs_little(self, exporter: Exporter, accepted: list[Client]) -> None:
         """CPU time of the exporter and of its control queries."""
-        process = psutil.Process(exporter.pid)
-        before, began = process.cpu_times(), time.monotonic()
-        time.sleep(WATCH_SECONDS)  # the measured window, not a wait
-        after, seconds = process.cpu_times(), time.monotonic() - began
-        own = (after.user - before.user + after.system - before.system) / seconds
-        queries = (
-            after.children_user - before.children_user + after.children_system - before.children_system
-        ) / seconds
-        rss = process.memory_info().rss
+        own, queries = cpu_ratios(exporter.pid, WATCH_SECONDS)
+        rss = psutil.Process(exporter.pid).memory_info().rss
         figures.note(
             cpu_ratio_48_clients=round(own, 5),
             cpu_ratio_of_control_queries_48_clients=round(queries, 5),

@@ -8,6 +8,7 @@ import pytest
 from tests.eventually import eventually
 
 from . import figures
+from .child import until_end
 from .clients import Clients
 from .device import Device
 from .mps import ControlDaemon
@@ -23,16 +24,12 @@ FOUND_WITHIN = 30
 @pytest.fixture(scope="class")
 def other(root: Path, numbers: Iterator[int]) -> Iterator[ControlDaemon]:
     """Yield a daemon that is not configured."""
-    daemon = ControlDaemon(root / str(next(numbers)))
-    yield daemon
-    daemon.end()
+    yield from until_end(ControlDaemon(root / str(next(numbers))))
 
 
 @pytest.fixture(scope="class")
 def others_clients(other: ControlDaemon, load_program: Path) -> Iterator[Clients]:
-    clients = Clients(load_program, other, other.directory / "clients")
-    yield clients
-    clients.end()
+    yield from until_end(Clients(load_program, other, other.directory / "clients"))
 
 
 class TestTwoDaemons:
@@ -90,9 +87,7 @@ class TestTwoDaemons:
 
 @pytest.fixture(scope="class")
 def namespaced(root: Path, numbers: Iterator[int], load_program: Path) -> Iterator[NamespacedDaemon]:
-    daemon = NamespacedDaemon(root / str(next(numbers)), load_program)
-    yield daemon
-    daemon.end()
+    yield from until_end(NamespacedDaemon(root / str(next(numbers)), load_program))
 
 
 def test_a_daemon_in_its_own_namespaces_has_host_pids(

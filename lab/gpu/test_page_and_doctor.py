@@ -2,7 +2,6 @@
 
 import json
 import os
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -36,14 +35,14 @@ class TestPage:
         def there() -> None:
             assert victim.pid in exporter.scrape().memory_by_pid()
             used = exporter.scrape().memory_by_pid()[victim.pid]
-            assert size_text(int(used)) in _page(exporter, "/")
+            assert size_text(int(used)) in exporter.page("/")
 
         eventually(there, within=SEEN_WITHIN)
-        _save("page-well.html", _page(exporter, "/"))
+        _save("page-well.html", exporter.page("/"))
 
         clients.start_ready("cause", fault="oob", fault_after=1).fails()
         eventually(lambda: _shows(exporter, f"kill -KILL {victim.pid}"), within=SEEN_WITHIN)
-        page = _page(exporter, "/")
+        page = exporter.page("/")
         _save("page-fault.html", page)
         figures.note(page_kb=len(page.encode()) / 1000)
 
@@ -52,7 +51,7 @@ class TestPage:
 
     def test_a_runbook_is_served(self, exporter: Exporter) -> None:
         """The page links to it."""
-        assert _page(exporter, "/runbooks/CudaMpsServerFault.md").startswith("# CudaMpsServerFault")
+        assert exporter.page("/runbooks/CudaMpsServerFault.md").startswith("# CudaMpsServerFault")
 
 
 class TestDoctor:
@@ -82,18 +81,12 @@ def test_a_memory_limit_without_effect(unstarted_daemon: ControlDaemon) -> None:
     assert "memory_limit_without_effect" in codes
 
 
-def _page(exporter: Exporter, path: str) -> str:
-    with urllib.request.urlopen(f"http://{exporter.address}{path}", timeout=10) as response:
-        text: str = response.read().decode()
-    return text
-
-
 def _shows(exporter: Exporter, words: str) -> None:
-    assert words in _page(exporter, "/")
+    assert words in exporter.page("/")
 
 
 def _does_not_show(exporter: Exporter, words: str) -> None:
-    assert words not in _page(exporter, "/")
+    assert words not in exporter.page("/")
 
 
 def _save(name: str, text: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.eventually import eventually
 
 from . import program
+from .child import until_end
 from .clients import Client, Clients
 from .mps import ControlDaemon
 from .program import Recorder
@@ -37,9 +38,7 @@ NEVER = {"client_refused", "client_waiting", "process_bypassing", "daemon_lost",
 
 @pytest.fixture(scope="class")
 def recorder(daemon: ControlDaemon) -> Iterator[Recorder]:
-    recorder = Recorder(daemon, daemon.directory / f"{SCENARIO}.jsonl")
-    yield recorder
-    recorder.end()
+    yield from until_end(Recorder(daemon, daemon.directory / f"{SCENARIO}.jsonl"))
 
 
 @pytest.fixture(scope="class")

@@ -1,5 +1,6 @@
 """Clients and daemons of several ordinary users. They need no entry in /etc/passwd."""
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -10,6 +11,7 @@ import pytest
 from tests.eventually import eventually
 
 from . import figures
+from .child import until_end
 from .clients import Client, Clients
 from .device import Device
 from .installed import InstalledExporter, install, with_rights_of_unit, without_rights
@@ -32,8 +34,7 @@ def shared_daemon(root: Path, numbers: Iterator[int]) -> Iterator[ControlDaemon]
     """Yield root's daemon with one server for all users."""
     daemon = ControlDaemon(root / str(next(numbers)), options=["-multiuser-server"])
     daemon.start()
-    yield daemon
-    daemon.end()
+    yield from until_end(daemon)
 
 
 @pytest.fixture(scope="class")
@@ -41,16 +42,13 @@ def anns_daemon(root: Path, numbers: Iterator[int]) -> Iterator[ControlDaemon]:
     """Yield a daemon that Ann has started."""
     daemon = ControlDaemon(root / str(next(numbers)), uid=ANN)
     daemon.start()
-    yield daemon
-    daemon.end()
+    yield from until_end(daemon)
 
 
 @pytest.fixture(scope="class")
 def anns_clients(anns_daemon: ControlDaemon, load_program: Path) -> Iterator[Clients]:
     """Yield clients of Ann's daemon."""
-    clients = Clients(load_program, anns_daemon, anns_daemon.directory / "clients")
-    yield clients
-    clients.end()
+    yield from until_end(Clients(load_program, anns_daemon, anns_daemon.directory / "clients"))
 
 
 def test_users_of_one_daemon_in_turn(exporter: Exporter, daemon: ControlDaemon, clients: Clients) -> None:
@@ -82,16 +80,14 @@ def shared_exporter(shared_daemon: ControlDaemon) -> Iterator[Exporter]:
     """Yield an exporter of the shared daemon."""
     exporter = Exporter(shared_daemon, "--client-min-age=0s")
     exporter.wait()
-    yield exporter
-    exporter.end()
+    yield from until_end(exporter)
 
 
 @pytest.fixture
 def shared_clients(shared_daemon: ControlDaemon, load_program: Path, numbers: Iterator[int]) -> Iterator[Clients]:
     """Yield clients of the shared daemon, which end after the test."""
-    clients = Clients(load_program, shared_daemon, shared_daemon.directory / f"clients{next(numbers)}")
-    yield clients
-    clients.end()
+    directory = shared_daemon.directory / f"clients{next(numbers)}"
+    yield from until_end(Clients(load_program, shared_daemon, directory))
 
 
 @pytest.fixture
@@ -163,15 +159,11 @@ class TestUsersOwnDaemon:
         own = anns_clients.start_ready("ann", uid=ANN, mib=CLIENT_MIB, seconds=200)
 
         def shown() -> None:
-            scrape = exporter.scrape()
-            for each, owner, client in ((daemon, 0, of_root), (anns_daemon, ANN, own)):
+            scrape = _attributes(exporter, {daemon: of_root, anns_daemon: own})
+            for each, owner in ((daemon, 0), (anns_daemon, ANN)):
                 name = str(each.pipe_directory)
                 assert scrape.value("cuda_mps_daemon_up", daemon=name) == 1
                 assert scrape.value("cuda_mps_daemon_info", daemon=name, uid=str(owner)) == 1
-                listed = scrape.select("cuda_mps_client_info", daemon=name)
-                assert [(info.labels["pid"], info.labels["uid"]) for info in listed] == [
-                    (str(client.pid), str(client.uid))
-                ]
                 assert scrape.value("cuda_mps_bypassing_processes", daemon=name, gpu=gpu.uuid) == 0
 
         eventually(shown, within=READ_WITHIN)
@@ -217,64 +209,74 @@ class TestUsersOwnDaemon:
 
 
 @pytest.fixture
-def installed(root: Path) -> Path:
-    return install(root / "program")
+def with_rights(root: Path, daemon: ControlDaemon) -> Iterator[InstalledExporter]:
+    """Yield an exporter with the rights of its unit, and without a configured daemon."""
+    program, prefix = install(root / "program"), with_rights_of_unit(MONITOR)
+    yield from until_end(InstalledExporter(program, daemon.directory / "unit", uid=MONITOR, prefix=prefix))
+
+
+@pytest.fixture
+def without_right(root: Path, daemon: ControlDaemon) -> Iterator[InstalledExporter]:
+    """Yield an exporter without any right, of one daemon."""
+    program, prefix = install(root / "program"), without_rights(MONITOR)
+    configured = (f"--pipe-directory={daemon.pipe_directory}", f"--log-directory={daemon.log_directory}")
+    directory = daemon.directory / "user"
+    yield from until_end(InstalledExporter(program, directory, *configured, uid=MONITOR, prefix=prefix))
 
 
 def test_users_of_several_daemons_with_the_units_rights(
-    installed: Path,
+    with_rights: InstalledExporter,
     daemon: ControlDaemon,
     clients: Clients,
     anns_daemon: ControlDaemon,
     anns_clients: Clients,
+    gpu: Device,
 ) -> None:
-    """The exporter finds both daemons, and reads all sources."""
-    directory = daemon.directory / "unit"
-    exporter = InstalledExporter(installed, directory, uid=MONITOR, prefix=with_rights_of_unit(MONITOR))
-    try:
-        expected = {
-            str(daemon.pipe_directory): clients.start_ready("bob", uid=BOB, mib=CLIENT_MIB, seconds=60),
-            str(anns_daemon.pipe_directory): anns_clients.start_ready("ann", uid=ANN, mib=CLIENT_MIB, seconds=60),
-        }
-        scrape = eventually(lambda: _attributes(exporter, expected), within=READ_WITHIN)
-        assert {
-            each.labels["source"] for each in scrape.select("cuda_mps_exporter_source_up") if each.value == 0
-        } == set()
-    finally:
-        exporter.end()
+    """The exporter finds both daemons, and reads all sources.
+
+    GPU_SYSTEM_CALLS names a file with the numbers of the system calls that the unit's SystemCallFilter= leaves, as
+    JSON; without one, all are open.
+    """
+    present = clients.start_ready("bob", uid=BOB, mib=CLIENT_MIB, seconds=60)
+    anns = anns_clients.start_ready("ann", uid=ANN, mib=CLIENT_MIB, seconds=60)
+
+    def seen() -> Scrape:
+        scrape = _attributes(with_rights, {daemon: present, anns_daemon: anns})
+        assert scrape.value("cuda_mps_gpu_up", gpu=gpu.uuid) == 1
+        for each, client in ((daemon, present), (anns_daemon, anns)):
+            name = str(each.pipe_directory)
+            assert scrape.value("cuda_mps_daemon_up", daemon=name) == 1
+            assert scrape.memory_by_pid().get(client.pid, 0) >= CLIENT_MIB * MIB
+            assert scrape.value("cuda_mps_exporter_log_followed", daemon=name, file="control.log") == 1
+        return scrape
+
+    assert eventually(seen, within=READ_WITHIN).blind_sources() == []
+    figures.note(unit_system_calls_filtered="GPU_SYSTEM_CALLS" in os.environ)
 
 
 def test_users_of_several_daemons_without_any_right(
-    installed: Path,
+    without_right: InstalledExporter,
     daemon: ControlDaemon,
     clients: Clients,
     anns_daemon: ControlDaemon,
     anns_clients: Clients,
 ) -> None:
     """The clients of a configured daemon have their users. The other daemon is reported as not located."""
-    configured = (f"--pipe-directory={daemon.pipe_directory}", f"--log-directory={daemon.log_directory}")
-    exporter = InstalledExporter(
-        installed, daemon.directory / "user", *configured, uid=MONITOR, prefix=without_rights(MONITOR)
-    )
-    try:
-        anns_clients.start_ready("ann", uid=ANN, mib=CLIENT_MIB, seconds=60)
-        expected = {str(daemon.pipe_directory): clients.start_ready("bob", uid=BOB, mib=CLIENT_MIB, seconds=60)}
-        scrape = eventually(lambda: _attributes(exporter, expected), within=READ_WITHIN)
-        assert not scrape.select("cuda_mps_daemon_up", daemon=str(anns_daemon.pipe_directory))
-        assert scrape.value("cuda_mps_exporter_source_up", source="discovery") == 0
-        blind = [each.labels["source"] for each in scrape.select("cuda_mps_exporter_source_up") if each.value == 0]
-        figures.note(users_blind_sources_without_rights=" ".join(sorted(blind)))
-        assert f"control daemon {anns_daemon.pid} cannot be located" in exporter.command("status")
-        assert "CAP_SYS_PTRACE" in exporter.command("doctor")
-    finally:
-        exporter.end()
+    anns_clients.start_ready("ann", uid=ANN, mib=CLIENT_MIB, seconds=60)
+    expected = {daemon: clients.start_ready("bob", uid=BOB, mib=CLIENT_MIB, seconds=60)}
+    scrape = eventually(lambda: _attributes(without_right, expected), within=READ_WITHIN)
+    assert not scrape.select("cuda_mps_daemon_up", daemon=str(anns_daemon.pipe_directory))
+    assert scrape.value("cuda_mps_exporter_source_up", source="discovery") == 0
+    figures.note(users_blind_sources_without_rights=" ".join(scrape.blind_sources()))
+    assert f"control daemon {anns_daemon.pid} cannot be located" in without_right.command("status")
+    assert "CAP_SYS_PTRACE" in without_right.command("doctor")
 
 
-def _attributes(exporter: InstalledExporter, clients: Mapping[str, Client]) -> Scrape:
+def _attributes(exporter: Exporter | InstalledExporter, clients: Mapping[ControlDaemon, Client]) -> Scrape:
     """Check that each daemon has its client, and the client its user."""
     scrape = exporter.scrape()
     for daemon, client in clients.items():
-        listed = scrape.select("cuda_mps_client_info", daemon=daemon)
+        listed = scrape.select("cuda_mps_client_info", daemon=str(daemon.pipe_directory))
         assert [(info.labels["pid"], info.labels["uid"]) for info in listed] == [(str(client.pid), str(client.uid))]
     return scrape
 

@@ -1,7 +1,6 @@
 """Work in flight when a fault occurs, by the libcuda probes: the cause has some, and idle clients have none."""
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,8 +84,7 @@ def _watches(exporter: Exporter, pids: set[int]) -> None:
 
 
 def _settled(exporter: Exporter, cause: Client) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://{exporter.address}/api/v1/incidents", timeout=10) as answer:
-        incidents = json.load(answer)["data"]
+    incidents = json.loads(exporter.page("/api/v1/incidents"))["data"]
     found: list[dict[str, Any]] = [
         each for each in incidents if cause.pid in {client["pid"] for client in each["affected"]}
     ]

@@ -1,7 +1,9 @@
-"""Time until something happens, measured from outside."""
+"""Time until something happens, and CPU time, measured from outside."""
 
 import time
 from collections.abc import Callable
+
+import psutil
 
 from tests.eventually import PATIENCE_SECONDS
 
@@ -20,6 +22,17 @@ def seconds_until(*, within: float = PATIENCE_SECONDS, **signs: Callable[[], boo
         assert not missing or time.monotonic() - began < within, f"not within {within} s: {missing}; {taken}"
         time.sleep(LOOK_EVERY_SECONDS)
     return taken
+
+
+def cpu_ratios(pid: int, seconds: float) -> tuple[float, float]:
+    """Measure for so long how many CPUs a process uses, and its children that ended."""
+    process = psutil.Process(pid)
+    before, began = process.cpu_times(), time.monotonic()
+    time.sleep(seconds)  # the measured window, not a wait
+    after, lasted = process.cpu_times(), time.monotonic() - began
+    own = after.user - before.user + after.system - before.system
+    children = after.children_user - before.children_user + after.children_system - before.children_system
+    return own / lasted, children / lasted
 
 
 def stays(check: Callable[[], None], *, for_seconds: float) -> None:

@@ -30,7 +30,7 @@ class Watchdog:
         """Start it; `rules` are times and permitted actions."""
         self._daemon = daemon
         self._file = daemon.directory / "config.toml"
-        self._file.write_text(_configuration(daemon, {"mode": "act", "allow": list(allow)}))
+        self._file.write_text(configuration({NAME: daemon}, {"mode": "act", "allow": list(allow)}))
         self._constants: dict[str, Any] = {"discovery": False, "intervals": {"liveness": liveness}, "rules": rules}
         self.exporter = self._start()
 
@@ -122,22 +122,23 @@ class Watchdogs:
         return "" if self._last is None else self._last.evidence()
 
 
-def _configuration(daemon: ControlDaemon, watchdog: Mapping[str, object]) -> str:
-    """Return the configuration. Strings, numbers and lists are the same in JSON and TOML."""
-    inherited = [f"{name}={os.environ[name]}" for name in _INHERITED if os.environ.get(name)]
-    tables = {
-        "[watchdog]": watchdog,
-        "[[daemons]]": {
-            "name": NAME,
+def configuration(daemons: Mapping[str, ControlDaemon], watchdog: Mapping[str, object]) -> str:
+    """Return the configuration for daemons by name. Strings, numbers and lists are the same in JSON and TOML."""
+    inherited = {name: os.environ[name] for name in _INHERITED if os.environ.get(name)}
+    tables: list[tuple[str, Mapping[str, object]]] = [("[watchdog]", watchdog)]
+    for daemon_name, daemon in daemons.items():
+        variables = (f"{name}={value}" for name, value in {**inherited, **daemon.variables}.items())
+        table = {
+            "name": daemon_name,
             "pipe_directory": str(daemon.pipe_directory),
             "log_directory": str(daemon.log_directory),
-            "restart_command": ["env", *inherited, "nvidia-cuda-mps-control", "-d"],
+            "restart_command": ["env", *variables, "nvidia-cuda-mps-control", "-d"],
             "active_thread_percentage": PERCENTAGE,
             "pinned_memory_limits": [f"0={PINNED_MEMORY}"],
-        },
-    }
+        }
+        tables.append(("[[daemons]]", table))
     return "\n".join(
         line
-        for head, table in tables.items()
+        for head, table in tables
         for line in (head, *(f"{key} = {json.dumps(value)}" for key, value in table.items()), "")
     )

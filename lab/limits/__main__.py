@@ -1,11 +1,12 @@
-"""Limits of clients on one or two GPUs, compared with cuMemGetInfo and the number of SMs that CUDA reports.
+"""Limits of clients on all GPUs, compared with cuMemGetInfo and the number of SMs that CUDA reports.
 
     OUT=DIR python3 -m lab.limits
 
-As root, on a node with MPS; about two minutes. Each phase is a daemon: without default limits, with them, and with its
-GPUs in the opposite order. Its clients have each order of CUDA_VISIBLE_DEVICES with each limit of their own, and some
-set variables inside the process. DIR gets limits.json: a row for each client and GPU, with a verdict. The exit code is
-1 if the exporter shows anything false, or does not know a limit of a client without variables that it sets inside.
+As root, on a node with MPS; about two minutes. Each phase is a daemon: without default limits, with them, with its GPUs
+in the opposite order, and with the last and the first GPU by UUID. Its clients have orders of CUDA_VISIBLE_DEVICES, by
+number and by UUID, with each limit of their own, and some set variables inside the process. DIR gets limits.json after
+each phase: a row for each client and GPU, with a verdict. The exit code is 1 if the exporter shows anything false, or
+does not know a limit of a client without variables that it sets inside.
 """
 
 import json
@@ -13,17 +14,16 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pynvml
-
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
 from lab.gpu.child import Child
+from lab.gpu.device import devices
 from lab.gpu.mps import ControlDaemon
 from lab.gpu.program import Exporter
 from tests.eventually import eventually
@@ -46,11 +46,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A daemon: its commands and its variables."""
+    """A daemon: its commands, and its GPUs in their order; none: all."""
 
     name: str
     commands: tuple[str, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
+    visible: tuple[int, ...] = ()
+    by_uuid: bool = False
 
 
 DEFAULTS = ("set_default_device_pinned_mem_limit 0 6G", "set_default_device_pinned_mem_limit 1 4G")
@@ -61,20 +62,26 @@ def phases(gpus: int) -> Iterator[Phase]:
     yield Phase("none")
     yield Phase("defaults", (*DEFAULTS[:gpus], "set_default_active_thread_percentage 66"))
     if gpus > 1:
-        yield Phase("reversed", DEFAULTS, ((VISIBLE_DEVICES, "1,0"),))
+        yield Phase("reversed", DEFAULTS, tuple(range(gpus))[::-1])
+        yield Phase("uuids", DEFAULTS, (gpus - 1, 0), by_uuid=True)
 
 
-def environments(gpus: int) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
-    """Yield the variables with which clients start, and those that they set inside."""
-    orders = (None, "0") if gpus == 1 else (None, "0", "1", "0,1", "1,0")
-    for number, (order, own) in enumerate(product(orders, (None, "0=2G", "1=3G", "0=2G,1=3G"))):
+def environments(uuids: Sequence[str]) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """Yield the variables with which clients of a daemon with these GPUs start, and those that they set inside."""
+    last = len(uuids) - 1
+    numbers = [*map(str, range(len(uuids)))]
+    orders = [None, "0"]
+    if last:
+        orders += [str(last), ",".join(numbers), ",".join(numbers[::-1]), f"{uuids[last]},{uuids[0]}"]
+    for number, (order, own) in enumerate(product(orders, (None, "0=2G", f"{last or 1}=3G", f"0=2G,{last or 1}=3G"))):
         wanted = {
             VISIBLE_DEVICES: order,
             PINNED_MEMORY_LIMIT: own,
             ACTIVE_THREAD_PERCENTAGE: PERCENTAGES[number % len(PERCENTAGES)],
+            "CUDA_DEVICE_ORDER": (None, "PCI_BUS_ID", "FASTEST_FIRST")[number % 3],
         }
         yield {name: value for name, value in wanted.items() if value is not None}, {}
-    yield from (each for each in INSIDE if gpus > 1 or VISIBLE_DEVICES not in each[1])
+    yield from (each for each in INSIDE if last or VISIBLE_DEVICES not in each[1])
 
 
 def true_limit(device: Mapping[str, int]) -> int | None:
@@ -110,17 +117,19 @@ def verdict(shown: Mapping[str, Any], device: Mapping[str, int], own: Mapping[st
     }
 
 
-def play(phase: Phase, directory: Path, gpus: int) -> Iterator[Row]:
+def play(phase: Phase, directory: Path, every: Sequence[str]) -> Iterator[Row]:
     """Start all clients of a daemon, and compare each with the status."""
     daemon = ControlDaemon(directory)
     program = Path(__file__).with_name("client.py")
     clients: list[tuple[Mapping[str, str], Mapping[str, str], Child]] = []
-    daemon.start(**dict(phase.variables))
+    uuids = [every[number] for number in phase.visible or range(len(every))]
+    visible = ",".join(uuids if phase.by_uuid else map(str, phase.visible))
+    daemon.start(**({VISIBLE_DEVICES: visible} if visible else {}))
     exporter = None
     try:
         for command in phase.commands:
             daemon.command(command)
-        for number, (own, inside) in enumerate(environments(gpus)):
+        for number, (own, inside) in enumerate(environments(uuids)):
             words = [f"{name}={value}" for name, value in inside.items()]
             child = Child(
                 [sys.executable, str(program), *words],
@@ -128,7 +137,12 @@ def play(phase: Phase, directory: Path, gpus: int) -> Iterator[Row]:
                 environment={**daemon.environment, **own},
             )
             clients.append((own, inside, child))
-            eventually(partial(_devices, child), within=30)
+        for own, inside, child in [*clients]:
+            try:
+                eventually(partial(_devices, child), within=90)
+            except RuntimeError as problem:
+                print(f"{phase.name}: a client with {own}, {inside} inside, does not start: {problem}")
+                clients.remove((own, inside, child))
         exporter = Exporter(daemon, "--client-min-age=0s")
         exporter.wait()
         pids = {child.pid for _, _, child in clients}
@@ -147,7 +161,8 @@ def play(phase: Phase, directory: Path, gpus: int) -> Iterator[Row]:
 
 def _devices(child: Child) -> dict[str, dict[str, int]]:
     text = child.text()
-    assert child.exit_code is None, text
+    if child.exit_code is not None:
+        raise RuntimeError(text)
     assert text.endswith("}\n"), text
     devices: dict[str, dict[str, int]] = json.loads(text.splitlines()[-1])
     return devices
@@ -165,14 +180,13 @@ def _shown(exporter: Exporter, pids: set[int]) -> Mapping[tuple[int, str], Mappi
 def main() -> None:
     """Play all phases, and write the rows."""
     out = Path(os.environ["OUT"])
-    pynvml.nvmlInit()
-    gpus = min(2, pynvml.nvmlDeviceGetCount())
+    uuids = [device.uuid for device in devices()]
     root = Path(tempfile.mkdtemp(prefix="mps", dir="/tmp"))
     root.chmod(0o755)
     rows: list[Row] = []
-    for phase in phases(gpus):
-        rows.extend(play(phase, root / phase.name, gpus))
-    (out / "limits.json").write_text(json.dumps(rows, indent=1) + "\n")
+    for phase in phases(len(uuids)):
+        rows.extend(play(phase, root / phase.name, uuids))
+        (out / "limits.json").write_text(json.dumps(rows, indent=1) + "\n")
     counts = Counter((bool(row["inside"]), row["verdict_sms"], row["verdict_memory"]) for row in rows)
     for (inside, sms, memory), count in sorted(counts.items()):
         print(f"{count:4} set inside: {inside!s:5}  SMs: {sms:8}  memory: {memory}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.gpu.child import until_end
 from lab.gpu.device import Device
 from lab.gpu.mps import ControlDaemon, as_user
 from tests.eventually import eventually
@@ -64,8 +65,7 @@ def ordinary_users_daemon(root: Path, numbers: Iterator[int]) -> Iterator[Contro
     """Yield a daemon of an ordinary user."""
     daemon = ControlDaemon(root / str(next(numbers)), uid=_uid())
     daemon.start()
-    yield daemon
-    daemon.end()
+    yield from until_end(daemon)
 
 
 def test_the_daemon_obeys_its_own_user_and_root(daemon: ControlDaemon, gpu: Device) -> None:

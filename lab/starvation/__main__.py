@@ -36,7 +36,8 @@ from typing import Any
 
 import pynvml
 
-from lab.gpu.child import Child
+from lab.gpu.child import Child, attempt
+from lab.gpu.installed import copy_exporter
 from lab.gpu.mps import ControlDaemon
 from lab.gpu.program import SOURCE, Exporter
 
@@ -217,7 +218,7 @@ class Run:
         self._moment("the problem is shown, or the steps are due", pages=True)
         self._wait(steps_at - time.monotonic())
         for step, seconds in self._runbook():
-            self._attempt(step)
+            attempt(self.log, step)
             self._wait(min(seconds, end - time.monotonic()))
         self._wait(end - time.monotonic())
 
@@ -256,9 +257,9 @@ class Run:
         self._spare.remove(limited)
         self._beside(limited, "mitigation 1: a neighbour with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50")
         if self._left() > LIMITED_SECONDS + CLOSE_SECONDS:
-            self._attempt(partial(self._limit, "mitigation 1: limit of the server", 50))
+            attempt(self.log, partial(self._limit, "mitigation 1: limit of the server", 50))
             self._beside(self._spare.pop(), "mitigation 1: a new neighbour under the limit of the server")
-            self._attempt(partial(self._limit, "undone: limit of the server", 100))
+            attempt(self.log, partial(self._limit, "undone: limit of the server", 100))
         self._beside(self._spare.pop(), "a new neighbour without a limit")
 
     def _beside(self, client: Client, name: str) -> None:
@@ -299,15 +300,6 @@ class Run:
     def _limit(self, name: str, percentage: int) -> None:
         block = runbook.command("set_active_thread_percentage")
         self._command(name, block.replace(" 50'", f" {percentage}'"))
-
-    def _attempt(self, step: Callable[[], None]) -> None:
-        """Take a step. If it fails, the next ones remain of interest."""
-        try:
-            step()
-        except OverError:
-            raise
-        except Exception:
-            self.log(traceback.format_exc())
 
     def _join(self, client: Client) -> None:
         if not self._works(client):
@@ -419,37 +411,21 @@ class Run:
     def end(self) -> None:
         """End all that was started, also if something of it fails."""
         clients = [each for each in (self._decoder, *self._joined, *self._limited, *self._spare) if each is not None]
-        for each in (*self._neighbours, *self._limited):
-            attempt(self.log, each.pause)  # so that no kernel runs when it ends
-        for client in clients:
-            attempt(self.log, partial(client.child.end, 2))
-        if self._watch is not None:
-            attempt(self.log, self._watch.end)
-        if self._exporter is not None:
-            attempt(self.log, self._exporter.end)
-        attempt(self.log, self._daemon.end)
+        # They pause first, so that no kernel runs when one ends.
+        attempt(self.log, *(each.pause for each in (*self._neighbours, *self._limited)))
+        attempt(self.log, *(partial(client.child.end, 2) for client in clients))
+        attempt(self.log, *(each.end for each in (self._watch, self._exporter, self._daemon) if each is not None))
 
 
 def shortened(directory: Path, seconds: float) -> Path:
     """Return a copy of the exporter that shows a client as starved after so many seconds."""
-    shutil.copytree(SOURCE / "exporter", directory / "exporter", ignore=shutil.ignore_patterns("__pycache__"))
-    (directory / "tests").mkdir()
-    for name in ("__init__.py", "program.py"):
-        shutil.copyfile(SOURCE / "tests" / name, directory / "tests" / name)
+    copy_exporter(directory)
     module = directory / "exporter" / "usage" / "contention.py"
     text = module.read_text()
     if text.count(STARVED) != 1:
         raise ValueError(f"{STARVED} is not in {module}")
     module.write_text(text.replace(STARVED, f"STARVED_SECONDS = {seconds:g}"))
     return directory
-
-
-def attempt(log: Callable[[str], None], act: Callable[[], object]) -> None:
-    """Do something that may fail."""
-    try:
-        act()
-    except Exception:
-        log(traceback.format_exc())
 
 
 def main() -> int:

@@ -52,7 +52,8 @@ def verdict(recorded: Mapping[str, Any]) -> Verdict:
     extended = repeated * STEP_SECONDS
     states: dict[str, list[float]] = {"pending": [], "firing": []}
     others = False
-    for index, alerts in enumerate(_evaluated(series, len(times) + repeated)):
+    query = f'ALERTS{{alertname="{ALERT}"}}'
+    for index, alerts in enumerate(evaluated(series, len(times) + repeated, query, STEP_SECONDS)):
         at = times[0] + index * STEP_SECONDS
         for labels in alerts:
             if labels["client"] == about["clients"][0]:
@@ -88,21 +89,21 @@ def _resampled(recorded: Mapping[str, Any]) -> tuple[Sequence[float], Series]:
     return times, series
 
 
-def _evaluated(series: Series, count: int) -> Sequence[Sequence[Mapping[str, str]]]:
-    """Return the labels of the alert's instances at each evaluation, as promtool prints what it did not expect."""
+def evaluated(series: Series, count: int, query: str, step: int) -> Sequence[Sequence[Mapping[str, str]]]:
+    """Return the labels of what a query returns at each evaluation, as promtool prints what it did not expect."""
     target = ",".join(f'{name}="{value}"' for name, value in TARGET.items())
     rows: Series = {f"up{{{target}}}": [1.0] * count}
-    rows |= {name.replace("{", f"{{{target},", 1): row for name, row in series.items()}
+    rows |= {name.replace("{", f"{{{target},", 1): row for name, row in series.items() if "{" in name}
+    rows |= {f"{name}{{{target}}}": row for name, row in series.items() if "{" not in name}
     wrong = [{"labels": "", "value": -1}]
-    query = f'ALERTS{{alertname="{ALERT}"}}'
     test = {
-        "interval": f"{STEP_SECONDS}s",
+        "interval": f"{step}s",
         "input_series": [{"series": name, "values": _written(row)} for name, row in rows.items()],
         "promql_expr_test": [
-            {"expr": query, "eval_time": f"{index * STEP_SECONDS}s", "exp_samples": wrong} for index in range(count)
+            {"expr": query, "eval_time": f"{index * step}s", "exp_samples": wrong} for index in range(count)
         ],
     }
-    tests = {"rule_files": [str(RULES)], "evaluation_interval": f"{STEP_SECONDS}s", "tests": [test]}
+    tests = {"rule_files": [str(RULES)], "evaluation_interval": f"{step}s", "tests": [test]}
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "starvation.test.json")  # YAML holds all of JSON
         file.write_text(json.dumps(tests))

@@ -4,11 +4,10 @@ import json
 import re
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lab.gpu.scrape import Scrape, fetch
+from lab.gpu.scrape import Scrape, fetch, page
 
 EVERY_SECONDS, KEPT_SECONDS = 1.0, 5.0
 """How often the exporter is read, and how often all samples are kept."""
@@ -93,9 +92,7 @@ class Watch(threading.Thread):
 
     def text(self, path: str) -> str:
         """Return a page of the exporter."""
-        with urllib.request.urlopen(self._url() + path, timeout=10) as response:
-            text: str = response.read().decode()
-        return text
+        return page(self._url() + path)
 
     def names(self, pids: Sequence[int]) -> list[str]:
         """Return the labels `client` of these clients, if they are known."""

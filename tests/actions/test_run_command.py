@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,21 @@ def output_of(script: Script) -> Output:
         environment={"PATH": os.defpath},
         wait=lambda exits: cancellation.wait_for_exit(exits, 60),
     )
+
+
+@pytest.mark.parametrize("output", ["", "exec >&- 2>&-"])
+def test_the_exit_of_a_command_ends_the_wait_for_it(script: Script, output: str) -> None:
+    """The command, or the daemon that it starts, may close the output before, or keep it open for longer."""
+    script.does(f"{output}\nsleep 0.3\nsleep 3 &")
+    waits: list[bool] = []
+
+    def wait(exits: Callable[[float], bool]) -> bool:
+        while len(waits) < 2 and not any(waits):
+            waits.append(exits(PATIENCE_SECONDS))
+        return any(waits)
+
+    done = run_until_exit([str(script.path)], environment={"PATH": os.defpath}, wait=wait)
+    assert done.exit_code == 0, waits
 
 
 def test_a_command_may_print_any_amount(script: Script) -> None:

@@ -265,10 +265,11 @@ def test_interrupts_a_hung_step_and_leaves_no_process(worker: Worker) -> None:
     assert not any(isinstance(each, ControlReply) for each in worker.seen)
 
 
-def test_interrupts_a_hung_command_and_reports_no_reply(mps: MpsStandIn, worker: Worker) -> None:
+@pytest.mark.parametrize("vital", [True, False])
+def test_interrupts_a_hung_command_and_reports_no_reply(mps: MpsStandIn, worker: Worker, vital: bool) -> None:
     mps.start()
     os.kill(mps.pid, signal.SIGSTOP)
-    worker.do(GiveCommand(command="terminate_client 1 2"))
+    worker.do(GiveCommand(command="terminate_client 1 2", vital=vital))
     until(lambda: psutil.Process().children(recursive=True))
 
     worker.hands.close(PATIENCE_SECONDS)

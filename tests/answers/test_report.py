@@ -138,9 +138,9 @@ def test_no_name_breaks_a_table_or_becomes_markup_or_a_link(name: str) -> None:
 
     assert len(lines) == 3
     assert "\n" not in lines[2]
-    unescaped = re.sub(r"\\[\W_]", "", lines[2])
+    unescaped = re.sub(r"\\[\W_]", ",", lines[2])
     assert unescaped.count("|") == 8
-    assert not re.search(r"[\\`<>\[\]*&~!#$^=]|:/|//|\.[a-z]|www\.|\b_|_\b", unescaped, re.IGNORECASE)
+    assert not re.search(r"[\\`<>\[\]*&~!#$^=]|//|\.[a-z]|www\.|\b_|_\b", unescaped, re.IGNORECASE)
     assert "@" not in lines[2], "renderers make a link of an escaped address too"
 
 

@@ -135,14 +135,18 @@ class NvmlProgram:
 Start = Callable[..., NvmlProgram]
 
 
-def built(directory: Path, without: Sequence[str] = (), version: str | None = None) -> NvmlStandIn:
-    """Build a stand-in driver of a version, without some of its functions."""
-    standin = NvmlStandIn(directory, without, version)
+def built_here(standin: NvmlStandIn) -> NvmlStandIn:
+    """Build a stand-in driver, if there is a compiler, and return it."""
     try:
         standin.build()
     except CompilerMissingError as problem:
         not_here(str(problem))
     return standin
+
+
+def built(directory: Path, without: Sequence[str] = (), version: str | None = None) -> NvmlStandIn:
+    """Build a stand-in driver of a version, without some of its functions."""
+    return built_here(NvmlStandIn(directory, without, version))
 
 
 def assert_closed(program: NvmlProgram) -> None:

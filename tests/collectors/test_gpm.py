@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +103,11 @@ class Reader:
         self.gpm_lock = threading.Lock()
         self.uses = GpuUses(self.driver, self.clock, self.gpm_lock)
 
+    def begun(self) -> "Reader":
+        """Read for the first time, which has no result."""
+        assert self.after(0) == {}
+        return self
+
     def after(self, seconds: float) -> dict[str, tuple[float, float]]:
         """Advance the clock, read, and return the SM utilization and the seconds for each GPU."""
         self.clock.time += seconds
@@ -109,8 +115,7 @@ class Reader:
 
 
 def test_reports_the_utilization_since_the_previous_read(nvml: Nvml) -> None:
-    reader = Reader()
-    assert reader.after(0) == {}
+    reader = Reader().begun()
     assert reader.after(1) == {"GPU-0": (0.5, 1.0), "GPU-1": (0.5, 1.0)}
     assert reader.after(2.5)["GPU-0"] == (0.5, 2.5)
 
@@ -118,8 +123,7 @@ def test_reports_the_utilization_since_the_previous_read(nvml: Nvml) -> None:
 def test_never_uses_gpm_in_two_threads_at_once(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """Concurrent calls would crash the process. A reader that waits too long for the lock reports nothing."""
     monkeypatch.setattr(nvml_gpu, "GPM_SECONDS", 0.01)
-    reader = Reader()
-    reader.after(0)
+    reader = Reader().begun()
     with reader.gpm_lock:
         assert reader.after(1) == {}
     assert reader.after(1)["GPU-0"] == (0.5, 2.0)
@@ -127,8 +131,7 @@ def test_never_uses_gpm_in_two_threads_at_once(nvml: Nvml, monkeypatch: pytest.M
 
 
 def test_releases_the_lock_if_a_read_fails(nvml: Nvml) -> None:
-    reader = Reader()
-    reader.after(0)
+    reader = Reader().begun()
     nvml.failing = dict.fromkeys(GPUS, pynvml.NVML_ERROR_GPU_IS_LOST)
     reader.after(1)
     assert not reader.gpm_lock.locked()
@@ -136,30 +139,26 @@ def test_releases_the_lock_if_a_read_fails(nvml: Nvml) -> None:
 
 def test_omits_a_gpu_without_gpm(nvml: Nvml) -> None:
     nvml.supported = {"GPU-1"}
-    reader = Reader()
-    reader.after(0)
+    reader = Reader().begun()
     assert reader.after(1).keys() == {"GPU-1"}
 
 
 def test_skips_a_read_too_soon_after_the_previous_one(nvml: Nvml) -> None:
     """The next read reports the whole time since the first."""
-    reader = Reader()
-    reader.after(0)
+    reader = Reader().begun()
     assert reader.after(0.05) == {}
     assert reader.after(0.95)["GPU-0"] == (0.5, 1.0)
 
 
 def test_omits_utilization_that_is_not_a_valid_number(nvml: Nvml) -> None:
     nvml.percent = {"GPU-0": float("nan"), "GPU-1": -1.0}
-    reader = Reader()
-    reader.after(0)
+    reader = Reader().begun()
     assert reader.after(1) == {}
 
 
 def test_a_failing_gpu_does_not_affect_others_and_starts_again_after_recovery(nvml: Nvml) -> None:
     """The time before the failure is not reported twice."""
-    reader = Reader()
-    reader.after(0)
+    reader = Reader().begun()
     nvml.failing = {"GPU-0": pynvml.NVML_ERROR_UNKNOWN}
     assert reader.after(1).keys() == {"GPU-1"}
     nvml.failing = {}
@@ -169,16 +168,14 @@ def test_a_failing_gpu_does_not_affect_others_and_starts_again_after_recovery(nv
 
 def test_reads_a_gpu_that_appears_later(nvml: Nvml) -> None:
     nvml.gpus = ["GPU-0"]
-    reader = Reader()
-    reader.after(0)
+    reader = Reader().begun()
     nvml.gpus = list(GPUS)
     reader.after(1)
     assert reader.after(1).keys() == set(GPUS)
 
 
 def test_frees_all_samples_before_the_driver_closes(nvml: Nvml) -> None:
-    reader = Reader()
-    reader.after(0)
+    reader = Reader().begun()
     assert nvml.samples == 4
     for callback in reader.driver.callbacks:
         callback()
@@ -198,6 +195,15 @@ def test_computes_the_sm_count_of_the_largest_gpu(nvml: Nvml, capability: tuple[
     """NVML reports only cores. An SM has 64 or 128 of them."""
     nvml.capability = capability
     assert Reader().uses.gpus()[:2] == (sms, 2)
+
+
+def test_counts_the_gpus_that_a_container_hides(nvml: Nvml, tmp_path: Path) -> None:
+    """Their clients' launches are counted too, so launches have devices."""
+    for name in ("0000:17:00.0", "0000:2a:00.0", "0000:c1:00.0", "module", "bind"):
+        (tmp_path / name).touch()
+    reader = Reader()
+    for devices, number in ((tmp_path, 3), (tmp_path / "none", 2)):
+        assert GpuUses(reader.driver, reader.clock, reader.gpm_lock, devices).gpus().number == number
 
 
 def test_computes_the_bandwidth_of_the_fastest_memory(nvml: Nvml) -> None:

@@ -122,6 +122,43 @@ def test_reads_the_newest_lines_and_drops_those_over_the_budget(log: Log) -> Non
     assert len(log.lines) + log.lost == 1000
 
 
+def test_reads_every_connection_of_many_short_clients(log: Log) -> None:
+    """100 clients a second: their lines without news are dropped first."""
+    for pid in range(4000, 7000):
+        lines = (
+            f"Client {{PID: {pid}, Context ID: 0}} connected",
+            f"Creating worker thread for client {{PID: {pid}, Context ID: 0}}",
+            f"Received new client request for {{PID: {pid}, Context ID: 0}}",
+            f"Client {{PID: {pid}, Context ID: 1}} connected",
+            f"Creating worker thread for client {{PID: {pid}, Context ID: 1}}",
+            "Device NVIDIA H200 (uuid GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b) is associated",
+            f"Status of client {{PID: {pid}, Context ID: 1}} is ACTIVE",
+            f"Server failed to recevie command with status 806, assuming client {{PID: {pid}, Context ID: 1}} exit",
+            f"Client {{PID: {pid}, Context ID: 1}} exiting. Number of active client contexts is 3.",
+            f"Server failed to recevie command with status 806, assuming client {{PID: {pid}, Context ID: 0}} exit",
+            f"Client process {pid} disconnected",
+        )
+        log.add("".join(f"{STAMP} {line}\n" for line in lines))
+        log.clock.time += 0.01
+        if pid % 10 == 9:
+            log.collect()
+
+    assert sum(line.endswith("is ACTIVE") for line in log.lines) == 3000
+    assert sum(line.endswith("disconnected") for line in log.lines) == 3000
+    assert len(log.lines) + log.lost == 3000 * 11
+
+
+def test_reads_the_last_line_even_without_news(log: Log) -> None:
+    """If the log ended with the command before, the daemon would seem to hang in it."""
+    log.exhaust()
+    log.clock.time += 0.1
+    for _ in range(100):
+        log.add(f"{STAMP} Cmd:get_client_list 42\n{STAMP} Accepting connection...\n")
+    log.read()
+
+    assert log.lines[-2:] == [f"{STAMP} Cmd:get_client_list 42", f"{STAMP} Accepting connection..."]
+
+
 def test_every_line_is_read_or_counted_exactly_once(log: Log) -> None:
     log.exhaust()
     for _ in range(20):

@@ -277,23 +277,25 @@ def test_an_unloaded_driver_is_not_replaced(nvml: NvmlStandIn, program: NvmlProg
     assert program.call("is_replaced") is False
 
 
-def test_a_hanging_call_ends_when_the_driver_continues(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU], [hangs("nvmlDeviceGetMemoryInfo")])
-    program = nvml_program(nvml)
+def hanging(nvml: NvmlStandIn, start: Start, function: str, *gpus: Device) -> tuple[NvmlProgram, int]:
+    """Return a program that collects, and does not answer because this function hangs, and the number of its call."""
+    nvml.write(gpus, [hangs(function)])
+    program = start(nvml)
     collect = program.ask("collect")
     wait_until(nvml.a_call_hangs)
     assert not program.has_answered(collect, within=0)
+    return program, collect
+
+
+def test_a_hanging_call_ends_when_the_driver_continues(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    program, collect = hanging(nvml, nvml_program, "nvmlDeviceGetMemoryInfo", GPU)
 
     nvml.write([GPU])
     assert program.answer(collect)["problem"] is None
 
 
 def test_reports_a_driver_that_hangs_in_open_without_waiting(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU], [hangs("nvmlInit")])
-    program = nvml_program(nvml)
-    first = program.ask("collect")
-    wait_until(nvml.a_call_hangs)
-    assert not program.has_answered(first, within=0)
+    program, first = hanging(nvml, nvml_program, "nvmlInit", GPU)
 
     assert program.collect()["problem"] == "driver_hangs"
     assert program.call("collect_xids")["problem"] == "driver_hangs"
@@ -368,11 +370,7 @@ def test_the_first_collection_after_a_pause_reads_the_gpus(program: NvmlProgram)
 
 def test_a_pause_does_not_wait_for_a_hanging_call(nvml: NvmlStandIn, nvml_program: Start) -> None:
     """The driver is closed after the hanging call, unless the pause has ended by then."""
-    nvml.write([GPU, OTHER], [hangs("nvmlDeviceGetMemoryInfo")])
-    program = nvml_program(nvml)
-    collect = program.ask("collect")
-    wait_until(nvml.a_call_hangs)
-    assert not program.has_answered(collect, within=0)
+    program, collect = hanging(nvml, nvml_program, "nvmlDeviceGetMemoryInfo", GPU, OTHER)
 
     assert program.call("pause", SOON) is False
     nvml.write([GPU, OTHER])
@@ -382,11 +380,7 @@ def test_a_pause_does_not_wait_for_a_hanging_call(nvml: NvmlStandIn, nvml_progra
 
 
 def test_a_pause_does_not_wait_for_a_driver_that_hangs_in_open(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU], [hangs("nvmlInit")])
-    program = nvml_program(nvml)
-    collect = program.ask("collect")
-    wait_until(nvml.a_call_hangs)
-    assert not program.has_answered(collect, within=0)
+    program, collect = hanging(nvml, nvml_program, "nvmlInit", GPU)
 
     assert program.call("pause", SOON) is False
     nvml.write([GPU])

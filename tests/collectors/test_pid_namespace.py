@@ -460,3 +460,4 @@ def test_knows_that_it_may_not_see_a_daemon(tmp_path: Path) -> None:
     outside = subprocess.run(lookup, capture_output=True, text=True, check=True)
     is_apart = str(os.stat("/proc/self/ns/pid").st_ino != INITIAL_PID_NAMESPACE)
     assert outside.stdout.split() == [is_apart, is_apart]
+    assert not Proc(tmp_path, SystemClock()).is_apart, "it is unknown"

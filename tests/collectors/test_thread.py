@@ -413,11 +413,16 @@ def test_collects_at_its_interval_only_if_that_is_due(start: Start, inbox: Inbox
             raise answer
         return answer
 
-    start(lambda: Reading((LINE,)), period=0.001, due=due)
+    thread = start(lambda: Reading((LINE,)), period=0.001, due=due)
 
     assert [reported(inbox)[0] for _ in range(2)] == [(LINE,)] * 2
     assert nothing_reported(inbox)
     assert next(answers, None) is None
+
+    def waits() -> None:
+        assert not thread.busy
+
+    eventually(waits)
 
 
 def test_reports_a_question_that_hangs(start: Start, inbox: Inbox) -> None:

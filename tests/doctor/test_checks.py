@@ -266,7 +266,7 @@ MISTAKES: tuple[Mistake, ...] = (
     ("process_bypassing", WARNING, "they started while no daemon ran", bypassing),
     ("shared_memory_differs", WARNING, "", waits_with_another_shm),
     ("pid_namespace_differs", WARNING, "", lambda: of_daemon(pid_namespaces=(CONTAINERS, NODES))),
-    ("exporter_pid_namespace", INFO, "", lambda: of_exporter(pid_namespaces=(CONTAINERS, NODES))),
+    ("exporter_pid_namespace", INFO, "", lambda: replace(of_exporter(pid_namespaces=(CONTAINERS, NODES)), apart=True)),
     (
         "exporter_pid_namespace",
         WARNING,
@@ -459,6 +459,16 @@ def of_job(visible: str) -> Facts:
     """A job has its own daemon, and no GPU."""
     facts = with_daemon(healthy(), declared__expected=False)
     return replace(facts, daemons=(daemon(environment={VISIBLE_DEVICES: visible}),))
+
+
+def test_shows_no_directory_of_a_daemon_that_lacks_a_gpu_of_the_process() -> None:
+    """A client sees only the GPUs of its daemon."""
+    facts = with_daemon(bypassing(environment={}, pipe=None), runtime__devices={0: GPU})
+    other = gpu_reading(beside=(BYPASSING,), gpu=OTHER_GPU, index=1, persistence_mode=True)
+    both = replace(facts, node=reduced(other, start=facts.node).node)
+    for present, shows in ((facts, True), (both, False)):
+        (finding,) = (each for each in found(present) if each.problem.code == "process_bypassing")
+        assert (bool(finding.commands), "GPUs of one daemon" in finding.remedy) == (shows, not shows)
 
 
 def with_private_daemon(facts: Facts) -> Facts:

@@ -112,7 +112,7 @@ def test_a_stopped_daemon_is_no_death() -> None:
 def test_an_operator_who_stops_a_dead_daemon_ends_its_record() -> None:
     quit_later = (*back(DEATH + 12)[:1], reply("quit", at=DEATH + 13), exited(NEXT, at=DEATH + 13))
     node = reduced(*AWAY, *quit_later, look("log", at=DEATH + 30), start=UP).node
-    assert one(node).ending is IncidentEnd.DAEMON_GONE
+    assert (one(node).ending, one(node).ended_at) == (IncidentEnd.DAEMON_GONE, DEATH + 13)
 
 
 def test_nobody_misses_an_idle_daemon_that_was_not_expected() -> None:
@@ -145,6 +145,13 @@ def test_a_server_that_dies_has_a_record_unless_a_fault_names_its_clients() -> N
     ("seen", "ended"),
     [
         ((exited(SERVER, at=DEATH - 0.1), *AWAY), (A, B, C)),
+        (
+            (
+                *(servers(SERVER, SERVER + 1, at=AT + 1), clients(650, server=SERVER + 1, at=AT + 2)),
+                *(exited(SERVER, at=DEATH - 0.2), exited(SERVER + 1, at=DEATH - 0.1), *AWAY),
+            ),
+            (A, B, C, 650),
+        ),
         (
             (*AWAY, daemon_process(NEXT, at=DEATH + 12), exited(NEXT, at=DEATH + 13), look("log", at=DEATH + 30)),
             (A, B, C),

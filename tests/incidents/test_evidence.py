@@ -126,6 +126,15 @@ class TestRefusals:
         assert after.of(EventName.CLIENT_REFUSED) == []
         assert after.daemon.totals.log_contradictions["client_refused"] == 1
 
+    def test_a_refusal_that_is_read_after_the_exits_of_the_clients_is_one(self) -> None:
+        """All processes of a job exit if one of them is refused. That is known before the log is read."""
+        full = server_log("Failed to accept new client. Maximum number of clients (48) reached.", at=AT + 1.2)
+        seen = (clients(*range(700, 730), at=AT + 1), *(process(pid, at=AT + 1) for pid in range(700, 730)))
+        exits = (exited(pid, at=AT + 1.1, ticks=process(pid).start_ticks) for pid in range(700, 730))
+        after = reduced(*seen, *exits, *full, start=UP)
+        assert [each.reason for each in after.of(EventName.CLIENT_REFUSED)] == ["limit"]
+        assert after.daemon.totals.log_contradictions["client_refused"] == 0
+
     def test_two_lines_about_one_refusal_are_one(self) -> None:
         """In FAULT, the server logs it twice, once with the status."""
         lines = (

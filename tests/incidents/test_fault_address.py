@@ -236,6 +236,8 @@ def test_an_unread_candidate_makes_the_suspect_less_than_very_likely() -> None:
     assert ReasonCode.ADDRESS_RANGES_UNREAD in {each.code for each in incident.suspect.indications}
     incomplete = replace(ALL_READ[2], gpu=(), host=(), complete=False)
     assert incident_of(LAYOUT[B] + GIB, *ALL_READ[:2], incomplete).suspects[0].confidence == 0.75
+    own = replace(ALL_READ[1], complete=False)
+    assert incident_of(LAYOUT[B] + GIB, ALL_READ[0], own, ALL_READ[2]).suspects[0].confidence > 0.9
 
 
 def test_a_client_that_exits_at_once_is_named_by_its_reading_before_the_fault() -> None:

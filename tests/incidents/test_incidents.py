@@ -1,13 +1,14 @@
 """One fault is one incident, from any combination of sources. Other events are no incident."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from exporter.model.event import EventName
 from exporter.model.incident import Incident, IncidentEnd
 from exporter.model.node import Node
-from exporter.model.observation import KernelRecord, LogLine, Observation
+from exporter.model.observation import GpuEvent, KernelRecord, LogLine, Observation
 from tests.builders import (
     AT,
     DAEMON,
@@ -27,6 +28,7 @@ from tests.builders import (
     node,
     process,
     reduced,
+    reply,
     server_log,
     servers,
     status,
@@ -45,12 +47,14 @@ UP = reduced(
 """A server with three clients on the one GPU."""
 
 
-def block(*victims: int, at: float = AT + 5, devices: tuple[int, ...] = (0,)) -> tuple[Observation, ...]:
+def block(*victims: int, at: float = AT + 5, server: int = SERVER, **known: Any) -> tuple[Observation, ...]:
     """Return a fault block in the server's log and the daemon's confirmation."""
-    return (*claimed(*victims, at=at, devices=devices), status("FAULT", at=at))
+    return (*claimed(*victims, at=at, server=server, **known), status("FAULT", at=at, server=server))
 
 
-def claimed(*victims: int, at: float = AT + 5, devices: tuple[int, ...] = (0,)) -> tuple[Observation, ...]:
+def claimed(
+    *victims: int, at: float = AT + 5, devices: tuple[int, ...] = (0,), server: int = SERVER
+) -> tuple[Observation, ...]:
     """Return a fault block in the server's log."""
     return server_log(
         "Server is handling a fatal GPU error.",
@@ -60,6 +64,7 @@ def claimed(*victims: int, at: float = AT + 5, devices: tuple[int, ...] = (0,)) 
         "The following client process have a sticky error set:",
         *map(str, victims),
         at=at,
+        server=server,
     )
 
 
@@ -128,12 +133,72 @@ def test_a_client_that_is_not_affected_may_have_caused_it_if_it_left_just_before
     assert [each.pid for each in only(result).clues.early_disconnects] == ([C] if early else [])
 
 
+@pytest.mark.parametrize(("named", "affected"), [(A, (A, B)), (None, ())])
+def test_an_xid_on_another_gpu_affects_no_client_there(named: int | None, affected: tuple[int, ...]) -> None:
+    """A process without MPS may have caused it. Without the log and the process of an Xid, the clients are unknown."""
+    first = gpu_reading((A, B), pci_bus_id="00000000:00:06.0"), gpu_reading((C,), gpu=OTHER_GPU, index=1)
+    start = reduced(*at_work(A, B, C), *map(process, (A, B, C)), *first).node
+    xids = xid(31, AT + 4.9, named), GpuEvent(at=AT + 4.95, type=8, xid=31, gpu=OTHER_GPU)
+    states = status("FAULT", at=AT + 5), status("FAULT", at=AT + 6)
+    for order in (xids, xids[::-1]):
+        fault = only(reduced(*order, *states, time_passes(AT + 8), start=start))
+        assert (fault.affected, GPU in fault.gpus, OTHER_GPU in fault.gpus) == (affected, True, not affected)
+
+
+@pytest.mark.parametrize(("killed_on", "suspected"), [((OTHER_GPU,), False), ((GPU, OTHER_GPU), True)])
+def test_a_client_that_was_killed_on_another_gpu_is_no_suspect(killed_on: tuple[str, ...], suspected: bool) -> None:
+    """The ranks of a job that is cancelled are killed together, and one of them can fault its GPU."""
+    on = {uuid: (*own, *((C,) if uuid in killed_on else ())) for uuid, own in ((GPU, (A, B)), (OTHER_GPU, ()))}
+    listed = (gpu_reading(pids, gpu=uuid, index=index) for index, (uuid, pids) in enumerate(on.items()))
+    has = reply("device_query --csv", f"0,00:00.0,{GPU},NVIDIA H200\n1,00:01.0,{OTHER_GPU},NVIDIA H200\n")
+    killed = replace(exited(C, at=AT + 4.88), wait_status=9)
+    start = reduced(*at_work(A, B, C), has, *map(process, (A, B, C)), *listed).node
+    result = reduced(*leaves(C, at=AT + 4.87), killed, *block(A, B), time_passes(AT + 8), start=start)
+    assert [each.client.pid == C for each in only(result).suspects] == ([True] if suspected else []) + [False, False]
+
+
 def test_a_client_that_only_sees_the_gpu_does_not_contradict_the_log() -> None:
     """NVML lists it there without memory (measured, R580), so that the fault does not affect it."""
     for memory, unreliable in [(0, False), (1000, True)]:
         here = gpu_reading({A: 1000, B: 1000, C: memory}, **SENSORS)
         up = reduced(here, gpu_reading((C,), gpu=OTHER_GPU, index=1), start=UP).node
         assert only(reduced(*block(A, B), start=up)).clues.log_unreliable is unreliable
+
+
+def test_a_client_is_named_once_its_process_is_known() -> None:
+    seen = *server_log(active(LATE)), *block(A, B, C, LATE), process(LATE, at=AT + 6), time_passes(AT + 8)
+    assert only(reduced(*seen, start=UP)).details_of(LATE).user == "alice"
+
+
+def test_an_xid_of_a_gpu_of_others_belongs_to_no_fault_whose_gpus_are_unknown() -> None:
+    third = GPU[:-1] + "0"
+    others = [gpu_reading((), gpu=gpu, index=index, server=None) for index, gpu in enumerate((OTHER_GPU, third), 1)]
+    of_two = replace(daemon_process(), environment={"CUDA_VISIBLE_DEVICES": f"{GPU},{third}"})
+    for gpu, xids in ((GPU, [31]), (OTHER_GPU, [])):
+        found = GpuEvent(at=AT + 5, type=8, xid=31, gpu=gpu)
+        in_fault = status("FAULT", at=AT + 5), status("FAULT", at=AT + 7)
+        result = reduced(
+            of_two, gpu_reading((), server=None), *others, *at_work(), found, *in_fault, time_passes(AT + 9)
+        )
+        assert [xid.number for xid in only(result).xids] == xids
+
+
+@pytest.mark.parametrize(("server", "unreliable"), [(SERVER, True), (SERVER + 1, False)])
+def test_only_lines_of_its_own_server_that_come_twice_contradict_a_fault(server: int, unreliable: bool) -> None:
+    text = f"Client {{PID: {LATE}, Context ID: 1}} exiting. Number of active client contexts is 0."
+    twice = (line for at in (AT + 2, AT + 3) for line in server_log(text, at=at, server=server))
+    known = servers(SERVER, SERVER + 1), *server_log(active(LATE), at=AT + 1, server=server)
+    result = reduced(*known, *twice, *block(A, B, C), time_passes(AT + 8), start=UP)
+    assert only(result).clues.log_unreliable is unreliable
+
+
+def test_an_xid_belongs_to_the_faults_of_both_servers_on_its_gpu() -> None:
+    """Their blocks are read at the same time."""
+    other = SERVER + 1
+    seen = servers(SERVER, other), gpu_reading((A, B, C, LATE), **SENSORS), *server_log(active(LATE), server=other)
+    both = (*block(A, B, C), *block(LATE, server=other))
+    result = reduced(*seen, process(LATE), xid(31, AT + 4.9), *both, time_passes(AT + 8), start=UP)
+    assert [(each.server, len(each.xids)) for each in incidents(result)] == [(SERVER, 1), (other, 1)]
 
 
 class TestOne:
@@ -368,9 +433,9 @@ class TestRecovery:
 
     def test_a_server_in_fault_without_clients_is_stuck(self) -> None:
         """It refuses all clients until it is ended."""
-        result = reduced(*leaves(B, C, at=AT + 7), time_passes(AT + 16.9), start=self.HELD.node)
+        result = reduced(*leaves(B, at=AT + 7), *leaves(C, at=AT + 8), time_passes(AT + 17.9), start=self.HELD.node)
         assert not only(result).stuck
-        late = reduced(time_passes(AT + 17.1), start=result.node)
+        late = reduced(time_passes(AT + 18.1), start=result.node)
         assert (only(late).stuck, [each.reason for each in late.of(EventName.FAULT_CHANGED)]) == (True, ["stuck"])
         assert not only(reduced(*reset(AT + 20), start=late.node)).stuck
 

@@ -303,6 +303,12 @@ class TestNewKernel:
         assert max(found, key=lambda pid: found[pid].confidence) != C
         assert sum(each.confidence for each in found.values()) <= 1
 
+    @pytest.mark.parametrize(("known", "preferred"), [((A, B, C), True), ((A, B), False)])
+    def test_it_is_no_sign_if_the_kernels_of_another_are_unknown(self, known: tuple[int, ...], preferred: bool) -> None:
+        of = fault(A, B, C)
+        found = rankings(replace(of, clues=replace(of.clues, kernels=with_new(B, *known))))
+        assert (found[B].confidence > found[A].confidence) is preferred
+
 
 def with_new(new: int, *pids: int) -> tuple[FaultKernels, ...]:
     """Return the kernels of clients of which only one has none that completed before."""

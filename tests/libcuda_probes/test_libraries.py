@@ -207,6 +207,17 @@ def test_one_file_below_two_overlays_is_one_library(node: Node, library: Path, t
         assert pids == tuple(sorted((first.pid, second.pid)))
 
 
+@as_root
+def test_reports_a_library_that_was_changed_in_its_container(node: Node, library: Path, tmp_path: Path) -> None:
+    """Overlayfs copies it. The copy has the same device and inode, but not the probes."""
+    copied(library, tmp_path / "image" / NAME)
+    with mapping(tmp_path / "first" / NAME, enter=overlay(tmp_path, "first")) as process:
+        assert node.collect(process).problems == ()
+        Path(f"/proc/{process.pid}/root{tmp_path}/first/{NAME}").chmod(0o700)
+        (problem,) = node.collect(process, after=RETRY_SECONDS).problems
+        assert problem.startswith(f"{tmp_path}/first/{NAME} was changed in its container: ")
+
+
 def overlay(directory: Path, name: str) -> list[str]:
     (directory / name).mkdir()
     above = directory / f"above-{name}"

@@ -27,6 +27,9 @@ NAMES = {
     "TensorIteratorEEUlffE_EEjfLi4EEEEEvT1_": "reduce_kernel<…ReduceOp<float, func_wrapper_t<float, sum_fu…",
     "_ZN2at6native53_GLOBAL__N__87a90936_20_layer_norm_kernel_cu_3ff0b71f39layer_norm_grad_input_kernel_vectorizedIffLb0"
     "EEEvPKT_S5_PKT0_S8_S5_PS3_i": "layer_norm_grad_input_kernel_vectorized<float, float, false>",
+    # nvcc with -rdc=true
+    "__nv_static_25__6598e477_4_k_cu_acc5a52f__Z6hiddenPf": "hidden",
+    "__nv_static_25__26c66259_4_k_cu__Z4hosti__ZN36_GLOBAL__N__26c66259_4_k_cu__Z4hosti5namedEPf": "named",
     # CUTLASS and cuBLAS
     "_ZN7cutlass7Kernel2I43cutlass_80_simt_sgemm_256x128_8x4_nn_align1EEvNT_6ParamsE": (
         "Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>"
@@ -105,6 +108,8 @@ HOSTILE = [
     "_Z",
     "_R",
     "_Z9999999999a",
+    "__nv_static_9999_",
+    "__nv_static_1__a_\n",
     "_Z3add" * 600,
     "_Z" + "N" * 4093,
     "a" * 5000,

@@ -168,6 +168,12 @@ def test_reuses_the_metric_of_an_unchanged_family() -> None:
     assert list(after.values()) == list(NodeCollector(View(older)).collect())
 
 
+def test_the_samples_of_a_family_are_counted_and_indexed_as_they_are_written() -> None:
+    for family in NodeCollector(View(three_clients())).collect():
+        written = list(family.samples)
+        assert (len(family.samples), family.samples[-1]) == (len(written), written[-1])
+
+
 def test_each_family_has_samples_in_some_node() -> None:
     shown = {name for make_node in NODE_MAKERS.values() for name in families(make_node())}
     assert {family.name for family in CATALOGUE} == shown

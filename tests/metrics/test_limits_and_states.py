@@ -115,7 +115,7 @@ def test_shows_how_many_more_clients_fit_by_each_known_bound() -> None:
     present = split(limited(), {600: flight(0.2), 601: flight(0.2)})
     assert value(present, FIT, gpu=GPU, bound="memory") == 54
     assert value(present, FIT, gpu=GPU, bound="sm") == 3
-    assert value(present, FIT, gpu=GPU, bound="slots") == 45
+    assert value(present, FIT, gpu=GPU, bound="slots") == 46
     assert not samples(present, FIT, gpu=OTHER_GPU, bound="sm")
 
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from exporter.metrics.catalogue import CATALOGUE
-from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.identity import Workload, WorkloadIdentity, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.usage import Method, Share, SharedAccount, UsageTotals
 from exporter.usage.accounting import post_memory, post_time
@@ -103,6 +103,10 @@ def test_names_with_the_same_shown_text_are_one_workload() -> None:
     totals = post_memory(totals, GPU, dict.fromkeys(alike, 500), at=AT)
     assert list(series("cuda_mps_workload_sm_seconds_total", of(totals)).values()) == [2.0]
     assert list(series("cuda_mps_workload_memory_byte_seconds_total", of(totals)).values()) == [1.0]
+    units = (WorkloadIdentity(user="a", unit=unit) for unit in ("b.service", "c.service"))
+    view = of(replace(totals, identities=dict(zip(alike, units, strict=True))))
+    ((labels, _),) = FAMILIES["cuda_mps_workload_info"].samples(view)
+    assert ("a" in labels, "b.service" in labels, "c.service" in labels) == (True, False, False)
 
 
 def test_shows_the_stored_totals_if_there_are_any() -> None:

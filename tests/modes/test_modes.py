@@ -122,6 +122,7 @@ MODES = {
         devices=(HOPPER, SECOND),
         uuids=(HOPPER.uuid, SECOND_GPU),
         on=(0, 0, 1),
+        places=None,
         others=(1, 1, 0),
         sharing={HOPPER.uuid: "mps", SECOND_GPU: "mps"},
     ),

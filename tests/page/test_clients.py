@@ -10,7 +10,7 @@ import pytest
 
 from exporter.history import Points
 from exporter.model.incident import IncidentKind
-from exporter.page.clients import OF_CLIENT, OF_GPU
+from exporter.page.clients import OF_CLIENT, OF_GPU, known_of
 from exporter.page.clients import lines as lines_of
 from exporter.page.page import Page
 from exporter.recent import POINT_SECONDS
@@ -54,7 +54,7 @@ def test_has_all_that_is_known_of_a_client(page: Page) -> None:
         "known": (
             "Command train.py PID 600 User alice UID 1001",
             f"ID in metrics {id_of(data, 600)}",
-            "Server PID 513, active; 3 clients of 48 Daemon /tmp/nvidia-mps up",
+            "Server PID 513, active; 3 clients Daemon /tmp/nvidia-mps up",
             "Limits of the server 50 % of threads; 2 GiB on GPU 1",
             "2 other clients (failure domain A) PID 601 (vllm of bob) PID 602 (eval.py of alice)",
         ),
@@ -64,6 +64,22 @@ def test_has_all_that_is_known_of_a_client(page: Page) -> None:
     }.items():
         for each in words:
             assert each in section(body, name)
+
+
+def test_only_the_client_itself_is_listed_for_its_page() -> None:
+    data = full(gpus=2, clients=3)
+    known = known_of(data, name := id_of(data, 1_000_001))
+    assert known is not None
+    listed = [each for of in known["document"].daemons for server in of.servers for each in server.clients]
+    processes = [each.client for gpu in known["document"].gpus for each in gpu.processes]
+    assert ([each.client for each in listed], processes, known["client_count"]) == ([name], [name], 3)
+    assert known["client"] == next(
+        each
+        for daemon in status_document(data).daemons
+        for server in daemon.servers
+        for each in server.clients
+        if each.client == name
+    )
 
 
 def test_kernels_are_for_those_who_may_see_them(page: Page) -> None:

@@ -132,6 +132,11 @@ def test_equal_events_that_follow_each_other_are_one_row() -> None:
     assert row.words == "PID 600 refused; all client slots are taken; 20 times in 19 min 0 s; also PID 601 and PID 602"
 
 
+def test_equal_events_of_one_moment_have_no_duration() -> None:
+    (row,) = shown([REFUSED, replace(REFUSED, pid=602)])
+    assert row.words == "PID 601 refused; all client slots are taken; 2 times; also PID 602"
+
+
 def test_a_row_names_nine_processes_and_counts_the_others() -> None:
     named = Event(at=AT, event=EventName.PROCESS_BYPASSING, daemon=DAEMON, user="bob", command="a.py")
     (row,) = shown(replace(named, pid=600 + number) for number in range(12))

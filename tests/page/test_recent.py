@@ -13,7 +13,7 @@ from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.recent import values_of, with_points
 from exporter.view import View
-from tests.builders import AT, DAEMON, GPU, OTHER_GPU, contended, flight, split, three_clients
+from tests.builders import AT, DAEMON, GPU, OTHER_GPU, contended, flight, slowed, split, three_clients
 from tests.page.inputs import full
 
 # The tests state these values, so that they notice a change of the program's constants.
@@ -75,6 +75,7 @@ def test_what_is_unknown_is_a_gap_and_never_zero() -> None:
 
 def test_the_slowdown_is_that_of_the_table() -> None:
     assert now(contended(three_clients(), 601, 600), 601)[2] == pytest.approx(4.9, abs=0.05)
+    assert now(slowed(), 600)[2] == pytest.approx(4.9, abs=0.05), "on the other GPU it is not slowed down"
     bound = contended(three_clients(), 601, 600, is_bound=True)
     assert now(bound, 601)[2] == pytest.approx(4.9, abs=0.05)
     assert now(bound, 602)[2] is None
@@ -101,6 +102,7 @@ def test_time_without_points_is_a_gap() -> None:
     assert values(found, 601, AT + 4 * SECONDS)[0] == [0.5, None, None]
     assert values(found, 601, AT + 9000)[0] == [None] * 3
     assert values(points(at(9000), NODE), 601)[0] == [None, None, 0.5], "the clock was set back"
+    assert len(points(at(9000), NODE)) == 1
 
 
 def test_another_process_with_the_same_pid_has_points_of_its_own() -> None:

@@ -81,6 +81,8 @@ MEANING: dict[str, Message] = {
     "Volta MPS: status of client {11643, 2} is ACTIVE": log_message.ClientActive(11643, 2),
     "Status of client {4267, 1} is ACTIVE": log_message.ClientActive(4267, 1),
     "Client 14777 disconnected": log_message.ClientDisconnected(14777),
+    "Volta MPS: Client disconnected. Number of active client contexts is 2": log_message.UnnamedDisconnect(),
+    "Volta MPS: Client process disconnected": log_message.UnnamedDisconnect(),
     "Client {11641, 1} exit": log_message.ContextExited(11641, 1),
     "Client {11643, 1} exit": log_message.ContextExited(11643, 1),
     "Client {11643, 2} exit": log_message.ContextExited(11643, 2),

@@ -48,6 +48,8 @@ MESSAGES: tuple[tuple[str, Message], ...] = (
     ("Client {PID: 4267, Context ID: 0} connected", log_message.ClientConnecting(4267, 0)),
     ("Client {PID: 4267, Context ID: 2} connected", log_message.ClientConnecting(4267, 2)),
     ("Client process 1260 disconnected", log_message.ClientDisconnected(1260)),
+    ("Volta MPS: Client disconnected. Number of active client contexts is 2", log_message.UnnamedDisconnect()),
+    ("Volta MPS: Client process disconnected", log_message.UnnamedDisconnect()),
     ("NEW CLIENT 509 from user 0: Server already exists", log_message.ClientForwarded(509, 0)),
     (
         "NEW CLIENT 11801 from user 1000: Server is not ready, push client to pending list",
@@ -123,8 +125,6 @@ NOISE_LINES = (
     "Volta MPS: Device Tesla T4 (uuid 0xafc3ccca-0xc3365689-0x2ed8f0e1-0x4233036f) is associated",
     "Creating worker thread for client {PID: 4267, Context ID: 0}",
     "Priority level of client {4267} is: 0 ",
-    "Volta MPS: Client disconnected. Number of active client contexts is 2",
-    "Volta MPS: Client process disconnected",
     # Commands of an operator.
     "Server has been notified to shutdown",
     "Exiting",

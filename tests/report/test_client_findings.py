@@ -26,6 +26,7 @@ from tests.builders import (
     contended,
     daemon_down,
     drifted,
+    faulted,
     full,
     gpu_reading,
     idle,
@@ -34,6 +35,7 @@ from tests.builders import (
     memory_filled,
     process,
     reduced,
+    server_log,
     three_clients,
     watched,
 )
@@ -67,6 +69,9 @@ def test_a_server_is_full_with_its_last_slot_and_one_with_a_free_slot_is_not() -
     assert not found_in(free, NodeProblem.CLIENTS_REFUSED, AT + COUNTED_SECONDS)
     never = changed(full(), totals__refused=dict.fromkeys(RefusalReason, 0))
     assert found_in(never, NodeProblem.CLIENT_SLOTS_FULL)[0].affected == "new clients; 0 were refused so far"
+    for status, is_problem in ((806, True), (807, False)):  # 807: because of a fault, which is a problem of its own.
+        lines = server_log(f"Failed to accept client {{PID: 700, Context ID: 0}} with status {status}", at=AT + 5)
+        assert bool(found_in(reduced(*lines, start=faulted()).node, NodeProblem.CLIENTS_REFUSED)) is is_problem
 
 
 def test_memory_that_a_workload_fills_is_listed_by_size_with_whom_it_affects() -> None:
@@ -165,6 +170,8 @@ def test_bypassing_processes_are_one_problem_since_the_first_of_them() -> None:
     (found,) = found_in(present, NodeProblem.PROCESS_BYPASSING, AT + 30)
     assert (found.since, found.client, found.values["processes"]) == (first_seen, None, "2 processes")
     assert found.values["gpu"] == "0, 1"
+    other_order = replace(present, gpus=dict(reversed(present.gpus.items())))
+    assert found_in(other_order, NodeProblem.PROCESS_BYPASSING, AT + 30)[0].since == first_seen
     assert pids(found.affected_names) == [801, 802]
     assert found.affected_names[0].endswith(f" on GPU 0 (32 MiB), GPU 1 (1024 MiB), for {AT + 30 - first_seen:.0f} s")
     assert found.affected == "2 processes without limits, and the MPS clients of the same GPUs"
@@ -258,5 +265,6 @@ def test_names_the_processes_that_use_mps_without_a_known_daemon(wait: float, st
     present = reduced(*seen, start=start).node
     problem = NodeProblem.MPS_WITHOUT_DAEMON
     assert not found_in(present, problem, AT + 1 + wait - 0.1)
+    assert not found_in(reduced(*seen[:2], start=start).node, problem, AT + 1 + wait), "nothing was searched since"
     (found,) = found_in(present, problem, AT + 1 + wait)
     assert (found.values["gpu"], pids(found.facts)) == ("0", [900, 901])

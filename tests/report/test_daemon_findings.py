@@ -134,6 +134,24 @@ def test_a_server_that_is_stuck_is_ended_with_the_clients_that_it_has_now() -> N
     assert [each.server for each in order] == [514, SERVER], "the first is that which a command can end"
 
 
+def test_names_the_healthy_clients_that_would_end_with_a_stuck_server() -> None:
+    """A fault on one of several GPUs does not affect those on the others."""
+    present = blocked_by(stuck=True, affected=5)
+    struck = {name: replace(each, affected=(600, 601, 602)) for name, each in present.incidents.items()}
+    (found,) = found_in(replace(present, incidents=struck), DaemonProblem.SERVER_FAULT)
+    wait, end = found.steps
+    assert all(f"PID {pid} " in wait.text for pid in (603, 604))
+    assert (wait.commands, end.ends) == ((), 5)
+
+
+def test_a_fault_with_unknown_clients_does_not_affect_none() -> None:
+    """Without the log, an Xid and a common GPU, they are unknown."""
+    for known in ({}, {"ended_at": AT + 4, "ending": IncidentEnd.RECOVERED}):
+        (found,) = found_in(with_incidents(incident(**known), start=idle()))
+        assert found.affected.startswith("an unknown number of clients")
+        assert "0 clients" not in found.text
+
+
 def ended(seconds: float) -> Node:
     """Return a fault that ended after so many seconds, and after which a client still ran."""
     blocking = {601: RecoveryDelay(since=AT + 4)}

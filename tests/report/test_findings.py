@@ -63,6 +63,7 @@ from tests.builders import (
     quarantined,
     reduced,
     refusal,
+    reply,
     silence,
     split,
     standing,
@@ -454,6 +455,30 @@ def test_lists_the_bypassing_processes_with_their_gpus_and_no_text_that_forges_a
     assert len(fact) < 100
 
 
+def test_shows_no_directory_to_a_bypassing_process_that_uses_gpus_of_several_daemons() -> None:
+    """A client sees only the GPUs of its daemon, so such a process would lose a GPU."""
+    daemons = {"/run/mps/0": GPU, "/run/mps/1": OTHER_GPU}
+    known = [
+        observation
+        for number, (name, gpu) in enumerate(daemons.items())
+        for observation in (
+            *at_work(server=900 + number, daemon=name),
+            reply("device_query --csv", f"0,00:00.0,{gpu},NVIDIA H200\n", daemon=name),
+        )
+    ]
+    on = (801, 802), (801, 803)
+    readings = [
+        gpu_reading(beside=on[number], server=900 + number, gpu=gpu, index=number, at=at)
+        for at in (AT, AT + 2)
+        for number, gpu in enumerate(daemons.values())
+    ]
+    (found,) = found_in(reduced(*known, *readings, *looks(at=AT + 2), start=node(*daemons)).node)
+    _, first, second, both = found.steps
+    for step, pid, path in ((first, 802, "/run/mps/0"), (second, 803, "/run/mps/1")):
+        assert (step.text.endswith(f"These are PID {pid}."), step.commands[0].endswith(f"={path}")) == (True, True)
+    assert ("PID 801" in both.text, both.commands) == (True, ())
+
+
 def test_restarts_a_bypassing_process_through_its_job_and_counts_the_clients_that_this_ends() -> None:
     job = "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n"
     present = reduced(process(801, cgroup=job), process(CLIENT, cgroup=job), start=three_clients()).node
@@ -506,6 +531,15 @@ def test_a_full_server_has_its_idle_clients_with_commands() -> None:
     (step,) = simulated.steps
     assert step.commands == tuple(f"kill -TERM {pid}" for pid in pids[:4])
     assert step.ends == 4
+
+
+def test_a_server_is_full_if_one_of_its_gpus_is() -> None:
+    first, second = range(1000, 1024), range(1100, 1124)
+    spread = gpu_reading(first), gpu_reading(second, gpu=OTHER_GPU, index=1)
+    assert not found_in(reduced(*at_work(*first, *second), *spread, *looks()).node)
+    on_one = gpu_reading(()), gpu_reading(range(1000, 1048), gpu=OTHER_GPU, index=1)
+    (found,) = found_in(reduced(*at_work(*range(1000, 1048)), *on_one, *looks()).node)
+    assert "(48 of 48 on GPU 1)" in found.text
 
 
 def idle_facts(present: Node, use: Share, *, on_other: Share | None = None) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ ID      WHEN                       DAEMON           KIND      GPU              A
 513-1a  {ZONED}  /tmp/nvidia-mps  memory    GPU-1efa3f60            2  very likely PID 600 (train.py of alice)  open for 3 min 2 s, blocked by 1 client
 b       {ZONED}  /tmp/nvidia-mps  memory    GPU-1efa3f60            2  likely one of 600, 601                   recovered in 4.2 s
 c       {ZONED}  /tmp/nvidia-mps  hardware  GPU-1efa3f60 +1         2  none                                     over: the server has exited
-d       {ZONED}  /tmp/nvidia-mps  unknown   -                       0  unknown                                  over: the daemon has exited
+d       {ZONED}  /tmp/nvidia-mps  unknown   -                       ?  unknown                                  over: the daemon has exited
 """  # noqa: E501
 
 
@@ -89,7 +89,12 @@ class TestDetails:
         """An empty line would look like a defect."""
         nothing = incident(gpus=(), affected=(), affected_confirmed=False, kind=IncidentKind.UNKNOWN)
         shown = [line.text.split(maxsplit=1)[1] for line in details_of(nothing, NOW, None)[2:]]
-        assert shown == ["unknown", "none reported", "no client known", "unknown: no indication of a cause"]
+        assert shown == [
+            "unknown",
+            "none reported",
+            "an unknown number of clients",
+            "unknown: no indication of a cause",
+        ]
 
     def test_shows_work_in_flight_if_it_is_known(self) -> None:
         in_flight_work = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))

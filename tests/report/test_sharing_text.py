@@ -64,7 +64,7 @@ def texts(present: Node, width: int | None = None) -> list[str]:
 WHOLE = """\
 sharing of GPU 0: 2 clients hold 3 % of its memory and used 48 % of its SMs in the last 60 s (estimated by \
 time in flight; another 2 % is unattributed)
-  room for 1 more client like these, the smallest of: 1 by SM time, 45 by client slots, 54 by memory
+  room for 1 more client like these, the smallest of: 1 by SM time, 46 by client slots, 54 by memory
   limits: its clients together may use at most 100 % of its threads
   idle: 1 client holds 2564 MiB, and used under 1 % of its SMs in the last 60 s
   memory bandwidth: 91 % is used, so clients may slow each other down; it is unknown which client uses most of it
@@ -72,7 +72,7 @@ PID  USER   COMMAND   MAY USE          USED    MEMORY  SINCE
 600  alice  train.py   ≤ 50 %  48.0 ± 1.2 %  1540 MiB  1 min
 601  bob    vllm       ≤ 50 %     under 1 %  2564 MiB  1 min
 sharing of GPU 1: 2 clients hold 4 % of its memory; its SM time is unknown
-  room for 29 more clients like these, the smallest of: 29 by memory, 45 by client slots, unknown by SM time
+  room for 29 more clients like these, the smallest of: 29 by memory, 46 by client slots, unknown by SM time
   limits: its clients together may use at most 100 % of its threads and at most 3 % of its memory
   over the memory limit: PID 602 (eval.py) holds 4612 MiB of the 2048 MiB allowed
 """
@@ -127,7 +127,7 @@ def test_shows_the_utilization_of_a_gpu_without_attribution() -> None:
     assert "its SMs were 50 % busy in the last 10 s" in first
     assert (
         second
-        == "  room for an unknown number of clients like these: 2 by SM time, 45 by client slots, unknown by memory"
+        == "  room for an unknown number of clients like these: 2 by SM time, 46 by client slots, unknown by memory"
     )
 
 
@@ -137,7 +137,7 @@ def test_says_why_the_room_in_shared_memory_is_unknown() -> None:
     read = replace(gpu.reading, unified_memory=True, memory_used_bytes=None, memory_total_bytes=None)
     lines = texts(replace(present, gpus={**present.gpus, GPU: replace(gpu, reading=read)}))
     unknown = "unknown by memory, which the GPU and the system share, unknown by SM time"
-    assert f"  room for an unknown number of clients like these: 45 by client slots, {unknown}" in lines
+    assert f"  room for an unknown number of clients like these: 46 by client slots, {unknown}" in lines
 
 
 def test_shows_bypassing_processes_separately() -> None:
@@ -385,7 +385,7 @@ def test_object_with_all_keys() -> None:
         "threads_committed_ratio": None,
         "memory_committed_ratio": None,
         "reserved": ["at most 100 % of its threads"],
-        "headroom": {"clients": 1, "resource": "sm", "by_resource": {"memory": 54, "sm": 1, "slots": 45}},
+        "headroom": {"clients": 1, "resource": "sm", "by_resource": {"memory": 54, "sm": 1, "slots": 46}},
         "idle": [VLLM],
         "over_limit": [],
         "sharing_gain_ratio": None,

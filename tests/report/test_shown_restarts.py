@@ -129,8 +129,7 @@ def test_the_line_that_starts_a_daemon_is_the_step_that_starts_it(kind: str) -> 
 
 
 def test_the_commands_that_set_limits_are_those_of_the_watchdog() -> None:
-    post = WatchedDaemon(daemon_policy=LIMITED)
-    post.observe(*dies())
+    post = WatchedDaemon(daemon_policy=LIMITED).observe(*dies())
     post.until(DEATH + 30)
 
     commands = [each for each in post.actions[0].steps if isinstance(each, GiveCommand)]

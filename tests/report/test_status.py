@@ -84,9 +84,9 @@ none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB  -
 domain A: 3 clients on GPUs 0 and 1 fail together: a fatal fault of one ends all
   joined by 600 (train.py) on GPUs 0 and 1; a daemon for each GPU separates them; a client then has one GPU
 sharing of GPU 0: 2 clients hold 3 % of its memory; its SM time is unknown
-  room for an unknown number of clients like these: 45 by client slots, unknown by memory, unknown by SM time
+  room for an unknown number of clients like these: 46 by client slots, unknown by memory, unknown by SM time
 sharing of GPU 1: 2 clients hold 4 % of its memory; its SM time is unknown
-  room for an unknown number of clients like these: 45 by client slots, unknown by memory, unknown by SM time
+  room for an unknown number of clients like these: 46 by client slots, unknown by memory, unknown by SM time
 SM time by client is not known: start the exporter with --attribution=bpf
 """
 

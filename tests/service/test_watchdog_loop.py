@@ -64,6 +64,11 @@ class WatchdogHarness:
     def break_off(self) -> None:
         """Do nothing: no action takes time."""
 
+    def act(self) -> None:
+        """Evaluate news, and act."""
+        self.evaluate(news=True)
+        self.watchdog.act(self.node)
+
     def evaluate(self, *, news: bool = False) -> list[EventName]:
         """Return the events of an evaluation."""
         self.node, events = self.watchdog.evaluate(self.node, changed=news)
@@ -105,19 +110,16 @@ def test_acts_on_nothing_that_it_knew_before_the_exporter_was_stopped() -> None:
     harness.evaluate(news=True)
 
     harness.clock.time += 300
-    harness.evaluate(news=True)
-    harness.watchdog.act(harness.node)
+    harness.act()
     harness.node = after(harness.node, *returns(harness.clock.time, pid=CONTROL))
     for _ in range(int(SETTLE_SECONDS) + 5):
         harness.clock.time += 1
-        harness.evaluate(news=True)
-        harness.watchdog.act(harness.node)
+        harness.act()
     assert harness.done == []
 
     harness.node = after(harness.node, *dies(harness.clock.time), look("log", at=harness.clock.time + 1))
     harness.clock.time += 2
-    harness.evaluate(news=True)
-    harness.watchdog.act(harness.node)
+    harness.act()
     assert [action.daemon for action in harness.done] == [DAEMON]
 
 
@@ -134,8 +136,7 @@ def seconds_until_restart(*read: Observation, dies_after: float) -> float:
         seen = seen[len(new) :]
         death = dies(at) if at == died_at else ()
         harness.node = after(harness.node, *new, *death, *((look("log", at=at),) if at > died_at else ()))
-        harness.evaluate(news=True)
-        harness.watchdog.act(harness.node)
+        harness.act()
         if harness.done:
             return at - died_at
     raise AssertionError("no restart")
@@ -188,8 +189,7 @@ def after_stop(what: str, seconds: float, chance: Random) -> WatchdogHarness:
         new = [each for each in seen if each.at <= harness.clock.time]
         seen = seen[len(new) :]
         harness.node = after(harness.node, *new)
-        harness.evaluate(news=True)
-        harness.watchdog.act(harness.node)
+        harness.act()
         harness.clock.time += 0.25
     return harness
 

@@ -10,7 +10,8 @@ from exporter.model.daemon import ClaimKind, DaemonState, LossReason
 from exporter.model.event import EventName
 from exporter.model.incident import Incident, IncidentEnd
 from exporter.model.node import CollectorName, Node
-from exporter.model.observation import GpuEvent, KernelRecord, LogLine, Observation
+from exporter.model.observation import GpuEvent, KernelRecord, LogFile, LogGap, LogLine, Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
 from tests.builders import (
     AT,
@@ -202,6 +203,50 @@ def test_a_client_that_only_the_log_shows_is_withdrawn_when_the_daemon_does_not_
     assert contradictions(result) == {"client_connect": 1}
 
 
+LOST = LogGap(at=LATER + 1, daemon=DAEMON, file="server.log", lines=40)
+NOT_LISTED = (clients(A, B, C, at=LATER + 3), look("log", at=LATER + 6))
+
+
+def test_a_client_whose_end_may_be_among_lost_lines_contradicts_nothing() -> None:
+    """It was gone before its process was read. Lines are lost in a flood, or when the file is truncated."""
+    result = reduced(*server_log(active(UNLISTED), at=LATER), LOST, *NOT_LISTED, start=UP)
+    assert (set(result.daemon.clients), contradictions(result)) == ({A, B, C}, {})
+    assert result.daemon.log.claims == {}
+
+
+@pytest.mark.parametrize("read_at", [None, LATER + 5])
+def test_a_client_whose_end_may_be_unread_contradicts_nothing(read_at: float | None) -> None:
+    """The exporter reads the log late on a busy machine, or if the log's directory hangs."""
+    late = LogFile(at=LATER, daemon=DAEMON, file="server.log", size=1 << 20, unread=1 << 19)
+    hung = look("log", at=LATER + 1, problem=Reason(ReasonCode.STILL_RUNNING, seconds=1.0))
+    for began, ended in ((late, replace(late, unread=0)), (replace(hung, daemon=DAEMON), look("log"))):
+        end = () if read_at is None else (replace(ended, at=read_at, daemon=DAEMON),)
+        result = reduced(*server_log(active(UNLISTED), at=LATER), began, NOT_LISTED[0], *end, NOT_LISTED[1], start=UP)
+        assert (set(result.daemon.clients), contradictions(result)) == ({A, B, C}, {})
+
+
+def test_lines_lost_long_before_a_forged_client_do_not_excuse_it() -> None:
+    lost = replace(LOST, at=LATER - OPEN_SECONDS - 1)
+    result = reduced(lost, *server_log(active(UNLISTED), at=LATER), *NOT_LISTED, start=UP)
+    assert contradictions(result) == {"client_connect": 1}
+
+
+def test_before_r580_a_client_that_disconnects_without_its_name_contradicts_nothing() -> None:
+    """A forger cannot write such a line of a later server."""
+    lines = server_log(active(UNLISTED), "Volta MPS: Client process disconnected", at=LATER)
+    for version, expected in (("11040", {}), ("13000", {"client_connect": 1})):
+        start = control_log(f"CUDA MPS Control binary version: {version}", at=LATER)
+        assert contradictions(reduced(*start, *lines, *NOT_LISTED, start=UP)) == expected
+
+
+def test_a_refusal_after_lost_lines_is_no_contradiction_and_names_no_other_client() -> None:
+    """The limit of the server is 48, but the lines of most of its clients were lost."""
+    refused = server_log("Failed to accept new client. Maximum number of clients (48) reached.", at=LATER + 2)
+    result = reduced(*server_log(connecting(UNLISTED), at=LATER), LOST, *refused, start=UP)
+    assert contradictions(result) == {}
+    assert result.daemon.servers[SERVER].connecting == frozenset()
+
+
 def test_forged_clients_do_not_displace_real_ones() -> None:
     """Their number is bounded, and the daemon's own list is not."""
     forged = (line for pid in range(5000, 7000) for line in server_log(active(pid), at=LATER))
@@ -354,6 +399,14 @@ def test_after_a_contradiction_no_client_is_likely() -> None:
     assert max(confidence(result).values()) < 0.5
     (incident,) = result.node.incidents.values()
     assert any(LOG_UNRELIABLE in each.indications for each in incident.suspects)
+
+
+def test_a_flood_that_excuses_a_contradiction_makes_no_client_likely() -> None:
+    """A user can cause one. Lines about the cause may be among the lost ones, and others be forged."""
+    seen = (replace(LOST, at=LATER - 5), *server_log(f"Client process {C} disconnected", at=LATER - 4))
+    doubted = reduced(*seen, shown(A, B, C, at=LATER - 1), start=UP)
+    assert contradictions(doubted) == {}
+    assert max(confidence(trapped(start=doubted.node)).values()) < 0.5
 
 
 def test_the_unreliable_log_of_an_earlier_run_is_known_after_a_restart() -> None:

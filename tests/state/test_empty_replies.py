@@ -13,7 +13,9 @@ from tests.builders import (
     at_work,
     clients,
     daemon_process,
+    exited,
     gpu_reading,
+    process,
     reduced,
     refusal,
     servers,
@@ -52,3 +54,10 @@ def test_two_empty_lists_prove_an_end_if_a_second_lies_between_them(seconds: flo
 def test_one_list_of_others_proves_an_end_unless_the_client_has_just_connected(seconds: float, connected: bool) -> None:
     other = clients(CLIENT + 1, at=AT + seconds)
     assert (CLIENT in reduced(*at_work(CLIENT), replace(other, seconds=0.0)).daemon.clients) is connected
+
+
+@pytest.mark.parametrize(("left_at", "connected"), [(2, False), (0.5, True)])
+def test_a_list_connects_no_client_that_left_after_it_was_asked_for(left_at: float, connected: bool) -> None:
+    gone = exited(CLIENT, at=AT + left_at)
+    listed = replace(clients(CLIENT, at=AT + 3), seconds=2.0)
+    assert (CLIENT in reduced(*at_work(CLIENT), process(), gone, listed).daemon.clients) is connected

@@ -12,7 +12,14 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
 from exporter.model.server import Client, Disconnect, Server
 from exporter.reducer import reduce
-from exporter.state.devices import FailureDomain, failure_domains, gpus_of_clients
+from exporter.state.devices import (
+    ELSEWHERE,
+    FailureDomain,
+    failure_domains,
+    gpus_of_clients,
+    has_unlisted_gpu,
+    usable_gpus,
+)
 from tests.builders import (
     AT,
     CLIENT,
@@ -27,10 +34,12 @@ from tests.builders import (
     gpu_lost,
     gpu_reading,
     look,
+    mig,
     reduced,
     reply,
     three_clients,
 )
+from tests.works import reading, work
 
 A, B, C, D = range(CLIENT, CLIENT + 4)
 BOTH = frozenset({GPU, OTHER_GPU})
@@ -104,6 +113,62 @@ class TestGpusOfClients:
             daemon = replace(of(present), clients={A: replace(client, gpu_added_at=gpu_added_at)})
             assert gpus_of_clients(present, daemon, (A,), in_use=True) == {A: gpus}
 
+    @pytest.mark.parametrize("listed", [{B: 1000}, {A: 0, B: 1000}], ids=["sees other GPUs", "sees this GPU too"])
+    def test_a_client_that_launches_without_a_context_on_the_only_visible_gpu_is_elsewhere(
+        self, listed: Mapping[int, int]
+    ) -> None:
+        """A container can have some of the node's GPUs. Before NVML is read again, the client may be on this one."""
+        begun = replace(reading(AT + 1, work(A, launched=AT + 1), work(B, launched=AT + 1)), gpus=2)
+        without_context = replace(gpu_reading(listed, at=AT + 2), compute_processes=())
+        present = reduced(gpu_reading(), *at_work(A, B), reading(AT), begun).node
+        assert gpus_of(present, of(present), A) == {GPU}
+        present = reduced(without_context, start=present).node
+        assert gpus_of(present, of(present), A) is None
+        assert gpus_of(present, of(present), B) == {GPU}
+        in_use = gpus_of_clients(present, of(present), (A, B), in_use=True)
+        assert in_use == {A: {ELSEWHERE}, B: {GPU}}
+        assert together(present) == {frozenset({B})}
+
+    @pytest.mark.parametrize("gpus", [0, 1], ids=["unknown", "one"])
+    @pytest.mark.parametrize("listed", [{}, {A: 0}, {A: 0, B: 1000}])
+    def test_clients_are_on_the_only_gpu_of_the_node_whatever_nvml_shows(
+        self, listed: Mapping[int, int], gpus: int
+    ) -> None:
+        """A client may have reset the device, and a platform may show no memory. An old recording has no number."""
+        begun = replace(reading(AT + 1, work(A, launched=AT + 1), work(B, launched=AT + 1)), gpus=gpus)
+        without_context = replace(gpu_reading(listed, at=AT + 2), compute_processes=())
+        present = reduced(gpu_reading(), *at_work(A, B), reading(AT), begun, without_context).node
+        assert gpus_of_clients(present, of(present), (A, B), in_use=True) == {A: {GPU}, B: {GPU}}
+        assert together(present) == {frozenset({A, B})}
+
+    @pytest.mark.parametrize("gpus", [2, 3])
+    def test_a_client_is_elsewhere_only_if_the_node_has_gpus_that_nvml_does_not_list(self, gpus: int) -> None:
+        begun = replace(reading(AT + 1, work(A, launched=AT + 1)), gpus=gpus)
+        seen = (replace(gpu_reading({A: 0}, at=AT + 2, gpu=gpu), compute_processes=()) for gpu in (GPU, OTHER_GPU))
+        present = reduced(*at_work(A), reading(AT), begun, *seen).node
+        in_use = gpus_of_clients(present, of(present), (A,), in_use=True)
+        assert in_use == ({} if gpus == 2 else {A: {ELSEWHERE}})
+
+    def test_no_client_of_mig_instances_is_elsewhere_if_the_node_has_no_other_gpu(self) -> None:
+        """NVML shows no memory, and the daemon may have any of the instances."""
+        instances = [each.reading for each in mig().gpus.values() if each.reading.mig is not None]
+        bare = (
+            replace(each, compute_processes=(), mps_processes=(GpuProcess(pid=A, used_bytes=0),), at=AT + 2)
+            for each in instances
+        )
+        whole = gpu_reading(mig_mode=True, instances=tuple(each.gpu for each in instances))
+        begun = replace(reading(AT + 1, work(A, launched=AT + 1)), gpus=1)
+        present = reduced(*at_work(A), whole, *bare, reading(AT), begun).node
+        assert len(usable_gpus(present)) == 2
+        assert gpus_of_clients(present, of(present), (A,), in_use=True) == {}
+
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_a_gpu_whose_list_is_missing_is_no_other_gpu(self, number: int) -> None:
+        """Without a list, the clients of an only GPU still launch nowhere else."""
+        seen = (replace(gpu_reading({A}, gpu=gpu), mps_processes=None) for gpu in (GPU, OTHER_GPU)[:number])
+        present = reduced(*at_work(A), *seen).node
+        assert has_unlisted_gpu(present, of(present), GPU) is (number == 2)
+
     def test_starting_client_is_not_on_every_gpu(self) -> None:
         """Before its first context, NVML lists a client on all GPUs without memory (measured)."""
         starting = gpu_reading({A: 1000, B: 0}), gpu_reading({B: 14, C: 0}, gpu=OTHER_GPU, index=1)
@@ -150,8 +215,8 @@ class TestGpusOfClients:
         assert together(present) == {frozenset({A, B})}
 
     def test_ignores_process_lists_with_mig(self) -> None:
-        mig = [gpu_reading([A], mig_mode=True), gpu_reading([A], gpu=OTHER_GPU, index=1, mig_mode=True)]
-        present = logged(reduced(*at_work(A, B), *mig, look()).node, {B: {GPU}})
+        divided = [gpu_reading([A], mig_mode=True), gpu_reading([A], gpu=OTHER_GPU, index=1, mig_mode=True)]
+        present = logged(reduced(*at_work(A, B), *divided, look()).node, {B: {GPU}})
         assert gpus_of(present, of(present), A) is None
         assert gpus_of(present, of(present), B) == {GPU}
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from exporter.history import sample_of
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.node import Node, SharingMode
@@ -151,6 +152,7 @@ def test_statements_hold_for_each_layout(layout: str) -> None:
     # The memory of a GPU instance is there once, and that of the whole GPU is not added to it.
     in_sum = sum(samples(node, "cuda_mps_gpu_memory_total_bytes").values())
     assert in_sum == (18 << 30) * len({number for number, _ in LAYOUTS[layout]})
+    assert sample_of(node).memory_ratio == pytest.approx(2 / 18, abs=1e-4)
     assert list(samples(node, "cuda_mps_gpu_power_watts")) == [(GPU,)]
     assert len(samples(node, "cuda_mps_gpu_mig_info")) == len(instances)
     assert sum(samples(node, "cuda_mps_client_memory_used_bytes").values()) == (2 << 30) * len(instances)

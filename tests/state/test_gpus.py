@@ -12,7 +12,7 @@ from exporter.model.node import Gpu, Node, SharingMode
 from exporter.model.observation import DaemonFound, GpuProcess, GpuReading, Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.sharing import GpuUse
-from exporter.reducer import reduce
+from exporter.reducer import prune, reduce
 from exporter.state.gpus import ENERGY, LIMITS, is_lost, may_bypass, sharing_mode
 from exporter.store.database import StoredState
 from tests.builders import (
@@ -31,6 +31,7 @@ from tests.builders import (
     failure,
     gpu_reading,
     look,
+    mig,
     node,
     process,
     reduced,
@@ -594,6 +595,16 @@ def test_a_list_of_devices_corrects_bypassing_processes() -> None:
     assert {uuid: gpu.bypassing for uuid, gpu in result.node.gpus.items()} == {GPU: (BYPASSING,), OTHER_GPU: ()}
 
 
+def test_a_lost_gpu_has_no_index_that_another_gpu_has_now() -> None:
+    """When the driver is opened again, NVML counts the GPUs that are left."""
+    listed = gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1), look(at=AT + 1)
+    counted_anew = gpu_reading(gpu=OTHER_GPU, index=0, at=AT + 11), look(at=AT + 11)
+    present = reduced(*listed, *counted_anew).node
+    assert {uuid: gpu.reading.index for uuid, gpu in present.gpus.items()} == {GPU: None, OTHER_GPU: 0}
+    (lost,) = (each for each in document_of(present).findings if each.code == "gpu_lost")
+    assert "GPU 0 " not in lost.text
+
+
 def test_an_ended_daemon_retains_its_gpus() -> None:
     gone = exited(CONTROL, at=AT + 4)
     result = reduced(daemon_process(), *at_work(CLIENT), has(GPU), gone, *on_both(5, 7, 9))
@@ -629,3 +640,15 @@ def test_a_daemon_that_never_ran_has_the_gpus_of_its_unit() -> None:
 def test_only_a_process_that_is_not_known_to_mps_may_bypass_a_daemon(changed: dict[str, set[int]], may: bool) -> None:
     present = reduced(*at_work(CLIENT), has(GPU), *on_both(5)).node
     assert may_bypass(present, {gpu: frozenset(pids) for gpu, pids in changed.items()}) is may
+
+
+def test_a_disconnected_client_that_nvml_still_shows_does_not_bypass_mps() -> None:
+    present = reduced(*at_work(CLIENT), has(GPU), *server_log(f"Client process {CLIENT} disconnected", at=AT + 1)).node
+    for seconds in (2, 5, 400, 403, 405):
+        shown = reduced(gpu_reading(beside=[CLIENT], at=AT + seconds), start=present)
+        assert not shown.of(EventName.PROCESS_BYPASSING)
+        present = prune(shown.node)
+
+
+def test_a_process_of_a_gpu_in_mig_mode_may_bypass_the_daemon_of_an_instance() -> None:
+    assert may_bypass(mig(), {GPU: frozenset({BYPASSING})})

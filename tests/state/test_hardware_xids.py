@@ -104,6 +104,7 @@ def test_a_smaller_energy_counter_shows_a_reset() -> None:
     assert after(kernel(95, at=AT + 1), *energies[:2]) == {(GPU, "RESET_GPU")}
     assert after(kernel(95, at=AT + 1), *energies) == set()
     assert after(kernel(95, at=AT + 5), *energies) == {(GPU, "RESET_GPU")}, "it may be later than the reset"
+    assert after(recovery("0x1 (GPU Reset Required)", AT + 5), *energies) == {(GPU, "RESET_GPU")}, "so may the demand"
     wrong = [gpu_reading(at=AT + at, energy_millijoules=energy) for at, energy in ((2, 9**11), (4, 9**15), (6, 9**11))]
     assert after(kernel(95, at=AT + 1), *wrong) == {(GPU, "RESET_GPU")}, "a value that cannot be true is no reset"
 

@@ -5,12 +5,12 @@ from itertools import product
 
 import pytest
 
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, with_runtime
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import MAX_CONNECTIONS
-from exporter.state.devices import gpus_by_ordinal, serves_gpu
-from exporter.state.limits import clients_limit, queries
+from exporter.state.devices import device_count, gpus_by_ordinal, serves_gpu
+from exporter.state.limits import clients_limit, device_limit, queries
 from tests.builders import (
     AT,
     CLIENT,
@@ -28,6 +28,7 @@ from tests.builders import (
     gpu_reading,
     look,
     looks,
+    mig,
     node,
     process,
     reduced,
@@ -318,7 +319,7 @@ def limit(*seen: Observation) -> int | None:
 
 def limit_of(present: Node) -> int | None:
     daemon = present.daemons[DAEMON]
-    return clients_limit(present, daemon, daemon.servers[SERVER])
+    return device_limit(present, daemon, daemon.servers[SERVER])
 
 
 def test_the_drivers_cuda_version_replaces_an_unknown_version_of_the_daemon(subtests: pytest.Subtests) -> None:
@@ -396,6 +397,24 @@ def test_the_server_and_the_configuration_have_precedence_over_the_guide() -> No
     present = reduced(*at_work(), *full, gpu_reading()).node
     daemon = replace(present.daemons[DAEMON], declared=replace(present.daemons[DAEMON].declared, clients_limit=12))
     assert limit_of(replace(present, daemons={DAEMON: daemon})) == 12
+
+
+def test_a_mig_instance_that_serves_is_no_second_gpu() -> None:
+    """NVML shows the server there. Without the variable, the whole GPU may be the daemon's too."""
+    present = mig()
+    daemon = with_runtime(present.daemons[DAEMON], visible_devices=None)
+    assert device_count(present, daemon) == 1
+    assert clients_limit(present, daemon, daemon.servers[SERVER]) == 48
+
+
+@pytest.mark.parametrize(("devices", "whole"), [((GPU,), 48), ((GPU, OTHER_GPU), None)])
+def test_a_server_with_several_gpus_has_a_limit_on_each(devices: tuple[str, ...], whole: int | None) -> None:
+    """The guide limits the client contexts of each device (release 615)."""
+    lines = "".join(f"{number},00:00.0,{uuid},NVIDIA H200\n" for number, uuid in enumerate(devices))
+    answer = reply("device_query --csv", f"{DEVICES}{lines}")
+    present = reduced(*at_work(), answer, gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1)).node
+    daemon = present.daemons[DAEMON]
+    assert (limit_of(present), clients_limit(present, daemon, daemon.servers[SERVER])) == (48, whole)
 
 
 def test_a_failed_reading_does_not_change_the_limit() -> None:

@@ -498,5 +498,7 @@ def test_a_daemon_that_may_be_in_another_namespace_is_not_down(
 
 def test_a_daemon_that_was_seen_here_ended_here() -> None:
     ended = replace(daemon_process(None, at=AT + 2), hidden=True)
-    found = reduced(daemon_process(), *at_work(CLIENT), ended, no_daemon(at=AT + 3))
+    reading = gpu_reading(beside=[VICTIM], server=None, at=AT + 4)
+    found = reduced(daemon_process(), *at_work(CLIENT), ended, no_daemon(at=AT + 3), reading)
     assert found.daemon.state is DaemonState.DOWN
+    assert VICTIM in poll_schedule.processes_wanted(found.node), "NVML's PIDs are those here"

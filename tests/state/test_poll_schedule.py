@@ -1,15 +1,20 @@
 """Which queries and readings are due: rarely, sooner if a value is stale, but not forever."""
 
+import contextlib
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from exporter.app import Assembly
+from exporter.collectors.thread import Inbox
+from exporter.config.settings import Config
 from exporter.model.action import ActionKind, ActionReason
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, GpuEvent, GpuReading, LogFile, Observation
@@ -44,6 +49,8 @@ from tests.builders import (
     silence,
     status,
 )
+from tests.clocks import HandClock
+from tests.program import constants
 from tests.state.strategies import lives, log_lines, readings, timed
 from tests.works import boot_ns, reading, work
 
@@ -476,16 +483,18 @@ class TestNvml:
         assert self.due(present, RHYTHM.stale)
 
     def test_reads_nvml_sooner_after_a_client_first_launches_on_a_gpu(self) -> None:
-        """Its context, and so its memory, may be new on one of several GPUs."""
+        """Its context, and so its memory, may be new on one of several GPUs. The exporter may see only one."""
         other = gpu_reading(gpu=OTHER_GPU, index=1)
         parts = [replace(work(CLIENT, launched=AT + 1, first_ns=boot_ns(AT + 1)), device=device) for device in (0, 1)]
         launches = replace(reading(AT + 2, *parts), on_devices=tuple(parts))
         assert self.due(self.just_read(other, launches), RHYTHM.stale)
-        assert not self.due(self.just_read(launches), RHYTHM.stale)
+        assert self.due(self.just_read(launches), RHYTHM.stale)
+        assert not self.due(self.just_read(reading(AT + 2, replace(parts[0], device=-1))), RHYTHM.stale)
 
     def test_reads_nvml_sooner_until_a_bypassing_process_is_confirmed(self) -> None:
         """Two readings distinguish it from a client that connects or disconnects."""
-        present = self.just_read(gpu_reading([CLIENT], beside=[801]))
+        older = gpu_reading([CLIENT], beside=[802], at=AT - 60)
+        present = self.just_read(older, gpu_reading([CLIENT], beside=[801, 802]))
         assert [poll_schedule.is_confirmation_due(present, AT + at, NEVER) for at in (0.9, 1.0)] == [False, True]
         assert self.due(present, RHYTHM.stale)
         looks = (servers(SERVER, at=AT + 1), gpu_reading([CLIENT], beside=[801], at=AT + 2), look(at=AT + 2))
@@ -522,6 +531,16 @@ class TestNvml:
             counted.append(present.gpus[GPU].bypassing)
         assert counted == [(801,) if begins + 2 <= tick < begins + 30 else () for tick in range(60)]
         assert readings <= 60 * TICK / RHYTHM.nvml + 3
+
+    def test_bounds_readings_for_lists_that_always_differ(self) -> None:
+        clock, asked = HandClock(AT + 1), list[float]()
+        with contextlib.closing(Assembly(Config(constants=constants()), clock, Inbox())) as collectors:
+            collectors._node = self.just_read(gpu_reading([CLIENT], beside=[801]))
+            collectors.nvml = Mock(changed_processes=lambda: {GPU: frozenset({802})})
+            for _ in range(12):
+                asked += [clock.time - AT] if collectors._gpus_changed() else []
+                clock.time += TICK
+        assert asked == [1.0, 1.5, 3.5, 5.5, 6.0]
 
     def test_does_not_read_nvml_sooner_forever_if_readings_fail(self) -> None:
         present = self.just_read(gpu_reading([CLIENT], beside=[801]))

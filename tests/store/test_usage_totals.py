@@ -111,6 +111,12 @@ def test_identities_are_stored_with_the_memory_of_the_account(state_file: StateF
     assert reopened(state_file).usage_totals.identities == {HOSTILE_OWNER: second}
 
 
+def test_an_account_was_last_used_when_it_last_used_any_gpu(state_file: StateFile) -> None:
+    state_file.write(totals=(totals := post(post(UsageTotals(), 1), 1, gpu=OTHER_GPU)))
+    state_file.write(totals=post_time(totals, GPU, 1, {(USER_ALICE, Method.FLIGHT): 1.0}, at=AT + 600))
+    assert reopened(state_file).usage_totals.last_used_at == {USER_ALICE: AT + 600}
+
+
 def test_the_paces_of_a_closed_account_are_remembered_for_a_day(state_file: StateFile) -> None:
     totals = remember_pace(post(UsageTotals(), 3), GPU, USER_ALICE, "train", Pace(1.0, 2.0, 3.5, 1e9, 0.0, 1e8, 0.0))
     state_file.write(totals=totals)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from exporter.model.launches import WorkReading
 from exporter.model.node import Node
-from exporter.model.observation import GpuReading, LogLine, Observation
+from exporter.model.observation import ControlReply, GpuReading, LogLine, Observation
 from exporter.model.sharing import GpuUse
 from exporter.model.usage import Share, Split
 from exporter.recording import Recording
@@ -62,6 +62,14 @@ def without_devices(seen: Iterable[Observation]) -> Iterator[Observation]:
 def without_log(seen: Iterable[Observation]) -> Iterator[Observation]:
     """Yield the observations without the lines of the log that show the GPU of a context."""
     return (each for each in seen if not (isinstance(each, LogLine) and " is associated" in each.line))
+
+
+def with_hidden_gpus(seen: Iterable[Observation], visible: str) -> Iterator[Observation]:
+    """Yield the observations of an exporter in a container with one GPU. NVML and daemon show no other."""
+    for each in seen:
+        is_other = isinstance(each, (GpuReading, GpuUse)) and each.gpu != visible
+        if not is_other and not (isinstance(each, ControlReply) and each.command.startswith("device_query")):
+            yield each
 
 
 @dataclass(frozen=True)
@@ -159,6 +167,11 @@ class Mix:
     @cached_property
     def minutes_without_log(self) -> tuple[tuple[Split, tuple[Minute, ...]], ...]:
         return tuple(self._every_few_seconds(without_log(self._observations)))
+
+    def minutes_with_hidden_gpus(self, *, log: bool) -> Iterator[tuple[Split, tuple[Minute, ...]]]:
+        """Yield the same as `minutes` if the exporter sees only this GPU."""
+        observations = self._observations if log else without_log(self._observations)
+        return self._every_few_seconds(with_hidden_gpus(observations, self.gpu or ""))
 
     @cached_property
     def windows_without_log(self) -> tuple[Split, ...]:

@@ -64,6 +64,7 @@ from tests.builders import (
     reduced,
     reply,
     server_log,
+    servers,
     split,
     three_clients,
 )
@@ -312,6 +313,14 @@ def with_daemon(present: Node, **changes: object) -> Node:
     return replace(present, daemons={DAEMON: replace(present.daemons[DAEMON], **changes)})  # type: ignore[arg-type]
 
 
+def test_clients_take_slots_of_their_gpus_only() -> None:
+    """A client on an unknown GPU may have a slot on each."""
+    on = gpu_reading({A: 100, B: 100}), gpu_reading({B: 100, C: 100, C + 1: 100}, gpu=OTHER_GPU, index=1)
+    present = reduced(*at_work(A, B, C, C + 1, C + 2), *on).node
+    slots = {uuid: each.headroom.by_resource[Bound.SLOTS] for uuid, each in gpu_sharing(present).items()}
+    assert slots == {GPU: 48 - 3, OTHER_GPU: 48 - 4}
+
+
 def test_slots_that_are_left(subtests: pytest.Subtests) -> None:
     one, four = shared({A: 100}), shared(dict.fromkeys(range(A, A + 4), 100))
     newer = shared({A: 100}, reply("-v", "CUDA MPS Control binary version: 13010\n"))
@@ -423,6 +432,7 @@ def test_memory_counts_while_a_client_holds_it(subtests: pytest.Subtests) -> Non
         ("until the next reading", (*alices(), reading(0), reading(10, 300), reading(15)), 10 + 5 * 3),
         ("until the exit", (*alices(), reading(0), exited(at=AT + 4), gone), 4),
         ("until the end of the connection", (*alices(), reading(0), *leaves, exited(at=AT + 8)), 4),
+        ("listed again after its end", (*alices(), reading(0), exited(at=AT + 4), reading(10)), 10),
         ("from the reading", (*alices(), gpu_reading((), server=None, at=AT + 5), reading(10)), 5),
         ("on both GPUs", (*alices(), reading(0), reading(0, 300, gpu=OTHER_GPU), exited(at=AT + 2)), 2 + 2 * 3),
         ("of a workload that is known later", (connects, reading(0), process(at=AT + 0.5), reading(10)), 10),
@@ -623,14 +633,15 @@ def threads_after(*seen: Observation, before: float = 100.0) -> tuple[dict[int, 
     return ratios, found
 
 
-def asked(percentage: float, at: float) -> Observation:
-    return reply(f"get_active_thread_percentage {SERVER}", f"{percentage}\n", at=at)
+def asked(percentage: float, at: float, server: int = SERVER) -> Observation:
+    return reply(f"get_active_thread_percentage {server}", f"{percentage}\n", at=at)
 
 
 def test_a_limit_of_a_running_server_is_for_clients_that_connect_later(subtests: pytest.Subtests) -> None:
     """Measured: the pace of a client that was connected did not change, and later ones had the limit."""
     command = control_log(f"Cmd:{SET}", "UI closed", at=AT + 3)
     connected = server_log(active(LATER), at=AT + 5)
+    other = servers(SERVER, SERVER + 1, at=AT + 1), *(asked(each, AT + 2, SERVER + 1) for each in (100.0, 50.0))
     for name, seen, before, expected in [
         ("the log", (*command, asked(50.0, AT + 4), *connected), 100.0, {CLIENT: 1.0, LATER: 0.5}),
         ("raised", (*command, asked(50.0, AT + 4), *connected), 25.0, {CLIENT: 32 / 132, LATER: 0.5}),
@@ -639,6 +650,7 @@ def test_a_limit_of_a_running_server_is_for_clients_that_connect_later(subtests:
         ("in between", (*command, *connected, asked(50.0, AT + 6)), 100.0, {CLIENT: 1.0, LATER: 1.0}),
         ("seen late", (*connected, asked(50.0, AT + 6)), 25.0, {CLIENT: 0.5, LATER: 0.5}),
         ("twice", (*command, asked(50.0, AT + 4), asked(20.0, AT + 5)), 100.0, {CLIENT: 1.0}),
+        ("of another server", other, 25.0, {CLIENT: 32 / 132}),
         ("refused", (*command, asked(100.0, AT + 4), *connected), 100.0, {CLIENT: 1.0, LATER: 1.0}),
     ]:
         with subtests.test(name):
@@ -653,6 +665,9 @@ def test_a_memory_limit_of_a_running_server_is_for_clients_that_connect_later() 
     limit = reply(f"get_device_pinned_mem_limit {SERVER} 0", "1G\n", at=AT + 4)
     _, found = threads_after(*command, limit, *server_log(active(LATER), at=AT + 5))
     assert [(each.memory_limit_known, each.memory_limit_bytes) for each in found.clients] == [(True, None), (True, GIB)]
+    lower = reply(f"get_device_pinned_mem_limit {SERVER} 0", "512M\n", at=AT + 3)
+    _, found = threads_after(lower, limit, *server_log(active(LATER), at=AT + 5))
+    assert [each.memory_limit_bytes for each in found.clients] == [GIB, GIB], "the first one may have either"
 
 
 # Memory limits.

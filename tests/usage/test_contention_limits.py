@@ -57,6 +57,24 @@ def test_a_gpu_without_gpm_is_quiet_if_all_others_are_idle(subtests: pytest.Subt
             assert (SMALL in gpu.slowdowns) is is_quiet
 
 
+def test_a_full_gpu_is_not_quiet_while_it_is_unknown_who_works_there() -> None:
+    """The new client may stream memory. On a node with several GPUs, its GPU is unknown for some seconds."""
+    gpu = alone().second({SMALL: slower(900)}, {SMALL: 0.1}, dram=0.8, count=3, unknown=frozenset({OTHER}))
+    assert latency(gpu) == pytest.approx(300)
+    assert gpu.slowdowns[SMALL].ratio > 1.1
+
+
+@pytest.mark.parametrize("factor", [3, 1 / 3], ids=["slower", "faster"])
+def test_windows_before_a_change_of_own_work_are_not_compared(factor: float) -> None:
+    """A rank of a job waits for ranks of other GPUs in kernels. Small neighbours had no part in that."""
+    gpu, shares = Gpu(), {SMALL: 0.05, OTHER: 0.3}
+    gpu.second({SMALL: slower(300), OTHER: work(1, 500)}, shares, count=25)
+    gpu.second({SMALL: slower(factor * 300)}, {SMALL: 0.05}, count=12)
+    assert SMALL not in gpu.slowdowns or gpu.slowdowns[SMALL].ratio == pytest.approx(1, abs=0.05)
+    gpu.second({SMALL: slower(factor * 300)}, {SMALL: 0.05}, count=50)
+    assert gpu.slowdowns[SMALL].ratio == pytest.approx(1, abs=0.01)
+
+
 def test_a_client_without_a_share_has_no_quiet_gpu() -> None:
     """What was measured may be its own use, or that of a process that is not known."""
     assert SMALL not in Gpu().second({SMALL: ALONE}, {OTHER: 0.15}, dram=0.1, count=3).slowdowns

@@ -88,8 +88,8 @@ def free(at: float) -> tuple[Observation, ...]:
     return filled(at, 60_000)
 
 
-def two_users() -> Node:
-    owners = (process(pid, user=f"u{pid}") for pid in (600, 601))
+def two_users(first: str = "u600") -> Node:
+    owners = process(600, user=first), process(601, user="u601")
     return reduced(*at_work(600, 601), *owners, *looks()).node
 
 
@@ -99,6 +99,7 @@ def test_a_filled_gpu_is_an_event_when_it_begins_and_ends() -> None:
         (EventName.MEMORY_FILLED, AT + 20, GPU, DAEMON, 601, "u601"),
         (EventName.MEMORY_FREED, AT + 40, GPU, DAEMON, 601, "u601"),
     ]
+    assert not reduced(*filled(AT + 20), start=two_users("u601")).events, "it takes the memory of no other workload"
 
 
 def test_the_finding_has_the_beginning_unless_that_may_be_before_the_exporter() -> None:

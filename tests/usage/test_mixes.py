@@ -129,6 +129,16 @@ def test_gpm_divides_clients_on_two_gpus_if_the_gpu_of_each_launch_is_unknown() 
     assert all(each.is_covered for each in every)
 
 
+@pytest.mark.parametrize(("log", "most"), [(True, 0.2), (False, 2.0)])
+def test_clients_of_a_gpu_that_the_exporter_does_not_see_take_nothing(log: bool, most: float) -> None:
+    """NVML, which was read every ten seconds, does not show them on the other GPU. One client works on both."""
+    every = [each for mix in ON_TWO_GPUS for _, minutes in mix.minutes_with_hidden_gpus(log=log) for each in minutes]
+    assert sum(each.error for each in every) / len(every) <= most
+    shown = [each for each in every if each.share is not None]
+    assert len(shown) >= 0.9 * len(every)
+    assert sum(each.is_covered for each in shown) >= 0.95 * len(shown)
+
+
 @pytest.mark.parametrize("with_gpm", [True, False], ids=["gpm", "no-gpm"])
 @pytest.mark.parametrize("mixes", [NOT_FITTED, ON_H100], ids=["h200", "h100"])
 def test_standard_errors_cover_most_minutes_that_were_not_fitted(mixes: list[Mix], with_gpm: bool) -> None:

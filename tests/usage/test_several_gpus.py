@@ -38,7 +38,7 @@ from tests.builders import (
 from tests.usage.simulation import SLICE_NS, SMS, US, Worker
 from tests.works import boot_ns
 
-UUIDS = tuple(f"GPU-{number}f8b2f04-0000-0000-0000-000000000000" for number in range(4))
+UUIDS = tuple(f"GPU-{number}f8b2f04-0000-0000-0000-000000000000" for number in range(8))
 CHOOSING, ON_FIRST, ON_SECOND = CLIENT, CLIENT + 1, CLIENT + 2
 CONTAINER = f"0::/system.slice/docker-{'1f' * 32}.scope\n"
 FOREVER = float("inf")
@@ -92,12 +92,24 @@ def neighbours() -> tuple[GpuClient, ...]:
 
 
 class SeveralGpus:
-    """A node, the readings of its sources when they are due, and the SM time that each client used in each second."""
+    """A node, the readings of its sources when they are due, and the SM time that each client used in each second.
 
-    def __init__(self, *every: GpuClient, gpus: int = 2, gpm: bool = True, failing: int | None = None) -> None:
+    The exporter's NVML shows the GPUs that are `visible`; None: all.
+    """
+
+    def __init__(
+        self,
+        *every: GpuClient,
+        gpus: int = 2,
+        gpm: bool = True,
+        failing: int | None = None,
+        visible: Sequence[int] | None = None,
+    ) -> None:
         self.clients, self.uuids, self.gpm, self.failing = every, UUIDS[:gpus], gpm, failing
+        self.visible = range(gpus) if visible is None else visible
         devices = "".join(f"{number},00:0{number}.0,{uuid},NVIDIA H200\n" for number, uuid in enumerate(self.uuids))
-        self.node = reduced(*at_work(), daemon_process(), reply("device_query --csv", devices)).node
+        known = (reply("device_query --csv", devices),) if len(self.visible) > 1 else ()
+        self.node = reduced(*at_work(), daemon_process(), *known).node
         self.seconds: list[tuple[Node, Mapping[tuple[int, int], float]]] = []
         self._read_nvml(AT)
 
@@ -123,9 +135,11 @@ class SeveralGpus:
                 for client in self.clients
                 for gpu, work in client.work.items()
             }
-            for gpu, uuid in enumerate(self.uuids) if self.gpm else ():
+            for gpu in self.visible if self.gpm else ():
                 busy = sum(part for (_, index), part in used.items() if index == gpu)
-                self._feed(GpuUse(at=at + 0.1, gpu=uuid, seconds=1.0, sm_utilization=busy))
+                dram = self._dram(gpu, second)
+                use = GpuUse(at=at + 0.1, gpu=self.uuids[gpu], seconds=1.0, sm_utilization=busy, dram_bandwidth=dram)
+                self._feed(use)
             self.seconds.append((self.node, used))
         return self
 
@@ -145,12 +159,22 @@ class SeveralGpus:
         A client without a share has none, so all of its use is wrong.
         """
         found = []
-        for gpu, client in product(range(len(self.uuids)), self.clients):
+        for gpu, client in product(self.visible, self.clients):
             for second in range(since, len(self.seconds)):
                 share = self.window(second, gpu).shares.get(client.pid)
                 true = self.seconds[second][1].get((client.pid, gpu), 0.0)
                 found.append(100 * abs((0.0 if share is None else share.sm) - true))
         return found
+
+    def covered(self) -> float:
+        """Return for which part of all shares of a second the truth is within two standard errors."""
+        found = [
+            abs(share.sm - used.get((pid, gpu), 0.0)) <= 2 * share.error + 0.001
+            for second, (_, used) in enumerate(self.seconds)
+            for gpu in self.visible
+            for pid, share in self.window(second, gpu).shares.items()
+        ]
+        return mean(found)
 
     def _feed(self, *seen: Observation) -> None:
         for each in seen:
@@ -177,6 +201,10 @@ class SeveralGpus:
                 found += server_log(*lines, at=at + 0.02)
         return found
 
+    def _dram(self, gpu: int, second: int) -> float | None:
+        """Return the used part of a memory's bandwidth."""
+        return None
+
     def _work(self, second: float) -> None:
         for gpu in range(len(self.uuids)):
             here = [client.work[gpu] for client in self.clients if gpu in client.work]
@@ -197,6 +225,7 @@ class SeveralGpus:
             boot_ns=boot_ns(at),
             seconds=1.0,
             sms=SMS,
+            gpus=len(self.uuids),
             processes=tuple(sums(parts).values()),
             on_devices=tuple(part for part in parts if part.device >= 0),
             watched=tuple(client.pid for client in self.clients if client.start < at - AT <= client.ends),
@@ -204,7 +233,8 @@ class SeveralGpus:
 
     def _read_nvml(self, at: float) -> None:
         """A client without a context on a GPU that it sees is in the MPS list, with no memory (measured, R580)."""
-        for index, uuid in enumerate(self.uuids):
+        for index in self.visible:
+            uuid = self.uuids[index]
             if index == self.failing:
                 self._feed(GpuReading(at=at, gpu=uuid, index=index, problem=failure("GPU is lost")))
                 continue
@@ -380,13 +410,93 @@ def test_a_gpu_that_cannot_be_read_hides_no_client_of_the_other(gpu: int) -> Non
 
 
 @pytest.mark.parametrize("gpu", [0, 1])
-def test_what_clients_use_of_a_gpu_that_cannot_be_read_is_unknown(gpu: int) -> None:
-    """One of them also works on the other GPU. NVML shows it there only, and its launches show that it has two."""
-    node = SeveralGpus(on_both((0, 1)), *neighbours(), failing=gpu).live(30)
+@pytest.mark.parametrize("numbers", [(0, 1), (-1, -1), (0, -1)])
+def test_what_clients_use_of_a_gpu_that_cannot_be_read_is_unknown(gpu: int, numbers: Sequence[int]) -> None:
+    """One of them also works on the other GPU, and NVML shows it there only. GPM shows what it uses there."""
+    node = SeveralGpus(on_both(numbers), *neighbours(), failing=gpu).live(30)
     assert not node.window(29, gpu).shares
-    window, other = node.window(29, 1 - gpu), ON_FIRST + 1 - gpu
-    assert window.shares.keys() == {other}
-    assert window.shares[other].sm == pytest.approx(node.seconds[29][1][other, 1 - gpu], abs=0.02)
+    shares = node.window(29, 1 - gpu).shares
+    assert shares.keys() == {CHOOSING, ON_FIRST + 1 - gpu}
+    for pid, share in shares.items():
+        assert share.sm == pytest.approx(node.seconds[29][1][pid, 1 - gpu], abs=0.02)
+
+
+def apart(*others: GpuClient, hidden: int, numbers: Sequence[int], logged: bool) -> tuple[GpuClient, ...]:
+    """Return two clients of GPU 0, and one of a hidden GPU. The devices of their launches have these numbers."""
+    second = GpuClient(
+        pid=ON_SECOND,
+        work={0: worker(ON_SECOND, length=70, width=30, on=(2, FOREVER))},
+        numbers={0: numbers[0]},
+        contexts={0: (2, FOREVER)},
+        sees=(0,),
+        start=2,
+    )
+    first = dataclasses.replace(neighbours()[0], numbers={0: numbers[0]})
+    away = choosing(hidden, numbers[1], sees=(hidden,), logged=(hidden,) if logged else ())
+    return first, second, away, *others
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["no log", "log"])
+@pytest.mark.parametrize(("gpus", "visible"), [(2, (0,)), (4, (0,)), (4, (0, 1)), (8, (0, 1, 2, 3))])
+def test_a_client_of_a_hidden_gpu_has_no_part_and_takes_none(
+    gpus: int, visible: Sequence[int], logged: bool, subtests: pytest.Subtests
+) -> None:
+    """A container has some of the node's GPUs. Until NVML is read, the client could be on any, so others are unsure."""
+    for numbers in ((0, 0), (0, gpus - 1)):
+        with subtests.test(numbers=numbers):
+            clients = apart(hidden=gpus - 1, numbers=numbers, logged=logged)
+            node = SeveralGpus(*clients, gpus=gpus, visible=visible).live(30)
+            assert node.covered() == 1
+            assert mean(node.errors(8)) <= 0.2
+            for gpu in visible:
+                assert not any(CHOOSING in node.window(second, gpu).shares for second in range(30))
+                assert not any(node.window(second, gpu).unknown for second in range(8, 30))
+
+
+def test_a_client_alone_on_its_gpu_is_measured_beside_one_of_a_hidden_gpu() -> None:
+    node = SeveralGpus(neighbours()[0], choosing(1, 0, sees=(1,)), visible=(0,)).live(20)
+    assert all(node.window(second, 0).shares[ON_FIRST].method is Method.MEASURED for second in range(9, 20))
+
+
+def test_a_client_of_a_visible_and_a_hidden_gpu_has_what_gpm_measures_there(subtests: pytest.Subtests) -> None:
+    for gpus, visible in ((2, (0,)), (4, (0, 2))):
+        for numbers in ((0, 1), (1, 0)):
+            with subtests.test(gpus=gpus, numbers=numbers):
+                node = SeveralGpus(on_both(numbers), neighbours()[0], gpus=gpus, visible=visible).live(40)
+                assert node.covered() == 1
+                assert mean(node.errors(10)) <= 1.5
+
+
+def test_a_client_of_a_hidden_gpu_shows_that_others_may_work_there_too() -> None:
+    """The probes came late, so they do not know the device of any launch."""
+    away = dataclasses.replace(choosing(1, -1, sees=(1,)), pid=ON_SECOND)
+    away.work[1].pid = ON_SECOND
+    first = dataclasses.replace(neighbours()[0], numbers={0: -1})
+    node = SeveralGpus(on_both((-1, -1)), away, first, visible=(0,)).live(40)
+    assert mean(node.errors(10)) <= 1.5
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_client_that_changes_between_a_visible_and_a_hidden_gpu_has_its_share(first: int) -> None:
+    second, changed = 1 - first, 24
+    client = GpuClient(
+        pid=CHOOSING,
+        work={first: worker(CHOOSING, on=(4, changed)), second: worker(CHOOSING, on=(changed, FOREVER))},
+        numbers={0: 0, 1: 1},
+        contexts={first: (4, changed), second: (changed, FOREVER)},
+    )
+    node = SeveralGpus(client, neighbours()[0], visible=(0,)).live(50)
+    assert mean(node.errors(10)) <= 1.5
+    assert mean(node.errors(changed + 5)) <= 0.5
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_clients_of_a_lost_gpu_are_unknown_only_there(lost: int) -> None:
+    away = choosing(lost, lost, sees=range(4))
+    node = SeveralGpus(away, *neighbours(), gpus=4, failing=lost).live(20)
+    for second in range(9, 20):
+        assert CHOOSING in node.window(second, lost).unknown
+        assert node.window(second, 0).shares[ON_FIRST].method is Method.MEASURED
 
 
 @pytest.mark.parametrize("gpu", [0, 1])

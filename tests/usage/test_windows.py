@@ -320,11 +320,12 @@ class TestSeveralGpus:
         assert 2.5 < estimates[CLIENT].sm / estimates[NEXT].sm < 4.5
 
 
-def test_under_mig_without_gpm_nothing_is_invented() -> None:
-    """Without GPM and process utilization there is no window."""
+@pytest.mark.parametrize("gpm", [{}, {"gpm_seconds": 1.0, "sm_utilization": 0.5}])
+def test_a_gpu_in_mig_mode_has_no_sm_time_of_its_own(gpm: Mapping[str, float]) -> None:
+    """What GPM reports for the whole GPU is the time of its instances, which have it."""
     node = present(CLIENT)
     for at in (AT + 5, AT + 10):
-        node = after(node, gpu_reading([CLIENT], at=at, mig_mode=True))
+        node = after(node, gpu_reading([CLIENT], at=at, mig_mode=True, **gpm))
     assert node.splits == {}
     assert node.usage_totals.gpus[GPU].total.sm_us == 0
 
@@ -385,6 +386,10 @@ def minute(*windows: Split) -> Split:
     assert found.unattributed >= 0
     assert sum(share.sm for share in found.shares.values()) + found.unattributed == pytest.approx(found.sm)
     return found
+
+
+def test_the_used_bandwidth_is_the_mean_over_the_time_in_which_it_is_known() -> None:
+    assert minute(*20 * [window(0.5, dram=0.6)], *40 * [window(0.5)]).dram == pytest.approx(0.6)
 
 
 class TestUnknown:

@@ -123,8 +123,7 @@ def waits(post: WatchedDaemon) -> list[str | None]:
 def test_takes_the_expected_action_at_the_expected_time(subtests: pytest.Subtests) -> None:
     for row in ROWS.values():
         with subtests.test(row=row):
-            post = WatchedDaemon(**(row.rules or {}))
-            post.observe(*row.seen)
+            post = WatchedDaemon(**(row.rules or {})).observe(*row.seen)
             post.until(DEATH + min(row.after, 1000.0) - 0.5, every=5.0)
             before = [] if row.after > 1 else post.kinds
             assert post.kinds == before
@@ -136,8 +135,7 @@ def test_takes_the_expected_action_at_the_expected_time(subtests: pytest.Subtest
 def test_reports_each_planned_action_once_in_observe_mode(subtests: pytest.Subtests) -> None:
     for row in ROWS.values():
         with subtests.test(row=row):
-            post = WatchedDaemon(mode=Mode.OBSERVE, **(row.rules or {}))
-            post.observe(*row.seen)
+            post = WatchedDaemon(mode=Mode.OBSERVE, **(row.rules or {})).observe(*row.seen)
             post.until(DEATH + 1000, every=5.0)
             would = [each.action for each in post.events if each.event is EventName.WATCHDOG_WOULD_ACT]
             assert would == ([] if row.action is None else [row.action])
@@ -158,8 +156,7 @@ def test_does_not_start_a_daemon_that_never_ran() -> None:
 
 
 def test_does_not_restart_a_daemon_that_recovers_in_time() -> None:
-    post = WatchedDaemon()
-    post.observe(*hangs())
+    post = WatchedDaemon().observe(*hangs())
     post.until(DEATH + 89)
     post.observe(suspended(at=DEATH + 89, state="S"), *alive(at=DEATH + 89.5))
     post.until(DEATH + 300)
@@ -167,8 +164,7 @@ def test_does_not_restart_a_daemon_that_recovers_in_time() -> None:
 
 
 def test_measures_each_hang_from_its_own_start() -> None:
-    post = WatchedDaemon()
-    post.observe(*silences(), *alive(at=DEATH + 80), *silences(at=DEATH + 85))
+    post = WatchedDaemon().observe(*silences(), *alive(at=DEATH + 80), *silences(at=DEATH + 85))
     post.until(DEATH + 170)
     assert post.actions == []
     post.until(DEATH + 180)
@@ -177,15 +173,13 @@ def test_measures_each_hang_from_its_own_start() -> None:
 
 def test_a_quit_in_the_log_of_a_hung_daemon_does_not_prevent_its_restart() -> None:
     """Every user can write that line."""
-    post = WatchedDaemon()
-    post.observe(*control_log("NEW UI", "Cmd:quit", at=DEATH), *hangs())
+    post = WatchedDaemon().observe(*control_log("NEW UI", "Cmd:quit", at=DEATH), *hangs())
     post.until(DEATH + 100)
     assert post.kinds == [("restart", "hung")]
 
 
 def test_saves_evidence_then_ends_the_processes_then_starts() -> None:
-    post = WatchedDaemon()
-    post.observe(*hangs())
+    post = WatchedDaemon().observe(*hangs())
     post.until(DEATH + 90)
     (action,) = post.actions
     assert (action.reason, action.uid) == ("hung", 0)
@@ -198,8 +192,7 @@ def test_saves_evidence_then_ends_the_processes_then_starts() -> None:
 
 def test_leaves_the_end_of_a_hung_daemon_to_its_unit() -> None:
     """Killed first, it would be started twice: by systemd and by the restart."""
-    post = WatchedDaemon(daemon_policy=BY_UNIT)
-    post.observe(unit("active", at=AT), *hangs())
+    post = WatchedDaemon(daemon_policy=BY_UNIT).observe(unit("active", at=AT), *hangs())
     post.until(DEATH + 90)
     (action,) = post.actions
     assert action.steps == (SaveEvidence(), RestartUnit(unit=UNIT))
@@ -207,8 +200,7 @@ def test_leaves_the_end_of_a_hung_daemon_to_its_unit() -> None:
 
 def test_ends_a_server_that_may_have_outlived_its_daemon_first() -> None:
     """Whether it has, is looked at when it is its turn: who has gone is no problem."""
-    post = WatchedDaemon()
-    post.observe(*dies())
+    post = WatchedDaemon().observe(*dies())
     (action,) = post.actions
     ends = [step.identity.pid for step in action.steps if isinstance(step, EndProcess)]
     assert ends == [SERVER]
@@ -224,8 +216,7 @@ def test_does_not_end_a_server_that_has_exited() -> None:
 
 def test_log_lines_do_not_delay_the_restart_of_a_hung_daemon() -> None:
     """Every user can write them, with the daemon's PID."""
-    post = WatchedDaemon()
-    post.observe(*silences())
+    post = WatchedDaemon().observe(*silences())
     for second in range(12, 90):
         post.observe(*control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH + second))
     post.until(DEATH + 95)
@@ -255,8 +246,7 @@ def test_a_control_program_that_hangs_is_no_reason_to_restart_the_daemon() -> No
 
 
 def test_a_daemon_that_answers_connections_again_is_not_restarted() -> None:
-    post = WatchedDaemon()
-    post.observe(*silences())
+    post = WatchedDaemon().observe(*silences())
     assert post.condition is Condition.UNRESPONSIVE
     post.observe(silence(at=DEATH + 60), probe(True, at=DEATH + 60.1))
     post.until(DEATH + 400)
@@ -266,8 +256,7 @@ def test_a_daemon_that_answers_connections_again_is_not_restarted() -> None:
 
 def test_two_unanswered_commands_alone_do_not_suffice_for_a_restart() -> None:
     """As a recording has them that looked at nothing else: the daemon does not answer, and may yet be well."""
-    post = WatchedDaemon()
-    post.observe(silence(at=DEATH + 5), silence(at=DEATH + 11))
+    post = WatchedDaemon().observe(silence(at=DEATH + 5), silence(at=DEATH + 11))
     post.until(DEATH + 400)
     assert (post.condition, post.actions) == (Condition.UNRESPONSIVE, [])
     assert waits(post)[-1] == Reason(ReasonCode.HANG_UNCONFIRMED)
@@ -303,8 +292,7 @@ def test_does_not_restart_a_daemon_that_may_wait_for_another_process(others: boo
 
 
 def test_restarts_a_daemon_that_hangs_after_another_process_left() -> None:
-    post = WatchedDaemon()
-    post.observe(silence(at=DEATH + 5), replace(probe(False, at=DEATH + 5.1), others=True))
+    post = WatchedDaemon().observe(silence(at=DEATH + 5), replace(probe(False, at=DEATH + 5.1), others=True))
     for round_ in range(1, 20):
         at = DEATH + 5 + 10 * round_
         post.observe(silence(at=at), probe(False, at=at + 0.1), holder(at + 0.2, None))
@@ -313,8 +301,7 @@ def test_restarts_a_daemon_that_hangs_after_another_process_left() -> None:
 
 def test_restarts_a_suspended_daemon_although_another_process_is_connected() -> None:
     """Only its own user and root can suspend it."""
-    post = WatchedDaemon()
-    post.observe(suspended(at=DEATH))
+    post = WatchedDaemon().observe(suspended(at=DEATH))
     for round_ in range(20):
         at = DEATH + 5 + 10 * round_
         post.observe(silence(at=at), replace(probe(False, at=at + 0.1), others=True), holder(at=at + 0.2))
@@ -327,8 +314,7 @@ def test_starts_a_daemon_with_its_earlier_environment() -> None:
         limits=Limits(active_thread_percentage=40.0, pinned_memory={0: 1 << 31}),
     )
     seen = replace(daemon_process(), uid=1001, environment={"CUDA_VISIBLE_DEVICES": "0"})
-    post = WatchedDaemon(seen, *alive()[1:], daemon_policy=daemon_policy)
-    post.observe(*dies())
+    post = WatchedDaemon(seen, *alive()[1:], daemon_policy=daemon_policy).observe(*dies())
     (action,) = post.actions
     evidence, start, *limits = action.steps
     assert isinstance(evidence, SaveEvidence)
@@ -370,8 +356,7 @@ def test_sets_no_defaults_for_a_daemon_of_protocol_3_after_an_exporter_restart()
 
 @pytest.mark.parametrize("seen", [dies(), hangs()], ids=["down", "hung"])
 def test_waits_without_a_restart_method(seen: tuple[Observation, ...]) -> None:
-    post = WatchedDaemon(daemon_policy=DaemonPolicy())
-    post.observe(*seen)
+    post = WatchedDaemon(daemon_policy=DaemonPolicy()).observe(*seen)
     post.until(DEATH + 200)
     assert post.actions == []
     assert Reason(ReasonCode.NO_RESTART_METHOD) in waits(post)
@@ -387,8 +372,7 @@ def test_does_not_start_the_daemon_of_a_container_outside() -> None:
 
 
 def test_ends_no_daemon_that_cannot_be_started_again() -> None:
-    post = WatchedDaemon(daemon_policy=BY_UNIT)
-    post.observe(*hangs())
+    post = WatchedDaemon(daemon_policy=BY_UNIT).observe(*hangs())
     post.until(DEATH + 200)
     assert waits(post)[-1] == Reason(ReasonCode.UNIT_STATE_UNKNOWN, unit=UNIT)
     post.observe(unit("inactive", at=DEATH + 200, load="not-found"))
@@ -400,8 +384,7 @@ def test_ends_no_daemon_that_cannot_be_started_again() -> None:
 
 
 def test_ends_a_hung_server_once() -> None:
-    post = WatchedDaemon(allow=HUNG)
-    post.observe(suspended(SERVER))
+    post = WatchedDaemon(allow=HUNG).observe(suspended(SERVER))
     post.until(DEATH + 100)
     post.finish_action()
     post.until(DEATH + 400)
@@ -410,8 +393,7 @@ def test_ends_a_hung_server_once() -> None:
 
 
 def test_reports_an_action_before_it_starts() -> None:
-    post = WatchedDaemon()
-    post.observe(*dies())
+    post = WatchedDaemon().observe(*dies())
     (acts,) = (each for each in post.events if each.event is EventName.WATCHDOG_ACTS)
     assert (acts.action, acts.reason, acts.indications) == (
         "restart",

@@ -12,7 +12,7 @@ from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
-from exporter.model.observation import ControlSocket, DaemonFound, DaemonProcess, LogFile, Observation
+from exporter.model.observation import ControlSocket, DaemonFound, DaemonProcess, LogFile, LogGap, Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import VISIBLE_DEVICES, PollIntervals
 from exporter.model.watchdog import BlockReason, Condition
@@ -223,6 +223,15 @@ CASES = {
             Reason(ReasonCode.LOG_ENDS_WITH_QUERY, server=SERVER),
         ),
     ),
+    "lines were lost after its log showed a query of its server": Case(
+        (
+            *control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH),
+            LogGap(at=DEATH, daemon=DAEMON, file="control.log", lines=1),
+            *silences(),
+        ),
+        Condition.UNRESPONSIVE,
+        HANG,
+    ),
     "the control program gets no answer, and the daemon answers": Case(
         (silence(at=DEATH + 5), probe(True, at=DEATH + 5.1), silence(at=DEATH + 15), probe(True, at=DEATH + 15.1)),
         Condition.PROGRAM_UNRESPONSIVE,
@@ -269,8 +278,7 @@ CASES = {
 def test_diagnoses_the_condition_with_its_indications(subtests: pytest.Subtests) -> None:
     for case in CASES.values():
         with subtests.test(case=case):
-            post = WatchedDaemon(*(case.start or alive()))
-            post.observe(*case.seen)
+            post = WatchedDaemon(*(case.start or alive())).observe(*case.seen)
             found = post.diagnosis
             assert (found.condition, found.indications) == (case.condition, case.indications)
             assert (None if found.process is None else found.process.pid) == case.pid
@@ -294,8 +302,7 @@ def test_the_state_of_the_unit_shows_a_stop(subtests: pytest.Subtests) -> None:
         (unit("inactive", problem=failure("Permission denied")), Condition.DOWN),
     ]:
         with subtests.test(seen=seen, condition=condition):
-            post = WatchedDaemon(daemon_policy=BY_UNIT)
-            post.observe(*dies(), seen)
+            post = WatchedDaemon(daemon_policy=BY_UNIT).observe(*dies(), seen)
             post.until(DEATH + 3)
             assert post.condition is condition
 
@@ -307,8 +314,7 @@ def test_ignores_a_unit_that_the_daemon_did_not_run_in() -> None:
 
 
 def test_reports_a_diagnosis_once_and_its_end() -> None:
-    post = WatchedDaemon()
-    post.observe(*hangs())
+    post = WatchedDaemon().observe(*hangs())
     post.until(DEATH + 40)
     post.observe(*at_work(at=DEATH + 50))
     reported = [(each.state, each.pid) for each in post.events if each.event is EventName.DAEMON_DIAGNOSED]
@@ -323,8 +329,7 @@ def test_does_not_report_the_first_harmless_condition() -> None:
 
 
 def test_a_hang_begins_with_its_first_indication() -> None:
-    post = WatchedDaemon()
-    post.observe(*silences())
+    post = WatchedDaemon().observe(*silences())
     since = post.diagnosis.since
     assert since <= DEATH + 5
     post.observe(suspended(at=DEATH + 20))
@@ -332,8 +337,7 @@ def test_a_hang_begins_with_its_first_indication() -> None:
 
 
 def test_remembers_a_stop_until_the_daemon_runs_again() -> None:
-    post = WatchedDaemon()
-    post.observe(*quits())
+    post = WatchedDaemon().observe(*quits())
     stopped_at = post.watch.stopped_at
     assert stopped_at == DEATH
     post.restarted()
@@ -367,8 +371,7 @@ def test_a_damaged_pid_file_is_no_crash() -> None:
 
 def test_a_daemon_is_not_hung_after_its_suspended_server_continues() -> None:
     """An operator continues the server, as the remedy advises. The daemon was not queried since."""
-    post = WatchedDaemon()
-    post.observe(suspended(SERVER), *silences())
+    post = WatchedDaemon().observe(suspended(SERVER), *silences())
     post.until(DEATH + 300)
     post.observe(suspended(SERVER, at=DEATH + 300, state="S"))
     post.until(DEATH + 305)
@@ -377,8 +380,7 @@ def test_a_daemon_is_not_hung_after_its_suspended_server_continues() -> None:
 
 
 def test_a_daemon_is_not_hung_after_its_own_process_continues() -> None:
-    post = WatchedDaemon(restarts=5)
-    post.observe(*hangs())
+    post = WatchedDaemon(restarts=5).observe(*hangs())
     post.until(DEATH + 88)
     post.observe(suspended(at=DEATH + 88, state="S"))
     post.until(DEATH + 93)
@@ -476,15 +478,13 @@ def test_a_user_who_also_stops_an_own_server_restarts_nothing() -> None:
 
 
 def test_a_hang_remains_confirmed_when_the_queue_is_full_later() -> None:
-    post = WatchedDaemon()
-    post.observe(*silences(), _connection(DEATH + 80, None))
+    post = WatchedDaemon().observe(*silences(), _connection(DEATH + 80, None))
     post.until(DEATH + 110)
     assert post.kinds == [("restart", "hung")]
 
 
 def test_who_connects_after_a_hang_was_suspected_holds_the_daemon() -> None:
-    post = WatchedDaemon()
-    post.observe(*silences(), _connection(DEATH + 80, True))
+    post = WatchedDaemon().observe(*silences(), _connection(DEATH + 80, True))
     post.until(DEATH + 400)
     assert (post.kinds, post.daemon.state) == ([], DaemonState.HELD)
 
@@ -615,8 +615,7 @@ def test_a_forged_line_adds_no_server_to_end(subtests: pytest.Subtests) -> None:
         child(FORGED, command="python3"),
     ]:
         with subtests.test(reading=reading):
-            post = WatchedDaemon()
-            post.observe(*forged(), reading)
+            post = WatchedDaemon().observe(*forged(), reading)
             post.observe(*dies())
 
             assert ended(post.actions[0]) == [SERVER]
@@ -632,16 +631,14 @@ def test_a_server_of_an_ordinary_user_has_the_same_user(uid: int, remembered: li
 
 
 def test_a_forged_exit_does_not_make_the_watchdog_forget_a_server() -> None:
-    post = WatchedDaemon()
-    post.observe(*control_log(f"Server {SERVER} exited with status 0", at=AT + 1))
+    post = WatchedDaemon().observe(*control_log(f"Server {SERVER} exited with status 0", at=AT + 1))
     post.observe(*dies())
 
     assert ended(post.actions[0]) == [SERVER]
 
 
 def test_remembers_a_server_until_its_exit_or_the_reuse_of_its_pid() -> None:
-    post = WatchedDaemon()
-    post.observe(*forged(OTHER_SERVER), child(OTHER_SERVER))
+    post = WatchedDaemon().observe(*forged(OTHER_SERVER), child(OTHER_SERVER))
     assert post.watch.children == (
         ProcessIdentity(pid=SERVER, start_ticks=SERVER * 100),
         ProcessIdentity(pid=OTHER_SERVER, start_ticks=OTHER_SERVER * 100),
@@ -652,8 +649,7 @@ def test_remembers_a_server_until_its_exit_or_the_reuse_of_its_pid() -> None:
 
 
 def test_the_servers_of_another_daemon_process_are_not_remembered() -> None:
-    post = WatchedDaemon()
-    post.observe(daemon_process(NEXT, at=AT + 1))
+    post = WatchedDaemon().observe(daemon_process(NEXT, at=AT + 1))
 
     assert post.watch.children == ()
 
@@ -667,8 +663,7 @@ def test_remembers_the_newest_servers() -> None:
 
 
 def test_ends_no_hung_server_without_a_parent_in_proc() -> None:
-    post = WatchedDaemon(allow=HUNG)
-    post.observe(*forged(), child(FORGED, parent=CONTROL + 1), suspended(FORGED))
+    post = WatchedDaemon(allow=HUNG).observe(*forged(), child(FORGED, parent=CONTROL + 1), suspended(FORGED))
     post.until(DEATH + 200)
 
     assert post.actions == []
@@ -689,8 +684,9 @@ def faulted(*seen: Observation, reading: Observation | None = None) -> WatchedDa
     return post
 
 
-def test_ends_a_client_that_the_daemon_and_nvml_still_list() -> None:
-    assert ended(faulted(gpu_reading([CLIENT], at=STRUCK + 2)).actions[0]) == [CLIENT]
+@pytest.mark.parametrize("reading", [gpu_reading([CLIENT], at=STRUCK + 2), gpu_reading([], at=STRUCK - 1)])
+def test_ends_a_client_that_the_daemon_lists_and_nvml_too_if_it_was_read_since(reading: Observation) -> None:
+    assert ended(faulted(reading).actions[0]) == [CLIENT]
 
 
 def test_ends_no_client_that_nvml_no_longer_shows() -> None:
@@ -748,16 +744,14 @@ def test_a_recording_without_parents_leads_to_no_signal() -> None:
 def test_a_condition_has_the_time_of_its_first_indication(
     seen: tuple[Observation, ...], condition: Condition, since: float
 ) -> None:
-    post = WatchedDaemon(*alive(CLIENT))
-    post.observe(*seen)
+    post = WatchedDaemon(*alive(CLIENT)).observe(*seen)
     assert (post.condition, post.diagnosis.since) == (condition, since)
 
 
 @pytest.mark.parametrize(("seconds", "condition"), [(0.9, Condition.WELL), (1.0, Condition.SERVER_SUSPENDED)])
 def test_names_the_server_that_was_stopped_first_after_a_second(seconds: float, condition: Condition) -> None:
     two = (servers(SERVER, OTHER_SERVER), child(OTHER_SERVER))
-    post = WatchedDaemon(*alive(), *two)
-    post.observe(suspended(OTHER_SERVER), suspended(SERVER, at=DEATH + 0.5))
+    post = WatchedDaemon(*alive(), *two).observe(suspended(OTHER_SERVER), suspended(SERVER, at=DEATH + 0.5))
     post.evaluate(DEATH + seconds)
     assert (post.condition, post.diagnosis.server) == (condition, None if seconds < 1 else OTHER_SERVER)
 

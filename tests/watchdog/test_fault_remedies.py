@@ -123,8 +123,7 @@ def test_takes_the_configured_steps_in_their_order(allow: frozenset[AllowedActio
 
 
 def test_ends_a_client_only_if_the_daemon_has_listed_it_since_the_fault() -> None:
-    post = WatchedDaemon(*alive(VICTIM), allow=KILL)
-    post.observe(*strikes(VICTIM), status("FAULT", at=STRUCK + 0.5))
+    post = WatchedDaemon(*alive(VICTIM), allow=KILL).observe(*strikes(VICTIM), status("FAULT", at=STRUCK + 0.5))
     passes(post, 80)
     assert post.actions == []
     post.observe(clients(VICTIM, at=post.at))
@@ -255,8 +254,7 @@ def test_waits_for_a_server_that_may_recover() -> None:
 
 
 def test_a_restart_against_a_fault_uses_the_budget() -> None:
-    post = WatchedDaemon(*alive(VICTIM), allow=ALL_STEPS, restarts=0)
-    post.observe(*strikes(VICTIM), *confirms(VICTIM))
+    post = WatchedDaemon(*alive(VICTIM), allow=ALL_STEPS, restarts=0).observe(*strikes(VICTIM), *confirms(VICTIM))
     passes(post, 300)
     assert [action.kind.value for action in post.actions][-1] == "shut_down_server"
     assert post.watch.circuit_opened_at is not None

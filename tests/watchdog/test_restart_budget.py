@@ -148,8 +148,7 @@ def restarts_fail(post: WatchedDaemon, times: int) -> None:
 
 
 def test_three_failed_restarts_open_the_circuit() -> None:
-    post = WatchedDaemon(restarts=50)
-    post.observe(*dies())
+    post = WatchedDaemon(restarts=50).observe(*dies())
     restarts_fail(post, 3)
     post.until(post.at + 600)
     assert len(post.actions) == 3
@@ -164,8 +163,7 @@ def test_three_failed_restarts_open_the_circuit() -> None:
 
 
 def test_after_resume_three_restarts_may_fail_again() -> None:
-    post = WatchedDaemon(restarts=50)
-    post.observe(*dies())
+    post = WatchedDaemon(restarts=50).observe(*dies())
     restarts_fail(post, 3)
     post.resume()
     restarts_fail(post, 2)
@@ -175,8 +173,7 @@ def test_after_resume_three_restarts_may_fail_again() -> None:
 
 def test_a_second_crash_ends_the_verification() -> None:
     """It has failed as soon as that is known, not when it should have answered."""
-    post = WatchedDaemon()
-    post.observe(*dies())
+    post = WatchedDaemon().observe(*dies())
     post.finish_action()
     post.observe(daemon_process(NEXT, at=post.at + 0.1))
     post.observe(*dies(post.at + 0.2, NEXT), left(post.at + 0.8))
@@ -200,8 +197,7 @@ def test_the_exit_of_the_hung_daemon_is_not_a_second_crash() -> None:
 
 
 def test_reports_the_time_of_the_next_restart() -> None:
-    post = WatchedDaemon()
-    post.observe(*dies())
+    post = WatchedDaemon().observe(*dies())
     post.finish_action(problem=FAILED)
     assert (post.watch.phase, post.watch.not_before) == (WatchdogPhase.BACKOFF, pytest.approx(post.at + 2.0))
     post.restarted()
@@ -212,8 +208,7 @@ def test_reports_the_time_of_the_next_restart() -> None:
 
 def test_draws_the_jitter_once_for_each_restart() -> None:
     """Or else the least that is ever drawn would win."""
-    post = WatchedDaemon()
-    post.observe(*dies())
+    post = WatchedDaemon().observe(*dies())
     post.finish_action(problem=FAILED)
     waited_for = post.watch.not_before
     post.until(post.at + 1)
@@ -372,9 +367,7 @@ def recovery(action: str, *, at: float = DEATH) -> KernelRecord:
 def on(*seen: Observation, mode: Mode = Mode.ACT) -> WatchedDaemon:
     """A daemon on the first of two GPUs."""
     mine = reply("device_query --csv", f"0,00:00.0,{GPU},NVIDIA H200\n")
-    post = WatchedDaemon(*alive(), *GPUS, mine, mode=mode)
-    post.observe(*seen)
-    return post
+    return WatchedDaemon(*alive(), *GPUS, mine, mode=mode).observe(*seen)
 
 
 def test_an_xid_that_needs_a_reset_or_reboot_prevents_a_restart(subtests: pytest.Subtests) -> None:
@@ -457,8 +450,7 @@ def test_reports_a_quarantine_in_observe_mode() -> None:
 
 
 def test_a_daemon_without_visible_devices_uses_each_gpu() -> None:
-    post = WatchedDaemon(*alive(), *GPUS)
-    post.observe(xid(95, gpu=OTHER_GPU))
+    post = WatchedDaemon(*alive(), *GPUS).observe(xid(95, gpu=OTHER_GPU))
     assert post.node.watches[DAEMON].quarantine is not None
 
 

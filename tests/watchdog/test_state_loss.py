@@ -7,6 +7,7 @@ from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity
+from exporter.model.observation import Observation
 from exporter.model.settings import AllowedAction, Limits, Mode, Thresholds
 from exporter.model.watchdog import (
     ActionCount,
@@ -34,12 +35,13 @@ OPEN = WatchdogState(
 )
 
 
-def lost(mode: Mode = Mode.ACT) -> WatchedDaemon:
-    """Return a watchdog without its earlier state."""
+def lost(*seen: Observation, mode: Mode = Mode.ACT) -> WatchedDaemon:
+    """Return a watchdog without its earlier state, and what it has seen since its start."""
     post = WatchedDaemon(mode=mode)
     post.policy = replace(post.policy, state_lost=True)
     post.node = replace(post.node, watches={})
     post.observe(*alive())
+    post.observe(*seen)
     return post
 
 
@@ -55,8 +57,7 @@ def test_reports_a_lost_state_and_restarts_nothing() -> None:
 
 
 def test_restarts_after_an_operators_resume() -> None:
-    post = lost()
-    post.observe(*dies())
+    post = lost(*dies())
     post.resume()
 
     assert post.kinds == [("restart", "down")]
@@ -75,8 +76,7 @@ def test_a_lost_state_outlives_an_exporter_restart_until_resume() -> None:
 
 
 def test_a_watchdog_that_only_observes_is_not_affected() -> None:
-    post = lost(Mode.OBSERVE)
-    post.observe(*dies())
+    post = lost(*dies(), mode=Mode.OBSERVE)
 
     assert post.reported(EventName.WATCHDOG_WOULD_ACT) == [("watchdog_would_act", "down")]
     assert block_reasons(post.policy, post.daemon, post.watch) == ()
@@ -96,8 +96,7 @@ def regained(post: WatchedDaemon, watches: dict[str, WatchdogState], *, whole: b
 
 
 def test_an_open_circuit_is_open_again_after_the_state_is_read() -> None:
-    post = lost()
-    post.observe(*dies())
+    post = lost(*dies())
     regained(post, {DAEMON: OPEN})
 
     assert (post.watch.circuit_opened_at, post.watch.state_lost_at) == (OPEN.circuit_opened_at, None)
@@ -105,16 +104,14 @@ def test_an_open_circuit_is_open_again_after_the_state_is_read() -> None:
 
 
 def test_restarts_a_daemon_that_a_whole_state_does_not_have() -> None:
-    post = lost()
-    post.observe(*dies())
+    post = lost(*dies())
     regained(post, {})
 
     assert post.kinds == [("restart", "down")]
 
 
 def test_does_not_restart_a_daemon_that_a_damaged_state_does_not_have() -> None:
-    post = lost()
-    post.observe(*dies())
+    post = lost(*dies())
     regained(post, {"another": OPEN}, whole=False)
 
     assert (post.watch.phase, post.actions) == (WatchdogPhase.STATE_LOST, [])
@@ -130,8 +127,7 @@ def test_clients_before_limits_are_counted_before_and_after_the_state_was_lost()
 
 
 def test_a_resume_takes_precedence_over_the_state_read_later() -> None:
-    post = lost()
-    post.observe(*dies())
+    post = lost(*dies())
     post.resume()
     regained(post, {DAEMON: OPEN})
 
@@ -254,8 +250,8 @@ def test_what_was_seen_since_the_loss_takes_precedence_over_the_stored_state() -
         acting=OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.DOWN, began_at=AT - 5),
     )
 
-    def merged(now: WatchdogState) -> WatchdogState:
-        node = replace(post.node, watches={DAEMON: now})
+    def merged(now: WatchdogState | None) -> WatchdogState:
+        node = replace(post.node, watches={} if now is None else {DAEMON: now})
         return evaluation.restore_state(node, {DAEMON: stored}, AT, whole=True).watches[DAEMON]
 
     found = merged(seen)
@@ -267,4 +263,5 @@ def test_what_was_seen_since_the_loss_takes_precedence_over_the_stored_state() -
     assert (found.limits, found.wanted_limits) == (stored.limits, stored.wanted_limits)
     assert found.acting is not None
     assert (found.acting.done_at, found.state_lost_at) == (AT, None)
+    assert merged(None) == replace(stored, acting=found.acting)
     assert merged(WatchdogState(state_lost_at=AT)).unit_restarts == 9

@@ -67,9 +67,7 @@ DENIED = Reason(ReasonCode.UNIT_NOT_PERMITTED, unit="nvidia-cuda-mps.service")
 
 def acting() -> WatchedDaemon:
     """It has died, and is being restarted."""
-    post = WatchedDaemon()
-    post.observe(*dies())
-    return post
+    return WatchedDaemon().observe(*dies())
 
 
 def outcome(post: WatchedDaemon) -> list[tuple[str | None, str | None]]:
@@ -171,8 +169,7 @@ def test_repeats_an_interrupted_restart_without_effect() -> None:
 
 
 def test_an_interrupted_action_that_cannot_be_verified_fails() -> None:
-    post = WatchedDaemon(allow=HUNG)
-    post.observe(suspended(SERVER))
+    post = WatchedDaemon(allow=HUNG).observe(suspended(SERVER))
     post.until(DEATH + 91)
     watch = watchdog_restart.end_interrupted(post.watch, post.at)
     post.node = replace(post.node, watches={DAEMON: watch})
@@ -185,8 +182,7 @@ def test_a_state_without_an_action_is_not_interrupted() -> None:
 
 
 def test_a_restart_of_a_hung_daemon_succeeds() -> None:
-    post = WatchedDaemon()
-    post.observe(*hangs())
+    post = WatchedDaemon().observe(*hangs())
     post.until(DEATH + 91)
     post.observe(*dies(post.at + 0.1))
     post.finish_action()
@@ -220,8 +216,7 @@ def test_resume_without_a_circuit_reports_nothing() -> None:
 
 
 def test_resume_starts_no_stopped_daemon() -> None:
-    post = WatchedDaemon()
-    post.observe(*quits())
+    post = WatchedDaemon().observe(*quits())
     post.resume()
     post.until(DEATH + 100)
     assert post.actions == []
@@ -245,8 +240,7 @@ DEFERRED = WatchdogPhase.DEFERRED_TO_SYSTEMD
 def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = None) -> WatchedDaemon:
     """Return a watched daemon that has died, with this state of its unit."""
     at_first = unit("active", at=DEATH - 5) if before is None else before
-    post = WatchedDaemon(*alive(), at_first, daemon_policy=BY_UNIT, mode=mode)
-    post.observe(*dies(), *then)
+    post = WatchedDaemon(*alive(), at_first, daemon_policy=BY_UNIT, mode=mode).observe(*dies(), *then)
     post.until(DEATH + 3)
     return post
 
@@ -304,8 +298,7 @@ def test_only_starts_the_unit_of_a_daemon_that_ended(reported: UnitState, *, onl
 
 
 def test_does_not_cancel_an_operators_stop_of_a_hung_daemon() -> None:
-    post = WatchedDaemon(*alive(), unit("active", at=DEATH - 5), daemon_policy=BY_UNIT)
-    post.observe(*hangs())
+    post = WatchedDaemon(*alive(), unit("active", at=DEATH - 5), daemon_policy=BY_UNIT).observe(*hangs())
     post.until(DEATH + 80)
     post.observe(unit("deactivating", at=DEATH + 80, sub="stop-sigterm"))
     post.until(DEATH + 110)
@@ -321,8 +314,7 @@ def test_waits_for_the_unit_state_after_the_exit() -> None:
 
 
 def test_reports_that_systemd_is_unreachable() -> None:
-    post = WatchedDaemon(daemon_policy=BY_UNIT)
-    post.observe(*dies())
+    post = WatchedDaemon(daemon_policy=BY_UNIT).observe(*dies())
     post.until(DEATH + 600)
     assert post.actions == []
     assert post.reported(EventName.WATCHDOG_WAITS) == [
@@ -530,8 +522,7 @@ def test_defers_to_systemd_only_if_the_unit_may_start_again(reported: UnitState,
 def test_ends_a_hung_daemon_that_runs_outside_its_unit_before_the_unit_is_started() -> None:
     """The unit may be considered active: then a start alone would do nothing."""
     outside = replace(daemon_process(), unit="other.service")
-    post = WatchedDaemon(outside, *alive()[1:], unit("inactive", at=DEATH - 5), daemon_policy=BY_UNIT)
-    post.observe(*hangs())
+    post = WatchedDaemon(outside, *alive()[1:], unit("inactive", at=DEATH - 5), daemon_policy=BY_UNIT).observe(*hangs())
     post.until(DEATH + 95)
     ends = [each.identity.pid for each in post.actions[0].steps if isinstance(each, EndProcess)]
     assert (ends, post.actions[0].steps[-1]) == ([CONTROL, SERVER], RestartUnit(unit=UNIT))
@@ -552,8 +543,7 @@ def test_a_restart_before_a_start_of_the_exporter_may_take_as_long_as_usual(*, i
 
 
 def test_a_hung_daemon_that_continued_after_the_last_query_is_asked_again_first() -> None:
-    post = WatchedDaemon()
-    post.observe(*hangs())
+    post = WatchedDaemon().observe(*hangs())
     post.observe(suspended(at=DEATH + 89, state="S"))
     post.until(DEATH + 100)
     assert (post.actions, post.watch.reason) == ([], Reason(ReasonCode.PROCESS_CONTINUED))
@@ -563,8 +553,7 @@ def test_a_hung_daemon_that_continued_after_the_last_query_is_asked_again_first(
 
 
 def test_a_hung_daemon_without_a_known_process_is_not_replaced() -> None:
-    post = WatchedDaemon()
-    post.observe(*silences())
+    post = WatchedDaemon().observe(*silences())
     daemon = replace(post.daemon, runtime=replace(post.daemon.runtime, process=None))
     post.node = replace(post.node, daemons={DAEMON: daemon})
     post.until(DEATH + 200)
@@ -730,8 +719,7 @@ def test_a_new_daemon_that_answers_is_a_success_whatever_its_start_time(*, dead:
 
 
 def test_an_end_of_a_hung_server_is_no_loss_and_no_crash_loop() -> None:
-    post = WatchedDaemon(*alive(VICTIM), allow=HUNG)
-    post.observe(*asks_a_server(), suspended(SERVER))
+    post = WatchedDaemon(*alive(VICTIM), allow=HUNG).observe(*asks_a_server(), suspended(SERVER))
     post.until(DEATH + 95)
     assert post.kinds == [("end_server", "hung")]
     post.observe(exited(SERVER, at=post.at + 0.1))

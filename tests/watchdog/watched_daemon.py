@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from exporter.model.action import Action
 from exporter.model.daemon import Daemon
@@ -174,12 +174,13 @@ class WatchedDaemon:
     def condition(self) -> Condition:
         return self.diagnosis.condition
 
-    def observe(self, *seen: Observation) -> None:
-        """Reduce these observations, and evaluate after each."""
+    def observe(self, *seen: Observation) -> Self:
+        """Reduce these observations, evaluate after each, and return the daemon itself."""
         for each in seen:
             self.node, events = reduce(self.node, each)
             self.events.extend(events)
             self.evaluate(max(self.at, each.at))
+        return self
 
     def evaluate(self, at: float) -> None:
         self.at = at

@@ -10,9 +10,11 @@ from pathlib import Path
 import bcrypt
 import pytest
 
+from exporter.web.pages import Answer, Request, plain
 from exporter.web.web_config import BasicAuth, bcrypt_check
-from tests.eventually import PATIENCE_SECONDS, eventually
-from tests.web.serving import Web, serving
+from tests.eventually import PATIENCE_SECONDS, eventually, until
+from tests.web.serving import Counting as Metrics
+from tests.web.serving import Web, read_all, serving
 
 # The tests state these values, so that they notice a change of the program's constants.
 MAX_CACHED_LOGINS = 100
@@ -165,6 +167,37 @@ def test_a_page_waits_for_no_password_check_of_others(tmp_path: Path, monkeypatc
             guess.sendall(b"GET / HTTP/1.1\r\nAuthorization: " + wrong + b"\r\nX: " + b"x" * 9000 + b"\r\n\r\n")
         assert begun.wait(PATIENCE_SECONDS)
         eventually(lambda: _is_shown(web, right))
+
+
+def test_a_page_gets_503_and_a_scrape_its_answer_while_many_pages_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, continues, right = threading.Event(), threading.Event(), basic("alice", "wonderland")
+
+    def render(_: Request) -> Answer:
+        began.set()
+        assert continues.wait(PATIENCE_SECONDS)
+        return plain(HTTPStatus.OK, "page")
+
+    configuration = tmp_path / "web.yml"
+    configuration.write_text(f"basic_auth_users: {{alice: '{ALICE}'}}")
+    with serving(config=configuration, max_requests=4) as web, contextlib.ExitStack() as pages:
+        pages.callback(continues.set)
+        web.exposition.publish(Metrics())
+        web.get(Authorization=right)
+        assert web.replaceable.site is not None
+        monkeypatch.setattr(web.replaceable.site, "answer", render)
+        waiting = [pages.enter_context(web.connect()) for _ in range(2)]
+        for page in waiting:
+            page.sendall(f"GET /events HTTP/1.1\r\nAuthorization: {right}\r\n\r\n".encode())
+        assert began.wait(PATIENCE_SECONDS)
+        until(lambda: [*web.server._slots._slots.values()] == [False, False])
+
+        refused = web.get("/events", Authorization=right)
+        assert (refused.status, refused.headers) == (503, {"Retry-After": "1", "Content-Length": "0"})
+        assert web.get(Authorization=right).status == 200
+        continues.set()
+        assert [read_all(page)[-5:] for page in waiting] == [b"page\n"] * 2
 
 
 def _is_shown(web: Web, authorization: str) -> None:

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from exporter.web.pages import Request
-from tests.eventually import eventually
 from tests.web.serving import OPENMETRICS, Counting, Web
 
 
@@ -64,13 +63,22 @@ def test_serves_the_metrics_at_the_root(web: Web, collector: Counting) -> None:
 def test_an_internal_error_is_logged_and_ends_its_request_only(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
     web.sight = None  # type: ignore[assignment]
 
-    assert web.raw(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
+    for path, body in {"/status": b"internal error", "/api/v1/status": b'"errorType": "internal"'}.items():
+        answer = web.get(path)
+        assert (answer.status, body in answer.body) == (500, True)
+        assert capsys.readouterr().out.count("request_failed") == 1
     assert web.get("/-/healthy").status == 200
-    eventually(lambda: _told("request_failed", capsys))
 
 
-def _told(event: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert event in capsys.readouterr().out
+def test_an_error_of_the_system_is_not_taken_for_a_client_that_has_gone(
+    web: Web, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreadable(*_: object) -> bytes:
+        raise FileNotFoundError("a template")
+
+    monkeypatch.setattr("exporter.page.page.Page.node", unreadable)
+    assert web.get("/").status == 500
+    assert "FileNotFoundError" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("collector")

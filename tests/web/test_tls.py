@@ -10,7 +10,9 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from errno import EMFILE
 from pathlib import Path
+from unittest.mock import Mock
 
 import bcrypt
 import pytest
@@ -104,6 +106,24 @@ def test_serves_metrics_over_tls_only(serve: Serve, tls: str) -> None:
     assert secured.get().body.endswith(b"answer 1.0\n")
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         secured.plain()
+
+
+def test_a_client_has_the_timeout_for_each_part_of_a_long_answer(
+    serve: Serve, tls: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write of TLS waits until the client has read all of it."""
+    sizes, write = list[int](), ssl.SSLSocket.send
+
+    def send(self: ssl.SSLSocket, data: bytes, flags: int = 0) -> int:
+        if self.server_side:
+            sizes.append(len(data))
+        return write(self, data, flags)
+
+    secured = serve(tls)
+    monkeypatch.setattr("exporter.web.server.CHUNK_BYTES", 16)
+    monkeypatch.setattr(ssl.SSLSocket, "send", send)
+    assert secured.get().body.endswith(b"answer 1.0\n")
+    assert max(sizes) == 16
 
 
 def test_accepts_the_configured_tls_versions_only(serve: Serve, tls: str) -> None:
@@ -271,6 +291,20 @@ def test_keeps_the_protection_if_the_file_is_invalid_or_protects_less(
     assert secured.get().status == 401
     assert secured.problem.startswith(f"--web.config.file: {secured.path}: ")
     assert capsys.readouterr().out.count("web_config_reload_failed") == 1
+    secured.path.write_text("[another problem]")
+    assert secured.get().status == 401
+    assert capsys.readouterr().out.count("web_config_reload_failed") == 1
+
+
+def test_reads_an_unchanged_file_again_after_a_failure(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    secured = serve(USERS)
+    secured.path.write_text(USERS.replace("alice", "carol"))
+    with monkeypatch.context() as patched:
+        patched.setattr("pathlib.Path.open", Mock(side_effect=OSError(EMFILE, "Too many open files")))
+        assert secured.plain(Authorization=basic("alice", PASSWORD)).status == 200
+        assert "Too many open files" in secured.problem
+    assert secured.plain(Authorization=basic("alice", PASSWORD)).status == 401
+    assert not secured.problem
 
 
 def test_keeps_required_client_certificates_without_a_restart(serve: Serve, tls: str, authority: Authority) -> None:

@@ -22,17 +22,21 @@ NAME = "nvml"  # the name of the collector in the log
 WAIT_SECONDS = 1.0  # how long a call waits for another thread to open the driver, and for an Xid event
 CLOSE_SECONDS = 1.0
 
+DEVICES = Path("/sys/bus/pci/drivers/nvidia")
+"""Links to the PCI devices of the driver. A container has the node's /sys, also if it has only some of its GPUs."""
+
 REGISTER_SECONDS = 10.0  # how often new GPUs are registered for Xid events
 
 
 class GpuUses:
     """Reads the use of the GPUs that have GPM. It joins the driver that another collector opens."""
 
-    def __init__(self, driver: Driver, clock: Clock, gpm_lock: threading.Lock) -> None:
+    def __init__(self, driver: Driver, clock: Clock, gpm_lock: threading.Lock, devices: Path = DEVICES) -> None:
         self._driver = driver
         self._driver.before_closing(self._free)
         self._clock = clock
         self._gpm_lock = gpm_lock
+        self._devices = devices
         self._gpus: dict[str, tuple[Any, Gpm]] = {}
 
     def read(self) -> tuple[GpuUse, ...]:
@@ -44,12 +48,13 @@ class GpuUses:
             return tuple(use for uuid, (_, gpm) in self._gpus.items() if (use := self._use(uuid, gpm)) is not None)
 
     def gpus(self) -> NodeGpus:
-        """Return the number of GPUs, their SMs and bandwidth. Raises DriverError as `read` does."""
+        """Return the number of GPUs, with hidden ones, their SMs and bandwidth. Raises DriverError as `read` does."""
         with self._driver.joined(WAIT_SECONDS):
             self._find_gpus()
             handles = [handle for handle, _ in self._gpus.values()]
             sms = [number for handle in handles if (number := sm_count(handle)) is not None]
-            return NodeGpus(max(sms, default=None), len(handles), max(map(memory_bandwidth, handles), default=0))
+            number = max(len(handles), sum(1 for _ in self._devices.glob("*:*")))
+            return NodeGpus(max(sms, default=None), number, max(map(memory_bandwidth, handles), default=0))
 
     def _find_gpus(self) -> None:
         self._free()

@@ -178,7 +178,8 @@ class Gpu:
         mig = values.read("MIG mode", pynvml.nvmlDeviceGetMigMode, handle)
         persistence = values.read("persistence mode", pynvml.nvmlDeviceGetPersistenceMode, handle)
         mode = values.read("compute mode", pynvml.nvmlDeviceGetComputeMode, handle)
-        utilization = self.gpm.read()
+        utilization, at = self.gpm.read(), self._clock.now()
+        # A client that begins from now on may be missing.
         listed = values.read("processes", compute_processes, handle)
         self._listed = frozenset(process.pid for process in listed or ())
         return GpuReading(
@@ -199,7 +200,7 @@ class Gpu:
             power_milliwatts=values.read("power", pynvml.nvmlDeviceGetPowerUsage, handle),
             gpm_supported=self.gpm.supported,
             sms=sm_count(handle),
-            at=self._clock.now(),
+            at=at,
             failed=values.problems,
             **self._constants,
         )

@@ -1,6 +1,6 @@
-// A CUDA client that works on one or two GPUs, and counts its launches on each.
+// A CUDA client that works on one to eight GPUs, and counts its launches on each.
 //
-//   two_gpus [--one-thread] [--visible=GPUS] BLOCKS:US:EVERY_US [BLOCKS:US:EVERY_US]
+//   several_gpus [--one-thread] [--visible=GPUS] BLOCKS:US:EVERY_US...
 //
 // On each of its devices, in their order, it launches a kernel that runs for US microseconds on BLOCKS SMs, every
 // EVERY_US microseconds, and waits for it: by a thread for each device, or by one thread that changes its device. Ten
@@ -24,7 +24,7 @@
 
 namespace {
 
-constexpr int kMostDevices = 2;
+constexpr int kMostDevices = 8;
 constexpr size_t kSharedBytes = 120 << 10;  // one block on each SM
 constexpr long long kReportEvery = 100'000'000;
 
@@ -117,7 +117,9 @@ int main(int argc, char** argv) {
     for (int device = 0; device <= last; ++device)
       if (loads[device].blocks > 0) threads.emplace_back(work, loads, device, device);
   for (long long due = now(); !stopping; sleep_until(due += kReportEvery)) {
-    printf("%lld %lld %lld\n", now(), launches[0].load(), launches[1].load());
+    printf("%lld", now());
+    for (int device = 0; device <= last; ++device) printf(" %lld", launches[device].load());
+    puts("");
     fflush(stdout);
   }
   for (std::thread& thread : threads) thread.join();

@@ -1,11 +1,11 @@
-"""Clients on two GPUs of one node: the shares that `serve` reports on each GPU, compared with the truth.
+"""Clients on several GPUs of one node: the shares that `serve` reports on each GPU, compared with the truth.
 
-    OUT=DIR python3 -m lab.attribution.two_gpus [SCENE]...
+    OUT=DIR python3 -m lab.attribution.several_gpus [SCENE]...
 
 For each scene, DIR gets SCENE.json (truth and shares), SCENE.prom (the scrape), SCENE.jsonl.gz (a recording),
-SCENE.truth.json (its truth, in the format of tests/attribution), SCENE.txt (the exporter's log) and SCENE.score.json:
-what a replay of the recording shows, also without the lines of the log that show the GPU of a context. A scene takes
-100 seconds. Its daemon is new: its first client starts the server.
+SCENE.truth.json (its truth, in the format of tests/attribution) and SCENE.txt (the exporter's log). A scene takes 100
+seconds. Its daemon is new: its first client starts the server. `score DIR` instead of scenes prints what a replay of
+the recordings shows, also without the lines of the log that show the GPU of a context; it needs no GPU.
 """
 
 import gzip
@@ -20,37 +20,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pynvml
-
-from exporter.model.sharing import GpuUse
-from exporter.recording import Recording
 from lab.gpu.child import Child
 from lab.gpu.clients import build
+from lab.gpu.device import devices
 from lab.gpu.mps import ControlDaemon
 from lab.gpu.program import Exporter, Recorder
 from lab.gpu.scrape import Scrape
-from tests.usage.mix_recordings import Mix
+from tests.usage.mix_recordings import Mix, mixes_of
 
 SMS = 132
+COUNTED = "counted"
+"""The scene whose clients use all GPUs. The others have clients on the first two."""
+
 TOGETHER = "together"
 """How names of scenes begin whose clients begin at once, when nothing is known of them."""
 
 APART_SECONDS, TOGETHER_SECONDS, GAUGE_SECONDS = 4.0, 65.0, 60.0
-GPM_LAG_SECONDS = 0.1
-SOURCE = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A client: what it does on each of its devices, as `two_gpus.cu` reads it, and the GPUs that it may use.
+    """A client: what it does on each of its devices, as `several_gpus.cu` reads it, and the GPUs that it may use.
 
-    Without `options`, it is a client of PyTorch, which does not count: it used what the others left. It may have the
-    `shared` library of the CUDA runtime. The `visible` GPUs are in its environment at its start. If other GPUs are
-    `inside`, it makes those visible in its process.
+    It may have the `shared` library of the CUDA runtime. The `visible` GPUs are in its environment at its start. If
+    other GPUs are `inside`, it makes those visible in its process.
     """
 
     name: str
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...]
     visible: tuple[int, ...] = (0, 1)
     shared: bool = False
     inside: tuple[int, ...] = ()
@@ -67,14 +64,21 @@ class Load:
 
 
 ON_GPU_0, ON_GPU_1 = Load("on-gpu-0", ("30:400:1000",), (0,)), Load("on-gpu-1", ("50:400:1000",), (1,))
+
+
+def counted(gpus: int) -> tuple[Load, ...]:
+    """Return clients on all GPUs, on two of them in either order, and one on each."""
+    everywhere = tuple(range(gpus))
+    last = everywhere[:-3:-1]
+    return (
+        Load("threads", tuple(f"{40 if gpu % 2 else 20}:500:1000" for gpu in everywhere), everywhere),
+        Load("one-thread", ("--one-thread", *(f"{24 - 8 * (gpu % 3)}:600:2000" for gpu in everywhere)), everywhere),
+        *([Load("last-two", ("20:500:1500", "10:400:1000"), last)] if gpus > 2 else []),
+        *(Load(f"on-gpu-{gpu}", (f"{20 + 5 * gpu}:400:1000",), (gpu,)) for gpu in everywhere),
+    )
+
+
 SCENES = {
-    "counted": (
-        Load("two-threads", ("60:500:1000", "20:500:1000")),
-        Load("one-thread", ("--one-thread", "40:600:2000", "70:600:2000")),
-        ON_GPU_0,
-        ON_GPU_1,
-    ),
-    "torch": (Load("torch"), ON_GPU_0, ON_GPU_1),
     "together": (
         Load("both", ("40:700:1000", "16:300:1000")),
         Load("both-shared", ("12:500:1000", "30:400:1000"), shared=True),
@@ -82,7 +86,6 @@ SCENES = {
         Load("second", ("0:0:0", "20:600:1000")),
         ON_GPU_0,
     ),
-    "together-torch": (Load("torch"), Load("both", ("20:700:1000", "16:300:1000")), ON_GPU_0),
     "chosen": (
         Load("ray-like", ("--visible=1", "40:600:1000"), inside=(1,)),
         Load("stale", ("--visible=0", "30:500:1000"), (1,), inside=(0,)),
@@ -144,15 +147,24 @@ def scored(mix: Mix, *, with_log: bool) -> dict[str, Any]:
     }
 
 
+def summary(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the errors of the shares at the end in points, and how many are within two standard errors."""
+    known = [(each["truth"], each["share"][0], each["error"][0]) for each in rows if each["share"] and each["error"]]
+    points = [100 * abs(share - truth) for truth, share, _ in known]
+    inside = sum(abs(share - truth) <= 2 * error + 0.001 for truth, share, error in known)
+    figures = {"mean": round(sum(points) / max(1, len(points)), 2), "worst": round(max(points, default=0), 2)}
+    return {**figures, "covered": f"{inside} of {len(rows)}"}
+
+
 class Scene:
     """The clients of a scene, beside `serve` and `record`."""
 
     def __init__(self, name: str, directory: Path, uuids: Sequence[str]) -> None:
         self.name, self._uuids = name, uuids
         self._directory = directory
-        source = Path(__file__).with_name("two_gpus.cu")
+        source = Path(__file__).with_name("several_gpus.cu")
         self._programs = {
-            shared: build(source, directory / f"two_gpus.{kind}", f"-cudart={kind}")
+            shared: build(source, directory / f"several_gpus.{kind}", f"-cudart={kind}")
             for shared, kind in ((False, "static"), (True, "shared"))
         }
         self._daemon = ControlDaemon(directory / "d")
@@ -167,7 +179,7 @@ class Scene:
         try:
             exporter.wait()
             time.sleep(APART_SECONDS)
-            for load in SCENES[self.name]:
+            for load in counted(len(self._uuids)) if self.name == COUNTED else SCENES[self.name]:
                 self._clients[load] = self._start(load)
                 if not self.name.startswith(TOGETHER):
                     self._wait(load)
@@ -193,22 +205,16 @@ class Scene:
         document = {"sms": SMS, "from": together, "to": ended, "gpus": truth}
         (out / f"{self.name}.truth.json").write_text(json.dumps(document) + "\n")
         rows = self._compared(scrape, truth, ended)
-        gpus = [scrape.value("cuda_mps_gpu_sm_utilization_ratio", gpu=uuid) for uuid in self._uuids]
+        gpus = {each.labels["gpu"]: each.value for each in scrape.select("cuda_mps_gpu_sm_utilization_ratio")}
         (out / f"{self.name}.json").write_text(json.dumps({"gpus": gpus, "clients": rows}, indent=1) + "\n")
-        score = [scored(Mix(self.name, out, uuid), with_log=with_log) for with_log in (True, False) for uuid in truth]
-        (out / f"{self.name}.score.json").write_text(json.dumps(score, indent=1) + "\n")
-        lines = ({"scene": self.name, "gpus": gpus}, *rows, *score)
+        lines = ({"scene": self.name, "gpus": gpus}, *rows, summary(rows))
         print(*map(json.dumps, lines), sep="\n", flush=True)
 
     def _start(self, load: Load) -> Child:
-        working = self._directory / "working"
-        working.touch()
-        torch = [sys.executable, "-m", "lab.attribution.frameworks", "torch_two_gpus", str(working)]
         return Child(
-            [str(self._programs[load.shared]), *load.options] if load.options else torch,
+            [str(self._programs[load.shared]), *load.options],
             output=self._directory / load.name,
             environment={**self._daemon.environment, "CUDA_VISIBLE_DEVICES": ",".join(map(str, load.visible))},
-            directory=SOURCE,
         )
 
     def _wait(self, load: Load) -> None:
@@ -217,29 +223,12 @@ class Scene:
             time.sleep(0.1)
 
     def _truth(self) -> dict[str, dict[int, Samples]]:
-        """Return the SM time of each client on each GPU, by its own counts, or what GPM had and the others did not."""
+        """Return the SM time of each client on each GPU, by its own counts."""
         counted: dict[str, dict[int, Samples]] = {uuid: {} for uuid in self._uuids}
         for load, child in self._clients.items():
             for device, gpu in enumerate(load.gpus):
-                if load.options:
-                    counted[self._uuids[gpu]][child.pid] = samples(load, child, device)
-        for load, child in self._clients.items():
-            if not load.options:
-                for uuid in self._uuids:
-                    counted[uuid][child.pid] = self._rest(uuid, list(counted[uuid].values()))
+                counted[self._uuids[gpu]][child.pid] = samples(load, child, device)
         return counted
-
-    def _rest(self, uuid: str, others: Sequence[Samples]) -> Samples:
-        with self._recording.open() as file:
-            uses = [each for each in Recording(file).observations() if isinstance(each, GpuUse) and each.gpu == uuid]
-        rest: Samples = []
-        whole = 0.0
-        for use in uses:
-            until = use.at - GPM_LAG_SECONDS
-            known = sum(used(each, until - use.seconds, until) for each in others)
-            whole += max(0.0, use.sm_utilization * SMS * use.seconds - known)
-            rest.append((until, whole))
-        return rest
 
     def _compared(
         self, scrape: Scrape, truth: Mapping[str, Mapping[int, Samples]], ended: float
@@ -267,10 +256,14 @@ class Scene:
 
 
 def main() -> None:
-    """Run the scenes, all by default."""
-    pynvml.nvmlInit()
-    uuids = [pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(each)) for each in range(2)]
-    for name in sys.argv[1:] or SCENES:
+    """Run the scenes, all by default, or compare recordings with their truth."""
+    if sys.argv[1:2] == ["score"]:
+        for mix in mixes_of(Path(sys.argv[2])):
+            if mix.truth.samples:
+                print(mix, *(json.dumps(scored(mix, with_log=with_log)) for with_log in (True, False)), sep="\n ")
+        return
+    uuids = [device.uuid for device in devices()]
+    for name in sys.argv[1:] or (COUNTED, *SCENES):
         with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as directory:
             Scene(name, Path(directory), uuids).play(Path(os.environ["OUT"]))
 

@@ -1,0 +1,1 @@
+"""Experiments on all GPUs of a host."""
