@@ -79,8 +79,8 @@ class WorkDelta(WorkCounts):
     The fields are those of ProcessWork. `flight_ns`, `area` and `bound` include open spans. `idle_ns` is the time since
     the last launch. `awaited` is whether a thread waits for open spans, `asks` whether queries end spans, and `unsure`
     whether open ones may have ended. The first launches of a `late` process may have been missed, and it has not
-    launched since. Any part of work may be on other of `scattered` GPUs; 0: none. Recordings of earlier
-    versions have no gaps: then `gap_ns` is -1, and `busy_ns` that in flight.
+    launched since. The work is on `scattered` GPUs, of which this one may have any part; 0: it is all here. Recordings
+    of earlier versions have no gaps: then `gap_ns` is -1, and `busy_ns` that in flight.
     """
 
     idle_ns: int = 0

@@ -81,7 +81,7 @@ class ConnectionSlots:
             self._slots.pop(slot, None)
 
     def protect(self, slot: Slot) -> int:
-        """Keep a slot while the server works on the request; OSError if it was taken away. Return how many are kept."""
+        """Protect a slot while the server works on its request, and count those; OSError if it was taken away."""
         with self._lock:
             self._set(slot, waits=False)
             return sum(not waits for waits in self._slots.values())
