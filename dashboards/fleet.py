@@ -6,10 +6,9 @@ from dashboards.faults import deaths, faults
 from dashboards.links import to_node
 from dashboards.panel import Column, bars, lines, stat, table, timeline
 from dashboards.problems import EVERY_PROBLEM, HEALTH
-from dashboards.query import DAEMON, NODE, greatest, most_recorded, newest, of_clusters, recorded
+from dashboards.query import DAEMON, NODE, bypassing, greatest, most_recorded, newest, of_clusters, recorded
 
 CLIENTS = f"sum by ({NODE}) (cuda_mps_daemon_clients{{node}})"
-BYPASSING = f"sum by ({NODE}) (cuda_mps_bypassing_processes{{node}})"
 MEMORY_IN_USE = (
     f"sum by ({NODE}) (cuda_mps_gpu_memory_used_bytes{{node}}) / "
     f"sum by ({NODE}) (cuda_mps_gpu_memory_total_bytes{{node}})"
@@ -70,7 +69,7 @@ NOW = Row(
         stat(
             "Bypassing MPS",
             "CUDA processes that run without MPS on GPUs that a known daemon serves or should serve.",
-            "sum(cuda_mps_bypassing_processes{node})",
+            f"sum({bypassing('{node}')})",
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
         ),
         stat(
@@ -122,7 +121,7 @@ NODES = Row(
                         f"count by ({NODE}) (cuda_mps_daemon_up{{node}})",
                         CLIENTS,
                         MEMORY_IN_USE,
-                        BYPASSING,
+                        bypassing("{node}"),
                         f"sum by ({NODE}) (sum_over_time({_FAULTS}{{node}}[$__range]))",
                         f"sum by ({NODE}) (sum_over_time({_LOSSES}{{node}}[$__range]))",
                         f"sum by ({NODE}) (cuda_mps_exporter_source_up{{node}} == bool 0)",

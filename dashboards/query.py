@@ -84,6 +84,16 @@ def increase(family: str, by: str, of: str = "daemons") -> str:
     return f"sum by ({by}) (increase({family}{{{of}}}[$__rate_interval]))"
 
 
+def bypassing(matchers: str) -> str:
+    """Return a query for the number of processes that bypass MPS on each node.
+
+    The metric counts a process on each of its GPUs. The repetitions of the first 128 processes are subtracted.
+    """
+    counts = f"sum by ({NODE}) (cuda_mps_bypassing_processes{matchers})"
+    repeated = f"sum by ({NODE}) (count by ({NODE}, pid) (cuda_mps_bypassing_process_info{matchers}) - 1)"
+    return f"{counts} - {repeated} or {counts}"
+
+
 def newest(record: str, more: str = "") -> str:
     """Return the newest value of a recorded series: a rule's interval may be as long as Prometheus looks back."""
     return f"last_over_time({record}{{node{more}}}[10m])"

@@ -7,7 +7,7 @@ from textwrap import fill, indent
 from dashboards.parameters import Parameters
 from dashboards.pod_requests import pod_requests
 from dashboards.problems import WORST
-from dashboards.query import NODE, WORKLOAD, with_parts
+from dashboards.query import NODE, WORKLOAD, bypassing, with_parts
 
 OWNER = "cluster, team, client_namespace, user, workload_kind, application"
 SUSPECT = "suspect_namespace, suspect_application"
@@ -179,13 +179,18 @@ class _Expressions:
         """Return the sum for each node."""
         return with_parts("sum by ({node}) (\n  {expression}\n)", node=NODE, expression=expression)
 
+    def bypassing(self) -> str:
+        """Return a query for the number of processes that bypass MPS on each node."""
+        expression = bypassing(f"{{{self.of.matchers}}}")
+        return expression.replace(" - sum", "\n    - sum").replace(" or ", "\n    or\n  ")
+
     def client_minutes(self, labels: str) -> str:
         """Return the client-minutes of each outcome."""
         of_outcome = {
             "served": f"sum_over_time({self.family('cuda_mps_daemon_clients')}{MINUTES})",
             "faulted": self.later_increase("cuda_mps_fault_affected_clients_total"),
             "refused": self.later_increase("cuda_mps_clients_refused_total"),
-            "bypassed": f"sum_over_time({self.family('cuda_mps_bypassing_processes')}{MINUTES})",
+            "bypassed": f"sum_over_time((\n  {self.bypassing()}\n){MINUTES})",
         }
         shape = """
             label_replace(
@@ -374,9 +379,9 @@ def _nodes(of: _Expressions) -> Sequence[Rule]:
         ),
         Rule(
             "instance:cuda_mps_bypassing_processes:max5m",
-            "most CUDA processes that bypassed MPS at once on each GPU in five minutes",
+            "most CUDA processes that bypassed MPS at once in five minutes",
             "processes without MPS of each node over a month",
-            f"sum {by_node} (max_over_time({of.family('cuda_mps_bypassing_processes')}[5m]))",
+            f"max_over_time((\n  {of.bypassing()}\n)[5m:15s])",
         ),
         Rule(
             "instance:cuda_mps_gpu_memory_used:ratio",

@@ -7,7 +7,7 @@ from dashboards.board import Row
 from dashboards.links import to_page
 from dashboards.looks import Colour
 from dashboards.panel import Column, lines, stat, table, timeline
-from dashboards.query import DAEMON, NODE, SERVER, Query, max_by, moment, rate, which
+from dashboards.query import DAEMON, NODE, SERVER, Query, bypassing, max_by, moment, rate, which
 from exporter.model.daemon import DaemonState
 from exporter.model.server import ServerState
 
@@ -62,7 +62,7 @@ NOW = Row(
         stat(
             "Bypassing",
             "CUDA processes that run without MPS on GPUs that a known daemon serves or should serve.",
-            Query("sum(cuda_mps_bypassing_processes{gpus})"),
+            Query(f"sum({bypassing('{gpus}')})"),
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
             width=2,
         ),

@@ -4,7 +4,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.links import to_page
 from dashboards.panel import Column, stat, table
-from dashboards.query import CLIENT, NODE, Query
+from dashboards.query import CLIENT, NODE, Query, bypassing
 
 _LABELS = "client_namespace, client_pod, job_manager, job_id, unit, user"
 _OWNER = f"{NODE}, {_LABELS}"
@@ -57,7 +57,7 @@ DRAIN = Row(
         stat(
             "Bypassing now",
             "CUDA processes that bypass MPS. A drain ends them too; the row Clients lists them.",
-            Query("sum(cuda_mps_bypassing_processes{gpus})"),
+            Query(f"sum({bypassing('{gpus}')})"),
             width=4,
         ),
     ),

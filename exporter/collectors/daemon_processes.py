@@ -23,6 +23,7 @@ from exporter.model.observation import DaemonProcess, DirectoryReading, ProcessR
 from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.settings import (
     DEFAULT_PIPE_DIRECTORY,
+    DEVICE_ORDER,
     LOG_DIRECTORY,
     PIPE_DIRECTORY,
     PROTOCOL_VERSION,
@@ -93,13 +94,13 @@ class ControlDaemon:
 
     def observation(self, daemon: str) -> DaemonProcess:
         """Return it as the process of the daemon with this name."""
-        visible = (self.environment or {}).get(VISIBLE_DEVICES)
+        variables = self.environment or {}
         return made_of(
             DaemonProcess,
             self.facts,
             self,
             daemon=daemon,
-            environment={} if visible is None else {VISIBLE_DEVICES: visible},
+            environment={name: variables[name] for name in (VISIBLE_DEVICES, DEVICE_ORDER) if name in variables},
             foreground="-f" in self.arguments,
             stdout_in_file=None if self.stdout is None else self.stdout.endswith(f"/{pipe_dir.STDOUT}"),
             stdout_in_journal=None if self.stdout is None else self.stdout.startswith("socket:"),
@@ -147,7 +148,9 @@ class ControlDaemons:
         return ControlDaemon(
             facts=facts,
             arguments=arguments,
-            environment=self._proc.variables(pid, (VISIBLE_DEVICES, PIPE_DIRECTORY, LOG_DIRECTORY, PROTOCOL_VERSION)),
+            environment=self._proc.variables(
+                pid, (VISIBLE_DEVICES, DEVICE_ORDER, PIPE_DIRECTORY, LOG_DIRECTORY, PROTOCOL_VERSION)
+            ),
             stdout=self._proc.stdout(pid),
             own_pid=pids[-1],
             depth=len(pids),

@@ -112,10 +112,17 @@ class Proc:
         return None if stat is None or proc.is_zombie(stat) else proc.start_ticks(stat)
 
     def standing(self, pid: int) -> tuple[int, str, int | None] | None:
-        """Return the start time of a running process, as `start_ticks`, its state, and its children's page faults."""
+        """Return the start time of a running process, as `start_ticks`, its state, and its children's page faults.
+
+        None if it has ended. If the first thread has ended (Z) and another one sleeps in a driver, the state is D.
+        """
         stat = self.text(pid, "stat") or ""
         state, ticks, faults = proc.process_state(stat), proc.start_ticks(stat), proc.children_page_faults(stat)
-        return None if state is None or ticks is None or proc.is_zombie(stat) else (ticks, state, faults)
+        if state is None or ticks is None or proc.is_zombie(stat):
+            return None
+        if state == "Z" and "D" in (proc.process_state(each or "") for each in self._of_threads(pid, "stat")):
+            state = "D"
+        return ticks, state, faults
 
     def descends_from_us(self, pid: int) -> bool:
         """Return whether a process is the exporter or one of its descendants."""
@@ -221,14 +228,18 @@ class Proc:
 
     def children(self, pid: int) -> tuple[int, ...] | None:
         """Return the child processes; None if it ended, a part is unreadable, or CONFIG_PROC_CHILDREN is missing."""
-        try:
-            threads = os.listdir(self._root / str(pid) / "task")[:_MAX_THREADS]  # noqa: PTH208 (as in `pids`)
-        except OSError:
-            return None
-        texts = [self.text(pid, f"task/{thread}/children") for thread in threads]
+        texts = self._of_threads(pid, "children")
         if None in texts or not texts:
             return None
         return tuple(sorted(int(word) for text in texts if text for word in text.split() if word.isdecimal()))
+
+    def _of_threads(self, pid: int, name: str) -> list[str | None]:
+        """Return the text of a file of each thread, None for one that is unreadable. The list is empty if it ended."""
+        try:
+            threads = os.listdir(self._root / str(pid) / "task")[:_MAX_THREADS]  # noqa: PTH208 (as in `pids`)
+        except OSError:
+            return []
+        return [self.text(pid, f"task/{thread}/{name}") for thread in threads]
 
     def name(self, pid: int) -> str | None:
         """Return the name of a process, of which the kernel stores 15 bytes."""

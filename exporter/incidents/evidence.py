@@ -13,7 +13,8 @@ from exporter.incidents.fault_kernels import (
     processes_at,
     seen_kernels,
 )
-from exporter.model.daemon import ClaimKind, Daemon
+from exporter.incidents.log_reliability import existed, is_log_unreliable
+from exporter.model.daemon import Daemon
 from exporter.model.incident import ClientDetails, Clues, EarlyDisconnect, Incident, IncidentXid, InFlightWork
 from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.node import Node
@@ -254,15 +255,12 @@ RECENT_NS = 2 * SECOND_NS
 
 EARLY_DISCONNECT_SECONDS = 0.5  # A client that disconnected longer before the fault did not cause it.
 
-LOG_UNRELIABLE_SECONDS = 600.0
-"""For this time after another source contradicted the log, its lines are not enough to suspect a client."""
-
 
 def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock | None) -> Clues:
     """Return the clues that are known now. Only `named` and `in_reset` still change after the incident has settled."""
     clues = incident.clues
     of_server = (each for each in daemon.connections.disconnects.values() if each.server == incident.server)
-    disconnects = [each for each in of_server if not each.logged_twice and _existed(node, daemon, each.pid)]
+    disconnects = [each for each in of_server if not each.logged_twice and existed(node, daemon, each.pid)]
     in_reset = [client.pid for client in disconnects if client.in_reset and client.at >= incident.detected_at]
     clues = replace(
         clues,
@@ -294,7 +292,7 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
         in_flight_work=_in_flight_work(node, daemon, incident, seen),
         kernels=fault_kernels(node, incident, seen),
         address=address_clue(node, daemon, incident, early) or clues.address,
-        log_unreliable=_log_unreliable(node, daemon, incident) or (clues.log_unreliable and restored),
+        log_unreliable=is_log_unreliable(node, daemon, incident) or (clues.log_unreliable and restored),
     )
 
 
@@ -313,44 +311,6 @@ def _unlisted(node: Node, daemon: Daemon, incident: Incident) -> tuple[int, ...]
     known = devices.gpus_of_clients(node, daemon, pids) if gpus else {}
     found = (*incident.clues.unlisted, *(pid for pid in pids if pid not in known or known[pid] & gpus))
     return tuple(pid for pid in dict.fromkeys(found) if pid not in incident.affected)[:MOST_CLIENTS]
-
-
-def _existed(node: Node, daemon: Daemon, pid: int) -> bool:
-    """Return whether a source other than the log, which any user can write, showed the client or its end."""
-    client = last_known(daemon, pid)
-    if (client is not None and client.listed_at is not None) or pid in node.deaths:
-        return True
-    return any(pid in gpu.mps_since or pid in gpu.mps_left for gpu in node.gpus.values())
-
-
-def _log_unreliable(node: Node, daemon: Daemon, incident: Incident) -> bool:
-    """Return whether other sources contradict the log, or lines about clients that disconnected are missing.
-
-    Any user can add lines to it and remove lines from it (measured, R580).
-    """
-    # A second block that no evidence confirms: one of the two may be forged.
-    if _has_unaffected_clients(node, daemon, incident) or daemon.claimed(ClaimKind.FAULT, incident.server):
-        return True
-    last = daemon.log.doubted_at
-    if last is not None and incident.detected_at - last <= LOG_UNRELIABLE_SECONDS:
-        return True
-    disconnects = daemon.connections.disconnects
-    if any(client.logged_twice and client.server == incident.server for client in disconnects.values()):
-        return True
-    gone = [pid for pid in incident.affected if pid not in daemon.clients]
-    return 0 < sum(pid in disconnects for pid in gone) < len(gone)
-
-
-def _has_unaffected_clients(node: Node, daemon: Daemon, incident: Incident) -> bool:
-    """Return whether a client of the server still runs on the fault's GPUs although the log does not name it.
-
-    A fault affects all clients on its GPU (measured, R580), without core dumps. NVML shows which clients those are.
-    """
-    lists = (node.gpus[uuid].mps_since for uuid in incident.gpus if uuid in node.gpus)
-    before = {pid for listed in lists for pid, since in listed.items() if since < incident.detected_at}
-    elsewhere = set().union(*(devices.listed_without_context(node, uuid) for uuid in incident.gpus))
-    others = (daemon.clients.get(pid) for pid in before.difference(incident.affected, elsewhere))
-    return not incident.core_dumps and any(each is not None and each.server == incident.server for each in others)
 
 
 # -- work in flight ------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def _bypassing_counts(view: View) -> Samples:
 
 
 def _bypassing(view: View) -> Rows:
-    """Return the identities of the bypassing processes; of too many, those that were seen first."""
+    """Return the identities of the bypassing processes on each GPU; of too many, those that were seen first."""
     node = view.node
     found = sorted(
         (gpu.bypassing_processes[pid].first_seen, uuid, pid)
@@ -77,7 +77,8 @@ def _bypassing(view: View) -> Rows:
         if gpu.bypassing_known
         for pid in gpu.bypassing
     )
-    for _, uuid, pid in found[:MAX_BYPASSING]:
+    pids = set(list(dict.fromkeys(pid for *_, pid in found))[:MAX_BYPASSING])
+    for _, uuid, pid in (each for each in found if each[-1] in pids):
         process = node.processes.get(pid)
         workload = workload_of(process)
         named = (None, None) if process is None else (process.user, process.command)
@@ -141,13 +142,14 @@ GPUS = Group(
         ),
     ).help("Energy of the GPU since the driver was loaded, at least."),
     Series("cuda_mps_bypassing_processes", ("daemon", "gpu"), _bypassing_counts).help(
-        "CUDA processes that bypass the daemon on a GPU that it serves or should serve."
+        "CUDA processes that bypass the daemon on a GPU that it serves or should serve. A process counts on each "
+        "of its GPUs."
     ),
     info(
         "cuda_mps_bypassing_process_info",
         ("gpu", "pid", "user", "command", Choice("workload_kind", ("", *WorkloadKind)), "workload"),
         _bypassing,
-    ).help("CUDA process that bypasses MPS, always 1. Only the first 128."),
+    ).help("CUDA process that bypasses MPS on a GPU, always 1. Only the first 128 processes."),
 )
 
 

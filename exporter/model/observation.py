@@ -424,7 +424,7 @@ class DaemonProcess(DaemonObservation):
     started: float | None = None
     uid: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    """CUDA_VISIBLE_DEVICES, if it is set and readable, and no other variable."""
+    """CUDA_VISIBLE_DEVICES, and CUDA_DEVICE_ORDER, which its numbers need, if they are set and readable; no others."""
     protocol: int | None = None
     servers: tuple[int, ...] | None = None
     """PIDs of its child processes that are servers; None with protocol 2, where a query lists them."""

@@ -361,20 +361,21 @@ def _one_of_each_fault(candidates: Iterable[IncidentXid]) -> list[IncidentXid]:
 def _may_be_of_server(node: Node, daemon: Daemon, server: Server, xid: IncidentXid) -> bool:
     """Return whether an Xid names a process of the server, or none, as NVML's events do.
 
-    An Xid without a process proves nothing while a bypassing process runs on that GPU, because it has its own Xids. Nor
-    does it at the end of another server, which may have faulted.
+    The log may name any process as a client, also one that NVML shows outside MPS. An Xid without a process proves
+    nothing while such a process runs on that GPU, because it has its own Xids. Nor does it at the end of another
+    server, which may have faulted.
     """
     gpu = None if xid.gpu is None else node.gpus.get(xid.gpu)
     if gpu is not None and devices.uses_gpu(node, daemon, gpu.reading.gpu) is False:
         return False
+    shown = (each.bypassing_processes for each in (node.gpus.values() if gpu is None else (gpu,)))
+    # A client that exits after its fault may be shown so for a moment.
+    outside = {pid for processes in shown for pid, each in processes.items() if each.first_seen <= xid.at}
     if xid.pid is not None:
         of_server = xid.pid == server.pid or _is_client_of(daemon, server, xid.pid)
-        return of_server or xid.pid in daemon.connections.disconnects
+        return xid.pid not in outside and (of_server or xid.pid in daemon.connections.disconnects)
     exits = (at for pid, at in daemon.connections.server_exited_at.items() if pid != server.pid)
-    if any(abs(xid.at - exit_at) <= SERVER_END_SECONDS for exit_at in exits):
-        return False
-    possible = node.gpus.values() if gpu is None else (gpu,)
-    return not any(each.bypassing_processes for each in possible)
+    return not outside and not any(abs(xid.at - exit_at) <= SERVER_END_SECONDS for exit_at in exits)
 
 
 def _is_shown_by_exits(node: Node, block: FaultLogBlock, others: Iterable[Incident]) -> bool:

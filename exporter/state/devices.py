@@ -161,7 +161,7 @@ def gpus_in_order(node: Node, daemon: Daemon) -> tuple[GpuUuid, ...]:
     """
     gpus = tuple(dict.fromkeys(gpus_by_ordinal(node, daemon).values()))
     readings = [node.gpus[uuid].reading for uuid in gpus if uuid in node.gpus]
-    indices = {each.gpu: each.index for each in readings if each.index is not None}
+    indices = {each.gpu: each.index for each in readings if each.index is not None and each.name is not None}
     if len(gpus) < 2 or (len({each.name for each in readings}) == 1 and len(indices) == len(gpus)):
         return tuple(sorted(gpus, key=lambda uuid: indices.get(uuid, 0)))
     return ()

@@ -12,6 +12,7 @@ from exporter.model.sharing import GpuUse
 from exporter.model.values import replace
 from exporter.parse.proc import mps_program
 from exporter.state.devices import instances_of, serves_process, serving_daemons, with_contexts
+from exporter.state.servers import REMEMBERED_SECONDS
 from exporter.state.xids import with_resets
 
 LEFT_REMEMBERED_SECONDS = 60.0  # How long it is remembered that a process has left NVML's MPS list.
@@ -319,8 +320,19 @@ def _known_to_mps(node: Node) -> set[int]:
 
 
 def _pids_outside_mps(node: Node, reading: GpuReading) -> list[int]:
-    """Return the PIDs in the compute list that were never known to use MPS."""
-    of_mps = _known_to_mps(node).union(process.pid for process in reading.mps_processes or ())
+    """Return the PIDs in the compute list that neither NVML nor a daemon has recently shown as users of MPS.
+
+    Any user can write the log (measured, R580), so it does not show that. A client that exits leaves NVML's MPS list
+    before the other list (R580).
+    """
+    of_mps = {*node.deaths, *(process.pid for process in reading.mps_processes or ())}
+    for gpu in node.gpus.values():
+        left = (pid for pid, left_at in gpu.mps_left.items() if reading.at - left_at <= REMEMBERED_SECONDS)
+        of_mps.update(gpu.mps_since, left)
+    for daemon in node.daemons.values():
+        of_mps.update(daemon.servers, daemon.connections.server_exited_at)
+        clients = (*daemon.clients.values(), *daemon.connections.recently_disconnected.values())
+        of_mps.update(each.pid for each in clients if each.listed_at is not None)
     others = dict.fromkeys(each.pid for each in reading.compute_processes or () if each.pid not in of_mps)
     found = ((pid, node.processes.get(pid)) for pid in others)
     return [pid for pid, each in found if each is None or not mps_program(each.executable or each.command)]

@@ -254,7 +254,7 @@ def _with_memory_released(before: Node, node: Node, pid: int, at: float) -> Node
         if memory is not None and memory.bytes:
             held: dict[Account, int] = {}
             _hold(held, _account_of_memory(before, pid, memory), memory.bytes, memory.since, at)
-            released = replace(memory, bytes=0, since=max(at, memory.since))
+            released = replace(memory, bytes=0, since=at)
             usage = replace(usage, held_memory={**usage.held_memory, pid: released})
             totals = post_memory(_with_gpu(node.usage_totals, gpu, usage), gpu, held, at=node.at)
             node = replace(node, usage_totals=totals)

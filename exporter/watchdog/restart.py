@@ -358,12 +358,14 @@ def _start_environment(context: Context) -> Mapping[str, str]:
     """
     daemon, watch, process = context.daemon, context.watch, context.watch.process
     devices = daemon.runtime.visible_devices
-    if devices is None and process is not None and process.uid in (0, daemon.declared.owner or process.uid):
-        devices = process.environment.get(VISIBLE_DEVICES)
+    variables: Mapping[str, str] = {}
+    if process is not None and process.uid in (0, daemon.declared.owner or process.uid):
+        variables = process.environment
     percentage = limit_enforcement.limits_to_restore(context.daemon_policy.limits, watch).active_thread_percentage
     return {
         PIPE_DIRECTORY: daemon.pipe_directory,
         LOG_DIRECTORY: daemon.log_directory,
+        **variables,
         **({} if devices is None else {VISIBLE_DEVICES: devices}),
         **_last_dialect(watch).variables,
         **({} if percentage is None else {ACTIVE_THREAD_PERCENTAGE: f"{percentage:g}"}),

@@ -13,6 +13,7 @@ from exporter.actions.steps import delete_pod
 from exporter.collectors.pods import ask_pod
 from exporter.model.action import DeletePod
 from exporter.model.reason import Reason, ReasonCode
+from tests.eventually import PATIENCE_SECONDS
 from tests.kubernetes_api import ApiServer
 
 NAMESPACE, NAME, UID = "gpu-operator", "mps-control-daemon-x7k2p", "6f9a2c1e-1b5d-4c57-9b0e-3d0f5a7c2b11"
@@ -128,7 +129,7 @@ def test_a_request_has_one_deadline_however_slow_the_answer_is(
         deletion.start()
         answering = threading.Thread(target=answer, args=(server.accept()[0],), daemon=True)
         answering.start()
-        deletion.join(10)
+        deletion.join(PATIENCE_SECONDS)
         stop.set()
         answering.join()
     (found,) = results

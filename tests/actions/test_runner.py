@@ -35,6 +35,7 @@ from exporter.model.reason import Reason, ReasonCode
 from tests.actions.action_setup import NAME, PROC, REAL, action, identity, location_of, node_of
 from tests.actions.scripts import Script
 from tests.eventually import PATIENCE_SECONDS, until
+from tests.exporter_process import control_processes
 from tests.standin.mps import MpsStandIn, is_alive
 
 CLIENT = 5_000_000
@@ -270,7 +271,7 @@ def test_interrupts_a_hung_command_and_reports_no_reply(mps: MpsStandIn, worker:
     mps.start()
     os.kill(mps.pid, signal.SIGSTOP)
     worker.do(GiveCommand(command="terminate_client 1 2", vital=vital))
-    until(lambda: psutil.Process().children(recursive=True))
+    until(lambda: control_processes(mps))
 
     worker.hands.close(PATIENCE_SECONDS)
 

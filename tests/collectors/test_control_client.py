@@ -28,6 +28,7 @@ from exporter.model.observation import ControlReply
 from exporter.model.reason import Reason, ReasonCode, command_failed
 from exporter.parse.control_reply import VERSION_FLAG, QueryOutcome, query_outcome
 from exporter.parse.proc import Capability
+from tests.another_user import run_as
 from tests.eventually import PATIENCE_SECONDS, until
 from tests.standin.mps import MpsStandIn, is_alive
 from tests.tools import not_here
@@ -590,18 +591,10 @@ def reply_as(uid: int, program: Path) -> ControlReply:
 
 def as_user_with_both_capabilities(function: Callable[[], str]) -> str:
     """Return the result of a function that runs as an ordinary user with CAP_SETUID and CAP_SETGID."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            _switch_user_and_keep_both_capabilities()
-            os.write(writer, function().encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    with open(reader) as pipe:
-        return pipe.read()
+    # A service imports this at its start. Here, that user may not be permitted to read the environment of the tests.
+    import tenacity  # noqa: F401
+
+    return run_as(_switch_user_and_keep_both_capabilities, function)
 
 
 def _switch_user_and_keep_both_capabilities() -> None:

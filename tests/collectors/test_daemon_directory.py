@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -668,8 +669,10 @@ def test_does_not_connect_to_a_daemon_that_is_known_to_be_stopped(mps: MpsStandI
     eventually(lambda: _assert(is_stopped(mps.pid)))
     control.request(("get_server_list",), process=process)
     assert answers(control.collect().observations) == []
-    control.request(("get_server_list",))
-    assert answers(control.collect().observations) == [False]
+    another = replace(process, start_ticks=process.start_ticks - 1)
+    for unknown in (another, None):
+        control.request(("get_server_list",), process=unknown)
+        assert answers(control.collect().observations) == [False]
 
 
 def test_connects_once_a_minute_after_two_failures(mps: MpsStandIn, client: Client) -> None:
@@ -691,6 +694,18 @@ def test_connects_once_a_minute_after_two_failures(mps: MpsStandIn, client: Clie
     clock.time += LATER_PROBE_SECONDS
     control.request(("get_server_list",))
     assert answers(control.collect().observations) == [False]
+
+
+def test_an_answer_between_two_failures_is_no_reason_to_connect_less_often(
+    mps: MpsStandIn, client: Client, hanging_program: str
+) -> None:
+    mps.start()
+    control = client(hanging_program)
+    for is_suspended in (True, False, True, True):
+        os.kill(mps.pid, signal.SIGSTOP if is_suspended else signal.SIGCONT)
+        eventually(lambda expected=is_suspended: _assert(is_stopped(mps.pid) is expected))
+        control.request(("get_server_list",))
+        assert answers(control.collect().observations) == [not is_suspended]
 
 
 # -- queries that a server must answer -----------------------------------------------------------------------------

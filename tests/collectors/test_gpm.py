@@ -217,3 +217,16 @@ def test_the_bandwidth_is_unknown_if_the_driver_does_not_tell(nvml: Nvml, monkey
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryBusWidth", refuse)
     assert Reader().uses.gpus() == (132, 2, 0)
+
+
+def test_a_sample_of_the_future_hides_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML returns the samples since a time."""
+
+    def read(*stamps: float) -> list[int]:
+        found = [SimpleNamespace(pid=7, timeStamp=int(at * 1e6), smUtil=9) for at in stamps]
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", lambda *_: found)
+        return [each.timestamp_us // 1_000_000 for each in utilizations.read(None, 1000.0)]
+
+    utilizations = nvml_gpu.ProcessUtilizations()
+    assert read(990, 10**6) == [990]
+    assert read(990, 995, 10**6) == [995]

@@ -368,6 +368,21 @@ def test_closes_a_rotated_file_without_new_lines(opened: FollowedLog) -> None:
     assert descriptors() == before
 
 
+def test_joins_a_line_whose_file_was_closed_and_returns_to_the_path(opened: FollowedLog) -> None:
+    aside = opened.path.with_suffix(".1")
+    opened.write("whole\nto")
+    assert opened.collect() == ["whole"]
+    opened.path.rename(aside)
+    opened.write("new\n")
+    opened.collect()
+    opened.clock.time += REPLACED_SECONDS + 1
+    opened.collect()
+
+    aside.rename(opened.path)
+    opened.write("rn\n")
+    assert opened.collect() == ["torn"]
+
+
 # -- other kinds of files ----------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Users who may run an expected daemon. Any user can create a missing directory in /tmp."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -46,15 +47,11 @@ def home() -> Iterator[Path]:
     """A directory that root created for one user, below directories to which only root can write."""
     if os.geteuid() != 0:
         not_here("only root can give a directory to another user")
-    made = Path(f"/root-made-for-a-test-{os.getpid()}")
-    made.mkdir()
-    try:
+    with tempfile.TemporaryDirectory(prefix="made-for-a-test-", dir="/") as directory:
+        made = Path(directory)
         (made / "mps").mkdir()
         os.chown(made, OTHER, OTHER)
         yield made
-    finally:
-        (made / "mps").rmdir()
-        made.rmdir()
 
 
 def test_a_user_to_whom_root_gave_the_directory_may_run_a_daemon_there(home: Path) -> None:

@@ -325,6 +325,25 @@ def test_reads_a_process_again_that_was_read_before_its_exec(forked: tuple[int, 
     collector.close()
 
 
+def test_a_process_retains_the_parent_that_started_it() -> None:
+    """After the end of that one, the kernel shows another parent."""
+    shell = subprocess.Popen(
+        ["sh", "-c", "sleep 600 & echo $!; read _"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with shell:
+        pid, clock = int(shell.stdout.readline() if shell.stdout else ""), HandClock()
+        collector = Processes(proc=Path("/proc"), clock=clock, wait=0.0)
+        collector.watch(frozenset({pid}))
+        wait_until(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep"), "the end of execve")
+        (before,) = collect(collector, ProcessReading)
+    assert before.parent is not None
+    assert before.parent.pid == shell.pid
+    clock.time += EXEC_SECONDS
+    assert collect(collector, ProcessReading) == []
+    collector.close()
+    os.kill(pid, signal.SIGKILL)
+
+
 def test_reports_the_exit_of_a_process_that_only_another_collector_has_identified(start: Starter) -> None:
     process = start()
     ticks = start_ticks(process.pid)
@@ -496,6 +515,19 @@ ctypes.CDLL(None).syscall({"x86_64": 60}.get(platform.machine(), 93), 0)
     assert exits == [parent.pid, child]
 
 
+@pytest.mark.parametrize(("states", "state"), [("ZD", "D"), ("ZZD", "D"), ("ZS", "Z"), ("SD", "S")])
+def test_a_killed_process_sleeps_in_a_driver_as_its_remaining_thread_does(
+    states: str, state: str, tmp_path: Path
+) -> None:
+    """The kernel shows the state of the first thread for the process."""
+    paths = [tmp_path / "513", *(tmp_path / "513" / "task" / str(513 + number) for number in range(len(states)))]
+    for path, letter in zip(paths, states[0] + states, strict=True):
+        path.mkdir(parents=True)
+        (path / "stat").write_text(f"513 (nvidia-cuda-mps) {letter} {'0 ' * 16}{len(states)} 0 77 {'0 ' * 30}")
+
+    assert Proc(tmp_path, SystemClock()).standing(513) == (77, state, 0)
+
+
 def test_reports_no_process_for_a_zombie(watch: Watch, start: Starter) -> None:
     process = start(["true"])
 
@@ -578,13 +610,14 @@ def daemons(collector: Processes) -> Callable[[int | None], DaemonProcess]:
 
 
 def test_reports_the_daemon_of_a_pid_file_with_a_part_of_its_environment(watch: Watch, tmp_path: Path) -> None:
-    with MpsStandIn(tmp_path, variables={"DATABASE_PASSWORD": "secret"}, gpus=("GPU-7", "GPU-8")) as mps:
+    variables = {"DATABASE_PASSWORD": "secret", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    with MpsStandIn(tmp_path, variables=variables, gpus=("GPU-7", "GPU-8")) as mps:
         mps.start()
         (daemon,) = collect(watch(), DaemonProcess)
 
         assert (daemon.daemon, daemon.pid, daemon.uid) == ("node", mps.pid, os.getuid())
         assert daemon.start_ticks == start_ticks(mps.pid)
-        assert daemon.environment == {"CUDA_VISIBLE_DEVICES": "GPU-7,GPU-8"}
+        assert daemon.environment == {"CUDA_VISIBLE_DEVICES": "GPU-7,GPU-8", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def test_reports_no_daemon_without_a_pid_file(watch: Watch) -> None:

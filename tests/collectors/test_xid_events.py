@@ -25,7 +25,9 @@ def test_reports_an_xid_with_its_gpu(nvml: NvmlStandIn, nvml_program: Start) -> 
     program = listening(nvml_program(nvml))
     nvml.raise_xid(1, MEMORY_FAULT)
 
-    assert events(program.call("collect_xids")) == [(XID, MEMORY_FAULT, OTHER.uuid)]
+    found = program.call("collect_xids")
+    assert events(found) == [(XID, MEMORY_FAULT, OTHER.uuid)]
+    assert [(each["gpu_instance"], each["compute_instance"]) for each in found["observations"]] == [(None, None)]
     assert program.call("collect_xids") == {"problem": None, "observations": []}, "an event is reported once"
 
 

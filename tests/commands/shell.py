@@ -55,9 +55,9 @@ CONTROL_COMMANDS_3 = (
 
 PROGRAMS = _words(
     """amtool apt-get cat cd chmod chown chronyc curl cut date dcgmi df dmesg dnf docker echo export findmnt fuser grep
-    head helm dkms install jq kubectl ldconfig ln ls lspci mkdir modinfo modprobe mypy nvidia-smi pgrep pip podman
-    prlimit promtool ps restorecon rm rmmod ruff sacct scontrol sed sha256sum sort ss ssh systemd-analyze
-    systemd-sysusers systemd-tmpfiles tail tee tr truncate type watch uname uniq COMMAND deploy/packages/build
+    head helm dkms install jq kubectl ldconfig ln ls lsns lspci mkdir modinfo modprobe mypy nvidia-smi pgrep pip
+    podman prlimit promtool ps restorecon rm rmmod ruff sacct scontrol sed sha256sum sort ss ssh systemd-analyze
+    systemd-sysusers systemd-tmpfiles tail tee tr truncate type watch uname uniq xargs COMMAND deploy/packages/build
     lab/attribution/run.sh lab/gpu/run.sh"""
 )
 """Programs of other projects, of which only the syntax, the repository's files and the exporter's URLs are checked."""

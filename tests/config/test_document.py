@@ -43,7 +43,7 @@ INVALID = (
         "expected a service that runs nothing else, such as nvidia-cuda-mps.service",
         ("'mps'", "'-mps.service'", "'slurmd.service'"),
     ),
-    ("daemons.user", "there is no such user", ("'no-such-user'", "-1")),
+    ("daemons.user", "there is no such user", ("'no-such-user'", "-1", str(2**32 - 1))),
     ("daemons.user", "expected a string", ("true", ENDLESS)),
     ("daemons.active_thread_percentage", "expected a number above 0", ("0", "100.1", "nan", "true", "'40'", ENDLESS)),
     (

@@ -86,6 +86,17 @@ def test_the_clients_of_a_daemon_that_died_are_named_until_an_hour_after_its_ret
         assert bool(deaths(late)) is names
 
 
+@pytest.mark.parametrize(
+    ("before", "kinds"),
+    [(4.0, [IncidentKind.DAEMON_DIED]), (6.0, [IncidentKind.SERVER_DIED, IncidentKind.DAEMON_DIED])],
+)
+def test_a_server_that_died_long_before_its_daemon_is_a_death_of_its_own(
+    before: float, kinds: list[IncidentKind]
+) -> None:
+    gone = (exited(SERVER, at=DEATH - before), servers(at=DEATH - before), servers(at=DEATH - before + 2))
+    assert [each.kind for each in deaths(reduced(*gone, *AWAY, start=UP).node)] == kinds
+
+
 def test_the_status_of_a_node_that_is_well_again_names_them() -> None:
     node = reduced(*AWAY, *back(DEATH + 12), look("log", at=DEATH + 600), start=UP).node
     document = document_of(node)

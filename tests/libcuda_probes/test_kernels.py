@@ -331,7 +331,8 @@ def test_more_kernels_than_places_leave_the_last_ones(client: Client) -> None:
 
 
 def test_what_runs_is_of_the_last_minute(client: Client) -> None:
-    slow, fast = (client.made("cuModuleGetFunction", 7, name) for name in (b"slow_20000000", b"fast_1000"))
+    """The slow kernel takes longer than a busy machine lets the program wait in the fast one's 20 launches."""
+    slow, fast = (client.made("cuModuleGetFunction", 7, name) for name in (b"slow_200000000", b"fast_1000"))
     for kernel, launches in ((slow, 2), (fast, 20)):
         for _ in range(launches):
             client.launch(kernel)
@@ -340,7 +341,7 @@ def test_what_runs_is_of_the_last_minute(client: Client) -> None:
     first, second = client.read(seconds=10.0, after=10.0).most
 
     assert first.name is not None
-    assert (first.name.raw, first.launches_per_second, first.width) == ("slow_20000000", 0.2, 6)
+    assert (first.name.raw, first.launches_per_second, first.width) == ("slow_200000000", 0.2, 6)
     assert (second.launches_per_second, second.nodes) == (2.0, ())
     assert 0.5 < first.flight_ratio <= 1 - second.flight_ratio + 0.05
 

@@ -1,5 +1,6 @@
 """Families of limits, GPUs, launches, the watchdog and the number of clients."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 
@@ -49,6 +50,7 @@ from tests.builders import (
     process,
     quarantined,
     reduced,
+    reply,
     servers,
     silence,
     split,
@@ -240,6 +242,22 @@ def test_names_at_most_128_processes_that_bypass_mps() -> None:
     (first,) = [each.labels for each in found if each.labels["pid"] == "900"]
     assert (first["user"], first["gpu"], first["workload_kind"]) == ("eve", GPU, "user")
     assert first["command"].isprintable()
+
+
+@pytest.mark.parametrize(("processes", "gpus"), [(1, 1), (1, 2), (1, 8), (130, 2)])
+def test_a_process_that_bypasses_mps_on_several_gpus_is_on_each(processes: int, gpus: int) -> None:
+    """Its PID shows that it is one. The first 128 processes have series on all of their GPUs."""
+    uuids, pids = [f"GPU-{number}" for number in range(gpus)], range(900, 900 + processes)
+    devices = reply("device_query --csv", "".join(f"{n},00:0{n}.0,{each},H200\n" for n, each in enumerate(uuids)))
+    readings = [
+        gpu_reading(beside=pids, at=AT + second, gpu=uuid, index=index)
+        for second in (1, 11)
+        for index, uuid in enumerate(uuids)
+    ]
+    present = reduced(*at_work(CLIENT), devices, *readings).node
+    assert by(present, "cuda_mps_bypassing_processes", "gpu") == dict.fromkeys(uuids, processes)
+    found = Counter(each.labels["pid"] for each in samples(present, "cuda_mps_bypassing_process_info"))
+    assert found == dict.fromkeys(map(str, pids[:MAX_BYPASSING]), gpus)
 
 
 # Families of kernel launches.

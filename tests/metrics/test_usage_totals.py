@@ -124,6 +124,12 @@ def test_a_client_has_its_share_and_the_error() -> None:
     assert series("cuda_mps_gpu_sm_unattributed_ratio", view) == {(GPU,): 0.1}
 
 
+def test_without_gpm_it_is_unknown_what_is_unattributed() -> None:
+    node = accounted()
+    estimated = View(replace(node, splits={GPU: replace(node.splits[GPU], measured=False)}))
+    assert series("cuda_mps_gpu_sm_unattributed_ratio", estimated) == {}
+
+
 def test_the_gauge_of_a_new_client_is_the_mean_since_it_began() -> None:
     """An idle client has 0. The totals and the rest of the GPU do not depend on when a client began."""
     node = accounted()
@@ -144,6 +150,14 @@ def test_a_disconnected_client_and_an_old_attribution_have_no_gauges() -> None:
     late = View(replace(accounted(), at=AT + 71))
     assert series("cuda_mps_client_sm_utilization_ratio", late) == {}
     assert series("cuda_mps_gpu_sm_unattributed_ratio", late) == {}
+
+
+@pytest.mark.parametrize(("after", "shown"), [(9.0, True), (11.0, False), (-1.0, False)])
+def test_an_attribution_is_shown_for_as_long_as_it_is(after: float, shown: bool) -> None:
+    """It is in the future if the clock was set back."""
+    split = replace(accounted().splits[GPU], seconds=10.0)
+    view = View(replace(accounted(), at=split.at + after, splits={GPU: split}))
+    assert bool(series("cuda_mps_gpu_sm_unattributed_ratio", view)) is shown
 
 
 def test_usage_totals_do_not_depend_on_client_series() -> None:

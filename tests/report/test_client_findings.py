@@ -38,6 +38,7 @@ from tests.builders import (
     server_log,
     three_clients,
     watched,
+    with_fields,
 )
 from tests.status import commands_of
 from tests.test_lost_directories import REMOVED, TAKEN, lost
@@ -181,6 +182,23 @@ def test_bypassing_processes_are_one_problem_since_the_first_of_them() -> None:
     assert f"export CUDA_MPS_PIPE_DIRECTORY={DAEMON}" in commands_of(alone)
     (dead,) = found_in(daemon_down(), NodeProblem.PROCESS_BYPASSING)
     assert dead.follows == DaemonProblem.DAEMON_DOWN.definition.label
+
+
+@pytest.mark.parametrize(
+    ("back_after", "ago", "problem"),
+    [
+        (60, 86399, NodeProblem.PROCESS_BYPASSING_AFTER_DEATH),
+        (61, 86399, NodeProblem.PROCESS_BYPASSING),
+        (60, 86400, NodeProblem.PROCESS_BYPASSING),
+    ],
+)
+def test_bypassing_processes_are_more_urgent_for_a_day_after_a_death_that_did_not_page(
+    back_after: float, ago: float, problem: NodeProblem
+) -> None:
+    present, lost_at = three_clients(), AT - 100
+    process = replace(present.daemons[DAEMON].runtime.last_process, started=lost_at + back_after)
+    daemon = with_fields(present.daemons[DAEMON], lifecycle__last_loss_at=lost_at, runtime__process=process)
+    assert len(found_in(replace(present, daemons={DAEMON: daemon}), problem, lost_at + ago)) == 1
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------

@@ -308,7 +308,8 @@ def test_a_client_is_idle_only_if_that_is_known_for_a_minute() -> None:
     later = a_minute_later(three_clients())
     uncertain = split(later, {**BUSY, VLLM: flight(0.004, 0.02)})
     recent = replace(split(later, BUSY).splits[GPU], seconds=5.0)
-    for present in (young, uncertain, replace(later, splits={GPU: recent})):
+    began = replace(split(later, {**BUSY, VLLM: flight(0.001, 0.0)}).splits[GPU], lasted={VLLM: 30.0})
+    for present in (young, uncertain, *(replace(later, splits={GPU: each}) for each in (recent, began))):
         assert sharing_of(present)["idle"] == []
         assert not any("idle: " in text for text in texts(present))
     assert sharing_of(split(later, BUSY))["idle"] == [VLLM]

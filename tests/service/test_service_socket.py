@@ -1,9 +1,10 @@
 """The service's unix socket: which users it serves, and that no request breaks it."""
 
+import contextlib
 import json
-import os
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from exporter.errors import ServiceError
 from exporter.status_client import NAME, query_service
 from exporter.web.server import ServiceSocket, send
+from tests.another_user import become, run_as
 from tests.eventually import PATIENCE_SECONDS
 
+OTHER_USER = 65534
 PATIENCE = PATIENCE_SECONDS
 
 
@@ -154,22 +157,15 @@ def test_a_long_answer_reaches_a_client_that_reads_slowly() -> None:
         assert reader.taken == b"x" * 1000
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can become another user")
-def test_refuses_another_user_whatever_the_mode_of_the_socket(directory: Path) -> None:
-    (directory / NAME).chmod(0o666)
-    for parent in (directory, *directory.parents):
-        if parent.stat().st_mode & 0o001 == 0:
-            parent.chmod(0o711)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setuid(65534)
+def test_refuses_another_user_whatever_the_mode_of_the_socket(everybodys: Path) -> None:
+    def refused() -> str:
         try:
-            query_service(directory, "status", PATIENCE)
+            return str(query_service(everybodys, "status", PATIENCE))
         except ServiceError as error:
-            os.write(writing, str(error).encode())
-        os._exit(0)
-    os.close(writing)
-    os.waitpid(child, 0)
-    assert "only root and the service's own user" in os.read(reading, 4096).decode()
-    os.close(reading)
+            return str(error)
+
+    with contextlib.closing(ServiceSocket(everybodys, lambda _: {"status": dict})) as service:
+        service.open()
+        (everybodys / NAME).chmod(0o666)
+        answer = run_as(partial(become, OTHER_USER), refused)
+    assert "this socket serves only root and the service's own user" in answer

@@ -13,6 +13,7 @@ from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuEvent, KernelRecord, LogFile, LogGap, LogLine, Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
+from exporter.reducer import reduce_all
 from tests.builders import (
     AT,
     CLIENT,
@@ -337,6 +338,36 @@ def test_a_forged_recovery_does_not_end_it() -> None:
     assert (incident.open, contradictions(result)) == (True, {"recovery": 1})
 
 
+def test_a_reply_that_may_be_older_than_a_recovery_does_not_refute_it() -> None:
+    held = reduced(*block(A, B), status("FAULT", at=LATER), start=UP).node
+    recovers = server_log("Destroy server context on device 0 (NVIDIA H200)", at=LATER + 1)
+    result = reduced(*recovers, status("FAULT", at=LATER + 1.4), look("log", at=LATER + 2), start=held)
+    assert contradictions(result) == {}
+
+
+def test_xids_of_two_clients_are_of_two_faults_however_soon_the_second_one_follows() -> None:
+    """The first one was read late. The daemon has not reported a fault yet."""
+    seen = (*block(A), xid(pid=A, at=LATER + 0.3), *block(B, at=LATER + 0.4), xid(pid=B, at=LATER + 0.41))
+    assert [each.affected for each in faults(reduced(*seen, look("log", at=LATER + 3), start=UP))] == [(A,), (B,)]
+
+
+def test_a_second_block_of_the_same_clients_is_no_other_fault() -> None:
+    again = (*block(A, B, at=LATER + 1), xid(pid=A, at=LATER + 1), look("log", at=LATER + 5))
+    (incident,) = faults(reduced(*block(A, B), xid(pid=A), status("FAULT", at=LATER + 0.1), *again, start=UP))
+    assert incident.detected_at == LATER
+
+
+def test_an_xid_confirms_no_block_without_clients_of_a_server_that_only_the_log_shows() -> None:
+    forged = server_log(FAULT_BLOCK[0], at=LATER, server=999)
+    event = GpuEvent(at=LATER, type=8, xid=31, gpu=GPU)
+    assert faults(reduced(*forged, event, look("log", at=LATER + 1), start=UP)) == []
+
+
+def test_a_block_that_no_source_confirmed_is_no_fault_at_the_end_of_a_recording() -> None:
+    *_, (end, _) = reduce_all(UP, block(A, B))
+    assert end.incidents == {}
+
+
 def test_its_recovery_is_known_once_all_victims_have_ended() -> None:
     recovers = server_log("Destroy server context on device 0 (NVIDIA H200)", at=LATER + 0.1)
     seen = (*block(A, B), xid(pid=A), *recovers, exited(A, at=LATER + 0.2), exited(B, at=LATER + 0.2))
@@ -497,6 +528,19 @@ def test_a_client_whose_end_is_read_after_the_list_that_lacks_it_contradicts_not
     assert contradictions(result) == {}
 
 
+@pytest.mark.parametrize(("after", "refuted"), [(-0.1, {}), (0.1, {"server_start": 1})])
+def test_a_start_is_no_contradiction_if_the_server_ends_soon_after_a_list_without_it(
+    after: float, refuted: dict[str, int]
+) -> None:
+    listed = LATER + 2
+    end = exited(999, at=listed + REFUTED_SECONDS + after)
+    seen = (process(999, at=LATER), *control_log("Starting new server 999 for user 0", at=LATER))
+    result = reduced(
+        *seen, servers(SERVER, at=listed), look("log", at=end.at), end, look("log", at=LATER + 9), start=UP
+    )
+    assert contradictions(result) == refuted
+
+
 def test_an_xid_of_another_servers_fault_confirms_none() -> None:
     """A new server runs, of which a forger claims a fault soon after the real one of the server before."""
     fault = (*block(A, B), GpuEvent(at=LATER, type=8, xid=31, gpu=GPU))
@@ -546,6 +590,104 @@ def test_an_xid_at_the_end_of_another_server_confirms_none() -> None:
     result = reduced(*before, event, *forged, look("log", at=LATER + 12), start=UP)
     assert faults(result) == []
     assert contradictions(result)["fault"] == 1
+
+
+# -- Xids of the forger's own process ---------------------------------------------------------------------------------
+
+OWN = 900
+"""A process of the forger, without MPS. The log names it as a client."""
+
+ALL = (A, B, C)
+ACTIVE = server_log(active(OWN), at=LATER - 0.3)
+OUTSIDE = tuple(gpu_reading(ALL, beside=(OWN,), at=LATER - before, **SENSORS) for before in (0.25, 0.1))
+OWN_XID = xid(pid=OWN)
+
+
+def attacked(*forged: Observation, ends: float = LATER + 12, start: Node = UP) -> Reduced:
+    return reduced(*sorted((*forged, look("log", at=ends)), key=lambda each: each.at), start=start)
+
+
+def test_a_process_that_nvml_shows_outside_mps_is_no_client_for_any_log_lines() -> None:
+    """Neither its Xid nor one without a process confirms a forged fault, and it is reported as bypassing."""
+    for number, error in enumerate((OWN_XID, GpuEvent(at=LATER, type=8, xid=31, gpu=GPU))):
+        for victims in (ALL, (*ALL, OWN), ()):
+            result = attacked(*ACTIVE, *OUTSIDE, error, *block(*victims))
+            assert (number, faults(result)) == (number, [])
+            assert contradictions(result)["fault"] == 1
+    later = gpu_reading(ALL, beside=(OWN,), at=LATER + 2, **SENSORS)
+    assert [each.pid for each in attacked(*ACTIVE, *OUTSIDE, later).of(EventName.PROCESS_BYPASSING)] == [OWN]
+
+
+ENDS_NOW = tuple(exited(pid, at=LATER + 0.05) for pid in (*ALL, OWN))
+QUEUED = control_log(f"NEW CLIENT {OWN} from user 1001: Server already exists", at=LATER - 0.3)
+
+ATTACKS: dict[str, tuple[Observation, ...]] = {
+    "it names all clients": (*ACTIVE, OWN_XID, *block(*ALL)),
+    "it names its own process too": (*ACTIVE, OWN_XID, *block(*ALL, OWN)),
+    "it names no client": (*ACTIVE, OWN_XID, *server_log("Server is handling a fatal GPU error.", at=LATER)),
+    "a client that waits": (*QUEUED, *ACTIVE, OWN_XID, *block(*ALL)),
+    "only the end of a context": (*exits(OWN, LATER - 0.1), OWN_XID, *block(*ALL)),
+    "the end of an innocent client": (*ACTIVE, *exits(A, LATER - 0.14), OWN_XID, *block(B, C)),
+    "the kernel log cannot be read": (GpuEvent(at=LATER, type=8, xid=31, gpu=GPU), *block(*ALL)),
+    "all clients exit by themselves": (*ACTIVE, OWN_XID, *block(*ALL), *ENDS_NOW),
+    "a process that no list has": (process(OWN), *ACTIVE, *server_log(active(77), at=LATER), OWN_XID, *block(*ALL)),
+}
+"""NVML has not shown the process yet. So its Xid confirms a fault, as that of a client that has just connected."""
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("innocents", [ALL, (A,)], ids=["three clients", "one client"])
+def test_an_xid_of_a_process_that_only_the_log_shows_makes_no_client_likely(
+    attack: str, innocents: tuple[int, ...]
+) -> None:
+    start, seen = UP, ATTACKS[attack]
+    if innocents == (A,):
+        others = (exited(B, at=AT + 2), exited(C, at=AT + 2), shown(A, at=AT + 2.5), look("log", at=AT + 4.5))
+        start = reduced(*others, clients(A, at=AT + 4.5), shown(A, at=AT + 4.6), start=UP).node
+        seen = tuple(each for each in seen if getattr(each, "pid", None) not in (B, C) and not _names(each, B, C))
+    result = attacked(*seen, ends=LATER + 4, start=start)
+    for incident in faults(result):
+        assert all(each.confidence < 0.5 for each in incident.suspects if each.client.pid != OWN)
+    active_again = (status("ACTIVE", at=LATER + 1), status("ACTIVE", at=LATER + 2))
+    ends = attacked(*seen, *active_again, ends=LATER + 4, start=start)
+    assert not any(each.open for each in faults(ends))
+
+
+def _names(line: Observation, *pids: int) -> bool:
+    return isinstance(line, LogLine) and any(str(pid) in line.line for pid in pids)
+
+
+def test_a_process_that_turns_away_from_mps_is_no_proof() -> None:
+    """It executes another program: its PID and start time remain those of the client that NVML showed."""
+    was = reduced(shown(*ALL, OWN, at=AT + 2), clients(*ALL, OWN, at=AT + 2), start=UP).node
+    left = (*server_log(f"Client process {OWN} disconnected", at=LATER - 1), shown(*ALL, at=LATER - 0.9))
+    for claim in (ACTIVE, ()):
+        for incident in faults(attacked(*left, *claim, OWN_XID, *block(A, B, C), ends=LATER + 4, start=was)):
+            assert incident.clues.log_unreliable
+
+
+def test_a_real_fault_of_clients_that_no_list_had_is_reported_at_once_and_not_doubted() -> None:
+    """All have just connected, and exit by the fault."""
+    young = reduced(*at_work(), daemon_process(), process(SERVER, uid=0, user="root"), shown(at=AT)).node
+    came = (*(line for pid in ALL for line in server_log(active(pid), at=LATER - 0.9)), *map(process, ALL))
+    ends = (line for pid in ALL for line in exits(pid, LATER + 0.05))
+    seen = (*came, xid(pid=A), *block(*ALL), *ends, *ENDS_NOW[:3])
+    result = attacked(*seen, ends=LATER + 4, start=young)
+    (incident,) = faults(result)
+    assert (incident.detected_at, incident.clues.log_unreliable, contradictions(result)) == (LATER, False, {})
+
+
+def test_a_young_client_that_exits_after_its_fault_confirms_it() -> None:
+    """A client that exits leaves NVML's MPS list before its other list (R580)."""
+    exits_now = gpu_reading(ALL, beside=(OWN,), at=LATER + 0.05, **SENSORS)
+    (incident,) = faults(attacked(*ACTIVE, OWN_XID, exits_now, *block(*ALL, OWN, at=LATER + 0.1)))
+    assert OWN in incident.affected
+
+
+def test_the_daemons_report_of_fault_ends_the_doubt_about_an_xid() -> None:
+    real = (*ACTIVE, OWN_XID, *block(*ALL, OWN), exited(OWN, at=LATER + 0.1), status("FAULT", at=LATER + 0.5))
+    (incident,) = faults(attacked(*real, ends=LATER + 4))
+    assert not incident.clues.log_unreliable
 
 
 # No command line of a client can forge an event, although the daemon writes it into control.log.

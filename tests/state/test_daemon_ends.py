@@ -782,6 +782,10 @@ class TestTerminated:
         event, _ = left(at_server(*requested(), clients(OTHER, at=AT + 5)))
         assert (event.reason, event.indications) == ("terminated", None)
 
+    def test_a_command_long_before_the_request_is_not_its_sender(self) -> None:
+        event, _ = left(at_server(*commanded(), *requested(at=AT + 15), clients(OTHER, at=AT + 16)))
+        assert (event.reason, event.indications) == ("terminated", None)
+
     def test_a_session_that_was_open_at_the_command_is_its_sender(self) -> None:
         """It is still open, and the daemon refuses others. A process that started later did not send it."""
         command = control_log("NEW UI", f"Cmd:terminate_client {SERVER} {CLIENT}", at=AT + 4)

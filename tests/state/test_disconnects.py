@@ -16,9 +16,11 @@ from tests.builders import (
     Reduced,
     active,
     at_work,
+    clients,
     connecting,
     exited,
     look,
+    process,
     reduced,
     scenario,
     server_log,
@@ -314,3 +316,10 @@ def test_four_clients_on_two_gpus_have_their_own_gpus() -> None:
     first, second = (clients[pid].gpus for pid in (964, 965))
     assert len(first) == len(second) == 1
     assert clients[966].gpus == clients[1067].gpus == first | second
+
+
+def test_a_list_that_was_asked_for_before_an_exit_does_not_connect_the_client_again() -> None:
+    listed = replace(clients(CLIENT, at=AT + 10.1), seconds=0.2)
+    ended = (*at_work(CLIENT), process(CLIENT), exited(at=AT + 10))
+    assert reduced(*ended, listed).daemon.clients == {}
+    assert set(reduced(*ended, replace(listed, seconds=0.05)).daemon.clients) == {CLIENT}

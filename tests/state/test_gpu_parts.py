@@ -42,6 +42,7 @@ from tests.builders import (
     process,
     reduced,
     reply,
+    with_fields,
 )
 from tests.page.inputs import status_input
 from tests.parse.test_protocol3 import SAMPLES
@@ -197,6 +198,13 @@ def test_the_daemons_own_list_names_instances() -> None:
     present = reduced(reply("device_query --csv", f"0,0A:00.0,{SECOND},NVIDIA H200 MIG 4g.71gb\n"), start=mig()).node
     daemon = next(iter(present.daemons.values()))
     assert gpus_by_ordinal(present, daemon) == {0: SECOND}
+
+
+def test_the_first_of_several_instances_is_unknown() -> None:
+    """CUDA enumerates one of them (MIG user guide)."""
+    for visible, expected in ((FIRST, {0: FIRST}), (f"{FIRST},{SECOND}", {})):
+        daemon = with_fields(next(iter(mig().daemons.values())), runtime__devices={}, runtime__visible_devices=visible)
+        assert gpus_by_ordinal(mig(), daemon) == expected
 
 
 def test_a_removed_instance_is_forgotten() -> None:

@@ -13,6 +13,7 @@ from exporter.model.observation import DaemonFound, GpuProcess, GpuReading, Obse
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.sharing import GpuUse
 from exporter.reducer import prune, reduce
+from exporter.state.devices import devices_of
 from exporter.state.gpus import ENERGY, LIMITS, is_lost, may_bypass, sharing_mode
 from exporter.store.database import StoredState
 from tests.builders import (
@@ -38,6 +39,8 @@ from tests.builders import (
     reply,
     server_log,
     servers,
+    three_clients,
+    with_fields,
 )
 from tests.metrics.test_families import by
 from tests.status import document_of
@@ -603,6 +606,15 @@ def test_a_lost_gpu_has_no_index_that_another_gpu_has_now() -> None:
     assert {uuid: gpu.reading.index for uuid, gpu in present.gpus.items()} == {GPU: None, OTHER_GPU: 0}
     (lost,) = (each for each in document_of(present).findings if each.code == "gpu_lost")
     assert "GPU 0 " not in lost.text
+
+
+@pytest.mark.parametrize(("number", "known"), [(0, False), (1, True)])
+def test_the_numbers_of_a_client_that_launches_where_it_has_no_context_are_unknown(number: int, known: bool) -> None:
+    """It has changed its CUDA_VISIBLE_DEVICES before its first CUDA call."""
+    present, gpus = three_clients(), (GPU, OTHER_GPU)
+    daemon = with_fields(present.daemons[DAEMON], runtime__devices=dict(enumerate(gpus)))
+    present = replace(present, launch_history=replace(present.launch_history, begun={CLIENT: {number: AT}}))
+    assert devices_of(present, daemon, CLIENT, frozenset({OTHER_GPU})) == (gpus if known else None)
 
 
 def test_an_ended_daemon_retains_its_gpus() -> None:

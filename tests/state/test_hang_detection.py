@@ -103,6 +103,14 @@ def test_failed_commands_change_the_state_only_after_their_time(
     assert state(*seen, start=without_process) is wanted
 
 
+@pytest.mark.parametrize(("found", "wanted"), [((), DaemonState.UP), ((RUNNING,), DaemonState.UNRESPONSIVE)])
+def test_a_socket_without_a_listener_indicates_a_hang_only_of_a_process_that_is_known_to_run(
+    found: tuple[Observation, ...], wanted: DaemonState
+) -> None:
+    without_process = reduced(*at_work(CLIENT)).node
+    assert state(*found, *SILENT, socket(False, at=AT + 21), start=without_process) is wanted
+
+
 @pytest.mark.parametrize(("reading", "wanted"), [(NO_FILE, DaemonState.DOWN), (ONLY_A_FILE, None)])
 def test_without_a_control_program_only_a_daemon_without_a_pid_file_is_down(
     reading: Observation, wanted: DaemonState | None
@@ -126,6 +134,12 @@ def test_a_fault_in_a_reply_counts_if_the_server_runs_and_does_not_revoke_it(
 ) -> None:
     found = reduced(status("FAULT", at=AT + 10), *seen, start=LOGGED)
     assert found.daemon.servers[SERVER].state is wanted
+
+
+def test_a_second_fault_in_a_reply_counts_for_a_server_of_which_only_the_pid_is_known() -> None:
+    """So it is after a start of the exporter."""
+    replies = (replace(status("FAULT", at=AT + at), seconds=0.01) for at in (10, 15))
+    assert reduced(servers(SERVER), *replies).daemon.servers[SERVER].state is ServerState.FAULT
 
 
 # -- other indications -------------------------------------------------------------------------------------------------

@@ -153,6 +153,17 @@ class TestDefaults:
                     == priority
                 )
 
+    def test_a_client_keeps_the_limit_of_its_start_after_several_changes(self) -> None:
+        """Limits of a server are for clients that connect later (measured, R580)."""
+        command, query = (f"{verb}_active_thread_percentage {SERVER}" for verb in ("set", "get"))
+        for changes in ((60, 80), (60, 20)):
+            seen = [reply(query, "40.0\n")]
+            for number, percentage in enumerate(changes):
+                at = AT + 1 + number
+                seen += [*control_log(f"Cmd:{command} {percentage}", at=at), reply(query, f"{percentage}.0\n", at=at)]
+            daemon = reduced(*at_work(CLIENT), *seen).daemon
+            assert daemon.servers[SERVER].limits_of(daemon.clients[CLIENT]).active_thread_percentage == 40.0
+
     def test_reply_to_a_set_command_gives_the_percentage_in_force(self) -> None:
         """If the new value is invalid, the reply has the old one (R580)."""
         assert defaults(reply("set_default_active_thread_percentage abc", "40.0\n")) == (40.0, {})
@@ -211,6 +222,10 @@ class TestStaleness:
     def test_a_reply_ends_staleness(self) -> None:
         """The reply may be invalid."""
         assert not self.stale(reply(DEFAULT_MEMORY, "what?"))
+
+    def test_the_reply_to_a_command_does_not_end_staleness(self) -> None:
+        """It does not have the value."""
+        assert self.stale(reply("set_default_device_pinned_mem_limit 0 3G", "")) == {DEFAULT_MEMORY}
 
     @pytest.mark.parametrize("unanswered", [refusal(at=AT + 1), silence(at=AT + 1)], ids=["refused", "silent"])
     def test_an_unanswered_query_does_not_end_staleness(self, unanswered: Observation) -> None:
@@ -431,6 +446,19 @@ def test_limit_is_unknown_if_a_client_requests_more_work_queues(subtests: pytest
             assert limit(*line, gpu_reading(), clients(1000), process(1000, environment=environment)) == places
     overwritten = process(1001, environment=None)
     assert limit(*line, gpu_reading(), clients(1000, 1001), process(1000), overwritten) is None
+
+
+def test_asks_a_new_server_for_its_limits_at_once_if_the_log_is_blocked() -> None:
+    present = reduced(*control_log("Starting new server 513 for user 1001"), *looks()).node
+    blocked = replace(present.daemons[DAEMON].log.own_commands, blocked_since=AT)
+    daemon = with_fields(present.daemons[DAEMON], log__own_commands=blocked)
+    assert "get_active_thread_percentage 513" in [command for command, _ in queries(present, daemon)]
+
+
+def test_a_daemon_has_at_most_64_devices_whatever_it_reports() -> None:
+    """Any user can run a program that answers as a daemon."""
+    present = reduced(*at_work(), gpu_reading(), reply("device_query --csv", f"999,{GPU}\n")).node
+    assert device_count(present, present.daemons[DAEMON]) == 64
 
 
 @pytest.mark.parametrize(("after", "asks"), [(0.0, False), (1.9, False), (2.0, True)])

@@ -100,6 +100,14 @@ def test_a_closed_account_moves_to_the_remainder(state_file: StateFile, tmp_path
     assert seconds(stored) == 3
 
 
+def test_memory_is_that_of_the_last_write(state_file: StateFile) -> None:
+    """Between the two writes, the account used no SM time by the method that it has."""
+    totals = post_memory(post(UsageTotals(), 1), GPU, {USER_ALICE: 5}, at=AT)
+    state_file.write(totals=totals)
+    state_file.write(totals=post_memory(totals, GPU, {USER_ALICE: 5}, at=AT))
+    assert reopened(state_file).usage_totals.gpus[GPU].memory_byte_ms == {USER_ALICE: 10}
+
+
 def test_identities_are_stored_with_the_memory_of_the_account(state_file: StateFile) -> None:
     first = WorkloadIdentity(namespace="a", pod="b", user="alice", labels={"team": HOSTILE})
     totals = post_memory(post(UsageTotals(), 1, HOSTILE_OWNER), GPU, {HOSTILE_OWNER: 5}, at=AT)

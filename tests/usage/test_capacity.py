@@ -741,6 +741,31 @@ def test_the_limit_is_unknown_if_the_numbers_of_the_client_are(subtests: pytest.
             assert (client.memory_limit_known, client.memory_limit_bytes) == (False, None)
 
 
+def test_numbers_show_no_limit_on_different_gpus(subtests: pytest.Subtests) -> None:
+    """By default, CUDA counts the fastest GPU first, so its numbers may be in another order than NVML's indices."""
+    names, by_uuid = ("NVIDIA L4", "NVIDIA H200"), {PINNED_MEMORY_LIMIT: f"{UUIDS[0]}=2G,{UUIDS[1]}=1G"}
+    unknown, both = (False, None), (0, 1)
+    cases: list[tuple[str, Mapping[str, str], Sequence[int], Sequence[int], Sequence[tuple[bool, int | None]]]] = [
+        ("defaults", {VISIBLE_DEVICES: "0"}, (0,), (6, 3), [unknown]),
+        ("defaults, the other GPU", {VISIBLE_DEVICES: "0"}, (1,), (6, 3), [unknown]),
+        ("defaults on both", {VISIBLE_DEVICES: "0,1"}, both, (6, 3), [unknown, unknown]),
+        ("equal defaults", {VISIBLE_DEVICES: "0"}, (1,), (4, 4), [(True, 4)]),
+        ("its own", {VISIBLE_DEVICES: "1,0", PINNED_MEMORY_LIMIT: "0=2G,1=1G"}, both, (), [unknown, unknown]),
+        ("its own on one", {VISIBLE_DEVICES: "0,1", PINNED_MEMORY_LIMIT: "1=1G"}, (1,), (), [unknown]),
+        ("its own by UUID", by_uuid, both, (), [(True, 2), (True, 1)]),
+        ("its own, equal", {PINNED_MEMORY_LIMIT: "0=2G,1=2G"}, both, (), [(True, 2), (True, 2)]),
+    ]
+    for case, own, on, defaults, expected in cases:
+        with subtests.test(case=case):
+            found = clients_on(on, own, defaults=defaults, names=names)
+            shown = [(each.memory_limit_known, each.memory_limit_bytes) for each in found]
+            assert shown == [(known, limit and limit * GIB) for known, limit in expected]
+    present = node_of([{}], defaults=(6, 3), names=names)
+    unnamed = {uuid: replace(gpu, reading=replace(gpu.reading, name=None)) for uuid, gpu in present.gpus.items()}
+    for each in (present, replace(present, gpus=unnamed)):
+        assert list(memory_limits_by_gpu(each, each.daemons[DAEMON], {0: 6, 1: 3})) == []
+
+
 def test_equal_limits_of_all_devices_are_known_in_a_container() -> None:
     client = client_on(1, {}, cgroup=CONTAINER, defaults=(4, 4))
     assert (client.memory_limit_known, client.memory_limit_bytes) == (True, 4 * GIB)

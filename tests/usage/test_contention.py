@@ -216,6 +216,13 @@ def test_a_small_foreign_part_hides_no_use_of_the_bandwidth() -> None:
     }
 
 
+def test_a_client_that_was_never_alone_may_have_used_little_of_the_bandwidth() -> None:
+    """Its part beside a client that left room for it was a guess, and stays one beside a heavy client."""
+    gpu = Gpu().second({SMALL: ALONE, OTHER: work(100, 200)}, {SMALL: 0.2, OTHER: 0.15}, dram=0.3, count=6).later()
+    used = bandwidths(gpu.second({SMALL: ALONE, HEAVY: STREAMING}, {SMALL: 0.2, HEAVY: 0.5}, dram=0.5).state)[SMALL]
+    assert 3 * used.error > used.part
+
+
 def test_sharing_gain_is_the_work_that_is_done_in_the_time() -> None:
     """Two clients that take twice as long as alone do as much work as one at a time."""
     gpu = Gpu()

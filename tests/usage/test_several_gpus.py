@@ -94,7 +94,7 @@ def neighbours() -> tuple[GpuClient, ...]:
 class SeveralGpus:
     """A node, the readings of its sources when they are due, and the SM time that each client used in each second.
 
-    The exporter's NVML shows the GPUs that are `visible`; None: all.
+    The exporter's NVML shows the GPUs that are `visible`; None: all. `names` are their models.
     """
 
     def __init__(
@@ -104,10 +104,11 @@ class SeveralGpus:
         gpm: bool = True,
         failing: int | None = None,
         visible: Sequence[int] | None = None,
+        names: Sequence[str] = ("NVIDIA H200",) * 8,
     ) -> None:
         self.clients, self.uuids, self.gpm, self.failing = every, UUIDS[:gpus], gpm, failing
-        self.visible = range(gpus) if visible is None else visible
-        devices = "".join(f"{number},00:0{number}.0,{uuid},NVIDIA H200\n" for number, uuid in enumerate(self.uuids))
+        self.visible, self.names = range(gpus) if visible is None else visible, names
+        devices = "".join(f"{number},00:0{number}.0,{uuid},{names[number]}\n" for number, uuid in enumerate(self.uuids))
         known = (reply("device_query --csv", devices),) if len(self.visible) > 1 else ()
         self.node = reduced(*at_work(), daemon_process(), *known).node
         self.seconds: list[tuple[Node, Mapping[tuple[int, int], float]]] = []
@@ -241,7 +242,7 @@ class SeveralGpus:
             here = [client for client in self.clients if index in client.sees and client.start <= at - AT < client.ends]
             held = {client.pid: client.contexts.get(index, (FOREVER, 0.0)) for client in here}
             memory = {pid: 1000 if began <= at - AT < ended else 0 for pid, (began, ended) in held.items()}
-            reading = gpu_reading(memory, at=at, gpu=uuid, index=index, gpu_percent=80)
+            reading = gpu_reading(memory, at=at, gpu=uuid, index=index, name=self.names[index], gpu_percent=80)
             with_context = tuple(each for each in reading.compute_processes or () if each.used_bytes)
             self._feed(replace(reading, compute_processes=with_context))
         self._feed(SourceReading(at=at, name="nvml", seconds=0.01))
@@ -513,6 +514,34 @@ def test_without_gpm_a_client_has_its_share_on_its_gpu_only(gpu: int, number: in
     true = node.seconds[59][1][CHOOSING, gpu]
     assert abs(shares[CHOOSING].sm - true) <= 2 * shares[CHOOSING].error
     assert CHOOSING not in node.window(59, 1 - gpu).shares
+
+
+DIFFERENT = ("NVIDIA L4", "NVIDIA H200")
+"""By default, CUDA counts the fastest GPU first (NVIDIA's CUDA programming guide): number 0 is that with index 1."""
+
+
+@pytest.mark.parametrize("order", [{}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}])
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_a_number_in_the_environment_shows_no_gpu_of_different_ones(gpu: int, order: Mapping[str, str]) -> None:
+    """Until NVML shows the client's memory, its GPU is unknown. Then the client has its share there."""
+    number = gpu if order.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" else 1 - gpu
+    environment = {VISIBLE_DEVICES: str(number), **order}
+    client = choosing(gpu, 0, sees=(gpu,), context=20, environment=environment)
+    node = SeveralGpus(client, *neighbours(), names=DIFFERENT).live(60)
+    assert all(CHOOSING in node.window(20, each).unknown for each in (0, 1))
+    assert node.shown_after(gpu, client) <= 5
+    assert mean(node.errors(25)) <= 0.5
+    assert all(CHOOSING not in node.window(second, 1 - gpu).shares for second in range(20, 60))
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("visible", [None, "0,1", "1,0", ",".join(UUIDS[:2])])
+def test_numbers_of_launches_show_no_gpu_of_different_ones(numbers: Sequence[int], visible: str | None) -> None:
+    """The errors of a client of both GPUs are the same, whichever of them CUDA counts first."""
+    node = SeveralGpus(on_both(numbers, visible), *neighbours(), names=DIFFERENT).live(40)
+    other = SeveralGpus(on_both(numbers[::-1], visible), *neighbours(), names=DIFFERENT).live(40)
+    assert node.errors(10) == other.errors(10)
+    assert node.covered() >= 0.9
 
 
 @pytest.mark.parametrize("gpu", [0, 1])

@@ -16,11 +16,13 @@ from exporter.parse.protocol3 import LIST_CLIENTS
 from tests.builders import (
     FAULT_BLOCK,
     GPU,
+    OTHER_GPU,
     SERVER,
     active,
     clients,
     control_log,
     exited,
+    gpu_reading,
     process,
     refusal,
     reply,
@@ -129,6 +131,29 @@ def test_ends_a_client_only_if_the_daemon_has_listed_it_since_the_fault() -> Non
     post.observe(clients(VICTIM, at=post.at))
     passes(post, 5)
     assert [named(action.steps) for action in post.actions] == WHOLE[:1]
+
+
+@pytest.mark.parametrize(
+    ("readings", "ends"),
+    [
+        ((gpu_reading((), at=STRUCK - 5),), True),
+        ((gpu_reading((), at=STRUCK + 1),), False),
+        ((gpu_reading((VICTIM,), gpu=OTHER_GPU, at=STRUCK - 5), gpu_reading((), at=STRUCK + 1)), False),
+    ],
+    ids=["not read since", "not in the list", "not in the list, but in an older one"],
+)
+def test_ends_a_client_only_if_nvml_lists_it_since_the_fault(readings: tuple[Observation, ...], ends: bool) -> None:
+    before, later = ([each for each in readings if (each.at > STRUCK) is is_later] for is_later in (False, True))
+    post = WatchedDaemon(*alive(VICTIM), allow=KILL)
+    post.observe(*before, *strikes(VICTIM), *confirms(VICTIM), *later)
+    passes(post, 80)
+    assert [named(action.steps) for action in post.actions] == (WHOLE[:1] if ends else [])
+
+
+def test_never_ends_pid_1() -> None:
+    post = faulted(1, allow=KILL)
+    passes(post, 80)
+    assert post.actions == []
 
 
 def test_takes_only_the_steps_that_are_listed() -> None:

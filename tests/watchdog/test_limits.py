@@ -241,6 +241,12 @@ class TestDrift:
         enforced.observe(*defaults(priority=1, at=AT + 1), *server_log("Client Priority set to 1", at=AT + 1))
         assert enforced.events[-1].event is EventName.LIMITS_IN_FORCE
 
+    def test_sets_the_priority_if_only_a_server_has_another_one(self) -> None:
+        enforced = LimitedDaemon(Limits(client_priority=1))
+        assert enforced.observe(*up(SERVER), *defaults(priority=1), *server_log(*start_block(priority=0))) == [
+            "set_default_client_priority 1"
+        ]
+
     def test_a_server_without_a_logged_priority_has_the_default(self) -> None:
         enforced = LimitedDaemon(Limits(client_priority=1))
         enforced.observe(*up(SERVER), *defaults(priority=1))

@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -20,6 +20,7 @@ from exporter.state.processes import client_id
 from exporter.status_client import query_service
 from exporter.web.api import EVENTS, INCIDENTS, STATUS
 from exporter.web.pages import Request
+from tests.another_user import become, run_as
 from tests.builders import DAEMON, flight, split, with_incidents
 from tests.clocks import HandClock
 from tests.incidents.values import fault_kernels, launched
@@ -187,25 +188,6 @@ def test_a_document_as_others_see_it_differs_in_kernels_only(viewer: int | None)
 # -- two users ---------------------------------------------------------------------------------------------------------
 
 
-def as_user(uid: int, action: Callable[[], str]) -> str:
-    """Return what an action returns in a process of another user."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([])
-            os.setuid(uid)
-            with open(writing, "w") as file:
-                file.write(action())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading) as file:
-        text = file.read()
-    os.waitpid(child, 0)
-    return text
-
-
 def fetched(host: str, port: int, path: str) -> str:
     """Ask, and close the own direction of the connection before the answer."""
     # To resolve a host that is no bytes, Python reads files that another user may not read.
@@ -225,7 +207,7 @@ def test_a_local_visitor_sees_the_kernels_of_its_own_clients(host: str) -> None:
         served.show()
         for uid in (ALICE, BOB, CAROL, 0):
             for path in ("/", "/status", STATUS):
-                text = as_user(uid, partial(fetched, host, served.server.port, path))
+                text = run_as(partial(become, uid), partial(fetched, host, served.server.port, path))
                 assert "python3" in text or "train.py" in text
                 assert seen_secrets(text) == may_see(uid), (uid, path)
 

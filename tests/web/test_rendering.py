@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from exporter.clock import SystemClock
 from exporter.metrics.exposition import Exposition
 from exporter.web.pages import TtlCache
+from tests.eventually import PATIENCE_SECONDS
 from tests.web.serving import OPENMETRICS, Counting, Web
 
 # The tests state these values, so that they notice a change of the program's constants.
@@ -70,7 +71,7 @@ class Paused(Counting):
     def collect(self) -> Iterable[Metric]:
         """Wait, then return the gauge."""
         self.began.set()
-        self.continues.wait(60)
+        self.continues.wait(PATIENCE_SECONDS)
         return super().collect()
 
 
@@ -79,10 +80,10 @@ def test_publishing_waits_for_no_scrape() -> None:
     exposition.publish(paused)
     with ThreadPoolExecutor() as pool:
         scrape = pool.submit(exposition.get, "", gzipped=False)
-        assert paused.began.wait(60)
+        assert paused.began.wait(PATIENCE_SECONDS)
         try:
-            pool.submit(exposition.publish, Counting(value=2)).result(timeout=20)
-            new = pool.submit(exposition.get, "", gzipped=False).result(timeout=20)
+            pool.submit(exposition.publish, Counting(value=2)).result(timeout=PATIENCE_SECONDS)
+            new = pool.submit(exposition.get, "", gzipped=False).result(timeout=PATIENCE_SECONDS)
         finally:
             paused.continues.set()
         old = scrape.result()
@@ -97,7 +98,7 @@ def test_two_scrapes_at_a_time_render_once() -> None:
     exposition.publish(paused)
     with ThreadPoolExecutor() as pool:
         scrapes = [pool.submit(exposition.get, "", gzipped=False) for _ in range(2)]
-        assert paused.began.wait(60)
+        assert paused.began.wait(PATIENCE_SECONDS)
         paused.continues.set()
 
     assert scrapes[0].result() is scrapes[1].result()
