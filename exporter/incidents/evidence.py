@@ -285,14 +285,12 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
     clues = replace(clues, unlisted=_unlisted(node, daemon, incident), early_disconnects=left)
     incident = replace(incident, clues=clues)
     seen = seen_kernels(node, incident)
-    # The reason why an earlier run of the exporter did not trust the log is not known to this run.
-    restored = node.began_at is not None and incident.detected_at < node.began_at
     return replace(
         clues,
         in_flight_work=_in_flight_work(node, daemon, incident, seen),
         kernels=fault_kernels(node, incident, seen),
         address=address_clue(node, daemon, incident, early) or clues.address,
-        log_unreliable=is_log_unreliable(node, daemon, incident) or (clues.log_unreliable and restored),
+        log_unreliable=is_log_unreliable(node, daemon, incident),
     )
 
 

@@ -26,11 +26,15 @@ def _was_listed(node: Node, daemon: Daemon, pid: int, before: float = math.inf) 
 
 
 def is_log_unreliable(node: Node, daemon: Daemon, incident: Incident) -> bool:
-    """Return whether other sources contradict the log, lines about clients are missing, or the fault may be forged."""
+    """Return whether other sources contradict the log, lines about clients are missing, or the fault may be forged.
+
+    What an earlier run of the exporter knew of the fault is lost, but not what it concluded.
+    """
+    restored = node.began_at is not None and incident.detected_at < node.began_at
+    if incident.clues.log_unreliable if restored else _may_be_forged(node, daemon, incident):
+        return True
     # A second block that no evidence confirms: one of the two may be forged.
     if _has_unaffected_clients(node, daemon, incident) or daemon.claimed(ClaimKind.FAULT, incident.server):
-        return True
-    if _may_be_forged(node, daemon, incident):
         return True
     last = daemon.log.doubted_at
     if last is not None and incident.detected_at - last <= LOG_UNRELIABLE_SECONDS:
@@ -46,13 +50,11 @@ def _may_be_forged(node: Node, daemon: Daemon, incident: Incident) -> bool:
     """Return whether there is no Xid, or all may be of a process without MPS that only the log shows as a client.
 
     A user can cause such an Xid. Then a client that the log names as affected may run, or have exited by itself. In a
-    real fault, the daemon reports FAULT while an affected client runs (measured, R580). False for a fault before this
-    run of the exporter: what the earlier run knew is lost.
+    real fault, the daemon reports FAULT while an affected client runs (measured, R580).
     """
     server = daemon.servers.get(incident.server)
     reported_at = None if server is None else server.fault_reported_at
-    restored = node.began_at is not None and incident.detected_at < node.began_at
-    if restored or (reported_at is not None and reported_at >= incident.started_at):
+    if reported_at is not None and reported_at >= incident.started_at:
         return False
     if any(_names_client(node, daemon, incident, xid) for xid in incident.xids):
         return False
