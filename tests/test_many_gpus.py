@@ -3,12 +3,16 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY, MagicMock
 
 import pytest
 
+from exporter.model.contention import ContentionWindow
+from lab.attribution.frameworks import captured
 from lab.attribution.several_gpus import counted
 from lab.contention.plan import all_reduce
 from lab.contention.plan import several_gpus as slowdown
+from lab.contention.score import LAG_SECONDS, steps_a_second
 from lab.fault_trials.files import TrialFiles
 from lab.fault_trials.plans import ranks, several_gpus
 from lab.fault_trials.results import domains
@@ -32,6 +36,29 @@ def test_plans_use_each_gpu(gpus: int) -> None:
     for scene in (slowdown(gpus), all_reduce(gpus, "/store")):
         assert set().union(*(load.gpus for load in scene.loads.values())) == everywhere
         assert {name for phase in scene.phases for name in phase.clients} == scene.loads.keys()
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_phases_of_contention_leave_time_to_start_and_to_end(gpus: int) -> None:
+    start_and_end = 40.0
+    for scene, seconds in ((slowdown(gpus), 150.0), (all_reduce(gpus, "/store"), 120.0)):
+        assert sum(phase.seconds + scene.settle for phase in scene.phases) + start_and_end <= seconds
+
+
+def test_true_steps_are_those_of_the_windows_that_the_exporter_has() -> None:
+    boot_minus_epoch_ns = -5_000_000_000
+    rows = [(0, 0), (10_000_000_000, 100), (20_000_000_000, 400)]
+    slow, fast = (ContentionWindow(at=at + LAG_SECONDS, seconds=1.0) for at in (9.0, 19.0))
+    assert steps_a_second(rows, [slow], boot_minus_epoch_ns) == pytest.approx(10.0)
+    assert steps_a_second(rows, [fast], boot_minus_epoch_ns) == pytest.approx(30.0)
+    assert steps_a_second(rows, [slow, fast], boot_minus_epoch_ns) == pytest.approx(20.0)
+    assert steps_a_second(rows, [], boot_minus_epoch_ns) is None
+
+
+def test_a_graph_is_captured_on_a_stream_of_the_current_device() -> None:
+    torch, launch = MagicMock(), MagicMock()
+    assert captured(torch, launch).launch is launch  # The graph's memory is that of the function.
+    torch.cuda.graph.assert_called_once_with(ANY, stream=torch.cuda.Stream.return_value)
 
 
 def test_trials_have_the_clients_that_share_a_gpu_with_the_cause() -> None:

@@ -72,8 +72,12 @@ def torch_add(numbers: int, times: int = 1) -> Step:
     return step
 
 
-def _captured(torch: Any, launch: Callable[[], object]) -> Any:
-    """Return a CUDA graph of what a function launches."""
+def captured(torch: Any, launch: Callable[[], object]) -> Any:
+    """Return a CUDA graph of what a function launches on the current device.
+
+    The stream that PyTorch captures by default belongs to the device of the process's first capture. The graph keeps
+    the function, and so the memory that its kernels use: the next capture unmaps what is free.
+    """
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.no_grad():
         side.wait_stream(torch.cuda.current_stream())
@@ -81,8 +85,9 @@ def _captured(torch: Any, launch: Callable[[], object]) -> Any:
             for _ in range(3):
                 launch()
         torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=side):
             launch()
+    graph.launch = launch
     return graph
 
 
@@ -90,7 +95,7 @@ def torch_graph() -> Step:
     """Replay a CUDA graph, and wait for it by an event."""
     torch = _torch()
     network, data = _encoder(torch, layers=4, size=512), torch.randn(8, 1, 512, device="cuda").half()
-    graph, done = _captured(torch, lambda: network(data)), torch.cuda.Event(blocking=True)
+    graph, done = captured(torch, lambda: network(data)), torch.cuda.Event(blocking=True)
 
     def step() -> None:
         graph.replay()
@@ -124,7 +129,7 @@ def torch_decoder(layers: int = 12, size: int = 1024, heads: int = 16, length: i
             state = state + functional.linear(inner, narrower)
         token.copy_(functional.linear(state, embedding).argmax(-1))
 
-    graph = _captured(torch, decode)
+    graph = captured(torch, decode)
 
     def step() -> None:
         graph.replay()
@@ -387,6 +392,7 @@ KINDS: dict[str, Callable[[], Step]] = {
     "torch_small": lambda: torch_add(1024, SMALL_KERNELS),
     "torch_graph": torch_graph,
     "torch_decoder": torch_decoder,
+    "torch_decoder_large": lambda: torch_decoder(24, 2048),
     "torch_lstm": torch_lstm,
     "torch_conv": torch_conv,
     "torch_conv_medium": lambda: torch_conv(96),

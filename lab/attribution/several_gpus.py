@@ -148,7 +148,11 @@ def scored(mix: Mix, *, with_log: bool) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the errors of the shares at the end in points, and how many are within two standard errors."""
+    """Return the errors of the shares at the end in points, and how many are within two standard errors.
+
+    A client without work on a GPU needs no share there.
+    """
+    rows = [row for row in rows if row["truth"] or row["share"]]
     known = [(each["truth"], each["share"][0], each["error"][0]) for each in rows if each["share"] and each["error"]]
     points = [100 * abs(share - truth) for truth, share, _ in known]
     inside = sum(abs(share - truth) <= 2 * error + 0.001 for truth, share, error in known)

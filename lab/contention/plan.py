@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .rank import environment
 
@@ -125,21 +125,27 @@ SCENES = {
 }
 
 
+SORTS = Load("torch_sort", group=10, period=0.03)
+"""Without a period, it hits the probes 70,000 times a second (H200), and they pause for most of the time."""
+
+
 def several_gpus(gpus: int) -> Scene:
     """Return the scene of clients on all, on two and on one of the GPUs, beside one that streams memory of the first.
 
-    The client on two GPUs has them in the other order.
+    The client on two GPUs has them in the other order. No client hits the probes so often, on all its GPUs together,
+    that they pause for most of a phase.
     """
     everywhere = tuple(range(gpus))
     loads = {
         "stream": Load("torch_stream", gpus=(0,)),
-        "all": Load("torch_graph", gpus=everywhere),
-        "two": Load("torch_sort", gpus=everywhere[1::-1]),
-        "last": Load("torch_prefill", gpus=everywhere[-1:]),
+        "all": Load("torch_decoder_large", gpus=everywhere),
+        "two": replace(SORTS, gpus=everywhere[1::-1]),
+        "last": Load("torch_prefill_batch_16", group=4, period=0.05, gpus=everywhere[-1:]),
     }
-    beside = (("all", "two"), ("all", "stream"), ("two", "stream"), ("all", "two", "stream"), tuple(loads))
     single = tuple((name,) for name in loads)
-    return Scene(loads, tuple(Phase(clients, 5.0) for clients in (*single, *beside, *single[1:3])), settle=1.5)
+    pairs = (("all", "stream"), ("two", "stream"), ("all", "two"), ("all", "last"))
+    beside = (*pairs, ("all", "two", "stream"), tuple(loads))
+    return Scene(loads, tuple(Phase(clients, 5.0) for clients in (*single, *beside, *beside, *single[1:3])), settle=1.0)
 
 
 def all_reduce(gpus: int, store: str) -> Scene:
@@ -154,10 +160,13 @@ def all_reduce(gpus: int, store: str) -> Scene:
         )
         for rank in range(gpus)
     }
-    kinds = ("torch_graph", "torch_sort")
-    others = {f"client{gpu}": Load(kinds[gpu % 2], gpus=(gpu,)) for gpu in range(gpus)}
-    parts = ((tuple(others), 6.0), (tuple(ranks), 6.0), ((*ranks, *others), 10.0), (tuple(others), 4.0))
-    return Scene({**ranks, **others}, tuple(Phase(*part) for part in parts), settle=1.5)
+    kinds = (Load("torch_graph"), SORTS)
+    others = {f"client{gpu}": replace(kinds[gpu % 2], gpus=(gpu,)) for gpu in range(gpus)}
+    parts = ((tuple(others), 5.0), (tuple(ranks), 5.0), ((*ranks, *others), 8.0))
+    one_beside = ((*ranks, "client0"), 6.0)
+    return Scene(
+        {**ranks, **others}, tuple(Phase(*part) for part in (*parts, one_beside, *parts, parts[-1])), settle=1.0
+    )
 
 
 def alone(names: Sequence[str]) -> Iterator[Phase]:

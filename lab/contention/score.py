@@ -1,22 +1,26 @@
 """Compare the exporter with the truth of a trial: `python3 -m lab.contention.score DIR [--without-gpm]`.
 
 It replays the recording. With `--without-gpm`, it leaves out the readings of GPM. The truth of a slowdown is the steps
-a second alone, divided by those in the phase. That of the SM time is what GPM measured for a step alone, times the
-steps. Phases with another form or with crowded CPUs are left out. It prints what the exporter says at the end of each
-phase, and the kernels of each client.
+a second alone, divided by those in the windows of the phase in which the probes were attached. That of the SM time is
+what GPM measured for a step alone, times the steps. Kernels that are slowed down take more, so summaries also leave out
+such clients. Phases with another form or with crowded CPUs are left out. It prints what the exporter says at the end of
+each phase, and the kernels of each client.
 """
 
 import argparse
 import gzip
 import json
+import math
 import statistics
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from exporter.model.contention import GpuContention, Slowdown
+from exporter.model.contention import ContentionWindow, GpuContention, Slowdown
 from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation
@@ -28,11 +32,15 @@ from exporter.reducer import reduce
 from exporter.report.slowdowns import slowdown_sentences
 from exporter.usage.capacity import gpu_sharing
 from exporter.usage.contention import slowdowns
+from exporter.usage.last_minute import combined
 from tests.usage.mix_recordings import without_gpm
 
 LAG_SECONDS, AFTER_SECONDS = 0.1, 1.2
 SETTLE_SECONDS = {True: 0.45, False: 1.5}  # windows without GPM are long, and begin when the phase does
 CLEARLY, TWICE, SLOWED = 1.8, 2.0, 1.5
+SAME_KERNELS = 1.2
+"""The kernels of a client that is slowed down less take about as long as alone."""
+
 RESOURCES = {
     "torch_stream": {"memory_bandwidth"},
     "torch_gemm_large": {"sms"},
@@ -43,7 +51,11 @@ RESOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The clients of a phase, its time, their true steps a second, and the exporter's state at its end."""
+    """The clients of a phase, its time, their true steps a second, and the exporter's state at its end.
+
+    `contention` has the windows with launches. `split` is what `status` would show if all `windows` were the last
+    minute.
+    """
 
     clients: Sequence[str]
     times: tuple[int, int]
@@ -52,18 +64,13 @@ class Phase:
     node: Node
     gpu: str
     contention: GpuContention
-    splits: Sequence[Split]
+    windows: Sequence[Split]
+    split: Split | None
 
     @property
     def gpm(self) -> float | None:
         """The use of the SMs by GPM; None without it."""
-        known = [each.sm for each in self.splits if each.measured]
-        return statistics.fmean(known) if known else None
-
-    def sm(self, pid: int) -> float | None:
-        """What the exporter attributed to a process; None if that is unknown in a window."""
-        parts = [each.shares[pid].sm for each in self.splits if pid in each.shares]
-        return statistics.fmean(parts) if parts and len(parts) == len(self.splits) else None
+        return self.split.sm if self.split is not None and self.split.measured else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +111,29 @@ def phases(directory: Path, truth: Mapping[str, Any], *, gpm: bool) -> Iterator[
                 if gpu not in node.contention:
                     continue
                 first, last = epoch(began) - SETTLE_SECONDS[gpm] + LAG_SECONDS, epoch(ended) + LAG_SECONDS
-                state = node.contention[gpu]
-                windows = tuple(each for each in state.windows if each.at - each.seconds >= first and each.at <= last)
-                state, at = replace(state, windows=windows), {each.at for each in windows}
-                splits = [each for each in node.attribution[gpu].windows if each.at in at]
-                yield Phase(clients, (began, ended), rates, details, node, gpu, state, splits)
+                state, used = node.contention[gpu], node.attribution[gpu]
+                launches = tuple(each for each in state.windows if each.at - each.seconds >= first and each.at <= last)
+                windows = tuple(each for each in used.windows if each.at - each.seconds >= first and each.at <= last)
+                split = combined(windows, used.began, used.estimates) if windows else None
+                state = replace(state, windows=launches)
+                yield Phase(clients, (began, ended), rates, details, node, gpu, state, windows, split)
+
+
+def steps_a_second(
+    rows: Sequence[tuple[int, int]], windows: Sequence[Split | ContentionWindow], boot_minus_epoch_ns: int
+) -> float | None:
+    """Return the steps a second in these windows; None if unknown. `rows` has times, and the steps until then."""
+    if len(rows) < 2 or not windows:
+        return None
+
+    def steps(at: float) -> float:
+        at_ns = (at - LAG_SECONDS) * 1e9 + boot_minus_epoch_ns
+        index = min(max(1, bisect_left(rows, at_ns, key=itemgetter(0))), len(rows) - 1)
+        (before, count), (after, later) = rows[index - 1 : index + 1]
+        return count + (later - count) * min(1.0, max(0.0, (at_ns - before) / (after - before)))
+
+    done = sum(steps(each.at) - steps(each.at - each.seconds) for each in windows)
+    return done / sum(each.seconds for each in windows)
 
 
 def replayed(seen: Iterable[Observation], *, gpm: bool) -> Iterable[Observation]:
@@ -140,49 +165,57 @@ def score(directory: Path, *, gpm: bool) -> Iterator[str]:
     alone: dict[str, float] = {}
     step: dict[str, float] = {}
     found: list[Found] = []
-    points: list[float] = []
-    covered: list[bool] = []
+    points: list[tuple[float, float, bool]] = []
     lost: list[float] = []
     phase = None
     for phase in phases(directory, truth, gpm=gpm):
         if phase.details.get("forms") or not phase.rates:
             continue
-        yield f"-- {' '.join(phase.clients)}: {len(phase.splits)} windows"
+        launches, boot = phase.contention.windows, truth["boot_minus_epoch_ns"]
+        yield f"-- {' '.join(phase.clients)}: {len(phase.windows)} windows, {len(launches)} with launches"
+        done = {name: steps_a_second(truth["steps"][name], phase.windows, boot) for name in phase.rates}
+        # The steps of requests count in their own time.
+        exact = {name: steps_a_second(truth["steps"][name], launches, boot) for name in done.keys() - truth["requests"]}
+        rates = {name: exact.get(name) or rate for name, rate in phase.rates.items()}
         yield from (f"   {name}: {latency(answers[name], *phase.times)}" for name in phase.clients if name in answers)
         if len(phase.clients) == 1:
-            alone = {**phase.rates, **alone}
-            gpm_value = phase.gpm
-            for name, rate in phase.rates.items():
-                if gpm_value is not None:
-                    step.setdefault(name, gpm_value / rate)
-                yield f"   {name}: {rate:.1f} steps/s, GPM {'none' if gpm_value is None else f'{gpm_value:.1%}'}"
+            alone = {**rates, **alone}
+            used = "none" if phase.gpm is None else f"{phase.gpm:.1%}"
+            for name, rate in rates.items():
+                if phase.gpm is not None and (steps := done[name]):
+                    step.setdefault(name, phase.gpm / steps)
+                yield f"   {name}: {rate:.1f} steps/s, GPM {used}"
             continue
-        slowed = slowdowns(phase.contention)
+        slowed, shares = slowdowns(phase.contention), {} if phase.split is None else phase.split.shares
         for name in phase.clients:
-            if name not in phase.rates or name not in alone or name in phase.details.get("crowded", ()):
+            if name not in rates or name not in alone or name in phase.details.get("crowded", ()):
                 continue
             pid, heavy = truth["pids"][name], {each: all_heavy[each] for each in phase.clients if each in all_heavy}
-            slowdown, true = slowed.get(pid), alone[name] / phase.rates[name]
+            slowdown, true = slowed.get(pid), alone[name] / rates[name]
             others = slowdown.neighbours if slowdown is not None else ()
             found.append(Found(name, heavy, true, slowdown, names.get(others[0][0]) if others else None))
-            sm, text = phase.sm(pid), ""
-            if name in step and sm is not None:
-                points.append(100 * abs(sm - step[name] * phase.rates[name]))
-                error = statistics.fmean(each.shares[pid].error for each in phase.splits)
-                covered.append(points[-1] / 100 <= 2 * error + 0.001)
-                text = f", SMs {sm:.1%} ± {error:.1%} of true {step[name] * phase.rates[name]:.1%}"
+            share, steps, text = shares.get(pid), done[name], ""
+            if name in step and steps is not None:
+                sm = step[name] * steps
+                text = f", SMs unknown of true {sm:.1%}"
+                if share is not None:
+                    points.append((true, 100 * abs(share.sm - sm), abs(share.sm - sm) <= 2 * share.error + 0.001))
+                    text = f", SMs {share.sm:.1%} ± {share.error:.1%} of true {sm:.1%}"
             yield f"   {name}: true {true:.2f}, {described(slowdown, found[-1].neighbour)}{text}"
-        shares = [phase.sm(truth["pids"][name]) for name in phase.clients]
-        if phase.gpm is not None and None not in shares:
-            lost.append(100 * abs(phase.gpm - sum(filter(None, shares))))
-            yield f"   all: SMs {sum(filter(None, shares)):.1%} of {phase.gpm:.1%} by GPM"
+        parts = [shares[pid].sm for pid in map(truth["pids"].get, phase.clients) if pid in shares]
+        if phase.gpm is not None and len(parts) == len(phase.clients):
+            lost.append(100 * abs(phase.gpm - sum(parts)))
+            yield f"   all: SMs {sum(parts):.1%} of {phase.gpm:.1%} by GPM"
         yield from (f"   says: {text}" for text in sentences(phase))
     if phase is not None:
         yield from (f"kernels of {name}: {named_kernels(phase.node, pid)}" for name, pid in truth["pids"].items())
     yield from summary(found)
-    if points:
-        right = f"{sum(covered)} of {len(covered)} within two standard errors"
-        yield f"SM time: error mean {statistics.fmean(points):.1f}, worst {max(points):.1f} points; {right}"
+    for whose, most in ("", math.inf), (f" of clients slowed down less than {SAME_KERNELS} times", SAME_KERNELS):
+        errors = [error for true, error, _ in points if true < most]
+        covered = sum(inside for true, _, inside in points if true < most)
+        if errors:
+            right = f"{covered} of {len(errors)} within two standard errors"
+            yield f"SM time{whose}: error mean {statistics.fmean(errors):.1f}, worst {max(errors):.1f} points; {right}"
     if lost:
         yield f"sum of the clients against GPM: mean {statistics.fmean(lost):.1f}, worst {max(lost):.1f} points"
 

@@ -18,7 +18,7 @@ from .trial import Part, Trial, failure_domain
 
 SEED = 4
 SECOND_AFTER = 0.7
-RANKS_LEAD_SECONDS = 25.0
+RANKS_LEAD_SECONDS = 14.0
 """Until ranks have imported PyTorch, and NCCL has connected them."""
 
 

@@ -7,7 +7,7 @@ import psutil
 
 from tests.eventually import PATIENCE_SECONDS
 
-LOOK_EVERY_SECONDS = 0.02
+LOOK_EVERY_SECONDS = 0.05
 
 
 def seconds_until(*, within: float = PATIENCE_SECONDS, **signs: Callable[[], bool]) -> dict[str, float]:

@@ -34,15 +34,16 @@ class Scene:
 def scenes(gpus: int) -> Mapping[str, Scene]:
     """Return the scenes for so many GPUs."""
     results, score = "lab.fault_trials.results {out}", "lab.contention.score {out}"
-    trial = "lab.contention.trial --scene {} --seconds 180"
+    trial = "lab.contention.trial --scene {} --seconds {}"
     return {
         "domains": Scene(90 + 25 * gpus, ("lab.fault_trials --plan several-gpus --out {out}", results)),
         "daemons": Scene(340, ("lab.many_gpus.daemons isolation",)),
         "crowd": Scene(200 + 30 * gpus, ("lab.many_gpus.daemons crowd",)),
+        "slots": Scene(60 + 60 * gpus, ("lab.many_gpus.slots",)),
         "limits": Scene(120 + 60 * gpus, ("lab.limits",)),
         "sm-time": Scene(300, ("lab.attribution.several_gpus counted together",)),
-        "slowdown": Scene(260, (TORCH, trial.format("several-gpus"), score)),
-        "all-reduce": Scene(260, (TORCH, trial.format("all-reduce"), score)),
+        "slowdown": Scene(240, (TORCH, trial.format("several-gpus", 150), score)),
+        "all-reduce": Scene(210, (TORCH, trial.format("all-reduce", 120), score)),
         "rank-faults": Scene(280 + 20 * gpus, (TORCH, "lab.fault_trials --plan ranks --out {out}", results)),
     }
 

@@ -20,20 +20,25 @@ from typing import Any
 
 import psutil
 
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
 from lab.gpu.clients import LOAD_PROGRAM, Client, Clients, build
 from lab.gpu.device import devices
-from lab.gpu.limited import LimitsInForce
-from lab.gpu.mps import ControlDaemon
+from lab.gpu.limited import PERCENTAGE, PINNED_MEMORY, LimitsInForce
+from lab.gpu.mps import ControlDaemon, is_live_mps
 from lab.gpu.program import Exporter
 from lab.gpu.scrape import MIB, Scrape
-from lab.gpu.timing import cpu_ratios, seconds_until
+from lab.gpu.timing import cpu_ratios
 from lab.gpu.watchdog import configuration
-from tests.eventually import eventually
+from tests.eventually import eventually, until
 
 SAMPLE_SECONDS = 5.0
 QUIET_SECONDS, SHORT_SECONDS, HANG_SECONDS = 15.0, 40.0, 115.0
 CLIENTS, FULL, SCRAPES, KILLS = 2, 48, 50, 5
-CPU_SECONDS = 20.0
+FLOORS = 1
+"""SIGKILLs after which the experiment itself starts the daemon at once: no exporter can be faster."""
+KILL_SECONDS = 30.0
+EVENTS = ("daemon_lost", "watchdog_acts", "watchdog_acted", "daemon_up", "limits_in_force")
+CPU_AFTER_SECONDS, CPU_SECONDS = 25.0, 30.0
 STEADY = (
     "cuda_mps_daemon_up",
     "cuda_mps_daemon_state",
@@ -180,41 +185,91 @@ def crowd(node: Node, out: Path) -> None:
         client.settle(within=120)
     eventually(partial(node.lists, crowds))
     scrapes = [node.exporter.scrape() for _ in range(SCRAPES)]
+    at_once = cpu_ratios(node.exporter.pid, CPU_SECONDS / 3)
+    time.sleep(CPU_AFTER_SECONDS)  # until what is known of new clients has settled
     cpu = cpu_ratios(node.exporter.pid, CPU_SECONDS)
     figures: dict[str, Any] = {
         "clients": FULL * len(names),
         "cpu_percent": round(100 * sum(cpu), 2),
+        "cpu_percent_of_commands": round(100 * cpu[1], 2),
+        "cpu_percent_after_connection": round(100 * sum(at_once), 2),
         "rss_mib": round(psutil.Process(node.exporter.pid).memory_info().rss / MIB, 1),
         "scrape_ms_median": round(1000 * statistics.median(each.seconds for each in scrapes), 2),
         "scrape_ms_worst": round(1000 * max(each.seconds for each in scrapes), 2),
         "kills": [],
     }
     print(figures, flush=True)
-    for number in range(KILLS):
+    for number in range(KILLS + FLOORS):
         name = names[number % len(names)]
-        daemon, others = node.daemons[name], {each: crowds[each] for each in names if each != name}
-        former, limits = daemon.process(), LimitsInForce(daemon)
-        assert former is not None
-        daemon.kill()
-        began = time.monotonic()
-        taken = seconds_until(answers=partial(daemon.is_replaced, former))
-        started: list[Client] = []
-        while len(started) < FULL or "limits" not in taken:
-            if len(started) < FULL:
-                started.append(_idle(node.clients[name]))
-            if "limits" not in taken and limits():
-                taken["limits"] = round(time.monotonic() - began, 3)
-            time.sleep(0.001)
+        others = {each: crowds[each] for each in names if each != name}
+        by_hand = number >= KILLS
+        if number == KILLS:
+            node.exporter.command("pause")
+        taken, started = _kill(node, name, crowds[name], by_hand=by_hand)
         crowds[name] = started
-        node.lists(others)
-        for client in started:
-            client.settle()
-        eventually(partial(node.lists, crowds))
-        node.exporter.command("resume", name)
-        figures["kills"].append(taken)
+        if not by_hand:
+            node.lists(others)
+            eventually(partial(node.lists, crowds))
+            node.exporter.command("resume", name)
         refused = sum(not client.events("ready") for client in started)
-        print(f"SIGKILL of {name}: {taken}, {refused} of {FULL} clients refused", flush=True)
+        figures["kills"].append({"by_hand": by_hand, **taken})
+        who = "the experiment" if by_hand else "the exporter"
+        print(f"SIGKILL of {name}, started by {who}: {taken}, {refused} of {FULL} refused", flush=True)
         (out / "crowd.json").write_text(json.dumps(figures, indent=1) + "\n")
+    (out / "exporter.jsonl").write_text(node.exporter.child.text())
+
+
+def _kill(node: Node, name: str, old: Sequence[Client], *, by_hand: bool) -> tuple[dict[str, float], list[Client]]:
+    """Kill a daemon, and return the seconds until each sign, and its new clients, which start when it answers."""
+    daemon, clients = node.daemons[name], node.clients[name]
+    former, limits, servers = daemon.process(), LimitsInForce(daemon), daemon.servers()
+    assert former is not None
+    began, seen, started = time.time(), daemon.control_log.stat().st_size, list[Client]()
+    daemon.kill()
+    signs: dict[str, Callable[[], bool]] = {
+        "daemon_ended": lambda: not is_live_mps(former),
+        "server_ended": lambda: not any(map(_lives, servers)),
+        "clients_ended": lambda: all(client.child.exit_code is not None for client in old),
+        "starts": lambda: daemon.process() not in (None, former),
+        "answers": lambda: _has_answered(daemon, seen),
+        "server_starts": lambda: bool({*daemon.servers()} - {*servers}),
+        "limits": limits,
+        "client_ready": lambda: any(client.events("ready") for client in started),
+    }
+    taken: dict[str, float] = {}
+    if by_hand:
+        until(lambda: not is_live_mps(former))
+        daemon.start(**{ACTIVE_THREAD_PERCENTAGE: str(PERCENTAGE)})
+        daemon.command(f"set_default_device_pinned_mem_limit 0 {PINNED_MEMORY}")
+    while len(taken) < len(signs) and time.time() - began < KILL_SECONDS:
+        for sign in [each for each in signs if each not in taken and signs[each]()]:
+            taken[sign] = round(time.time() - began, 3)
+        if "answers" in taken and len(started) < FULL:
+            started.append(_idle(clients))
+        time.sleep(0.005)
+    for client in started:
+        client.settle()
+    taken["all_ready"] = round(max(client.ready_at for client in started if client.events("ready")) - began, 3)
+    events = (json.loads(line) for line in node.exporter.child.text().splitlines() if line.startswith("{"))
+    taken |= {
+        f"event {each['event']} {each.get('action', '')}".strip(): round(each["at"] - began, 3)
+        for each in events
+        if each.get("at", 0) >= began and each.get("daemon") == name and each["event"] in EVENTS
+    }
+    return taken, started
+
+
+def _has_answered(daemon: ControlDaemon, seen: int) -> bool:
+    """Return whether the new daemon has ended a control session. A query could collide with those of the exporter."""
+    text = daemon.control_log.read_bytes()
+    return b"UI closed" in (text[seen:] if len(text) >= seen else text)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _start(clients: Clients, count: int, **options: Any) -> list[Client]:
