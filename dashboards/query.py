@@ -91,7 +91,7 @@ def bypassing(matchers: str) -> str:
     """
     counts = f"sum by ({NODE}) (cuda_mps_bypassing_processes{matchers})"
     repeated = f"sum by ({NODE}) (count by ({NODE}, pid) (cuda_mps_bypassing_process_info{matchers}) - 1)"
-    return f"{counts} - {repeated} or {counts}"
+    return f"{counts}\n  - {repeated}\n  or\n{counts}"
 
 
 def newest(record: str, more: str = "") -> str:

@@ -179,10 +179,10 @@ class _Expressions:
         """Return the sum for each node."""
         return with_parts("sum by ({node}) (\n  {expression}\n)", node=NODE, expression=expression)
 
-    def bypassing(self) -> str:
-        """Return a query for the number of processes that bypass MPS on each node."""
-        expression = bypassing(f"{{{self.of.matchers}}}")
-        return expression.replace(" - sum", "\n    - sum").replace(" or ", "\n    or\n  ")
+    def bypassing(self, function: str, window: str) -> str:
+        """Return a function of the number of processes that bypass MPS on each node in a time window."""
+        shape, number = "{function}((\n  {number}\n){window})", bypassing(f"{{{self.of.matchers}}}")
+        return with_parts(shape, function=function, number=number, window=window)
 
     def client_minutes(self, labels: str) -> str:
         """Return the client-minutes of each outcome."""
@@ -190,7 +190,7 @@ class _Expressions:
             "served": f"sum_over_time({self.family('cuda_mps_daemon_clients')}{MINUTES})",
             "faulted": self.later_increase("cuda_mps_fault_affected_clients_total"),
             "refused": self.later_increase("cuda_mps_clients_refused_total"),
-            "bypassed": f"sum_over_time((\n  {self.bypassing()}\n){MINUTES})",
+            "bypassed": self.bypassing("sum_over_time", MINUTES),
         }
         shape = """
             label_replace(
@@ -381,7 +381,7 @@ def _nodes(of: _Expressions) -> Sequence[Rule]:
             "instance:cuda_mps_bypassing_processes:max5m",
             "most CUDA processes that bypassed MPS at once in five minutes",
             "processes without MPS of each node over a month",
-            f"max_over_time((\n  {of.bypassing()}\n)[5m:15s])",
+            of.bypassing("max_over_time", "[5m:15s]"),
         ),
         Rule(
             "instance:cuda_mps_gpu_memory_used:ratio",

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -350,7 +350,7 @@ MOST_SECONDS = 20.0
 
 
 class OneShot:
-    """Runs collectors one after the other, and reduces what they return into `node`."""
+    """Runs one kind of collector after the other, and reduces what they return into `node`."""
 
     def __init__(self, node: Node, clock: Clock, *, deadline: float, wait: Callable[[float], object]) -> None:
         """Abandon a collection after `deadline` seconds; `wait` sleeps."""
@@ -403,12 +403,10 @@ class OneShot:
 
     def query_all(self, clients: Sequence[ControlClient], processes: Processes) -> None:
         """Query the daemons until no reply leads to another query."""
-        for client in clients:
-            for _ in range(MAX_ROUNDS):
-                self.collect_processes(processes)
-                commands = poll_schedule.commands(self.node, client.daemon, PollIntervals())
-                if commands:
-                    self.query(client, commands)
+        for _ in range(MAX_ROUNDS):
+            self.collect_processes(processes)
+            due = [(each, poll_schedule.commands(self.node, each.daemon, PollIntervals())) for each in clients]
+            self.query_each((client, commands) for client, commands in due if commands)
         # One query without a reply, or one refusal, proves nothing. A second one does.
         fresh = [client for client in clients if client.daemon not in self._probed]
         refused = [each for each in fresh if self.node.daemons[each.daemon].commands.refused_since is not None]
@@ -417,14 +415,17 @@ class OneShot:
         if silent:
             self._probed.update(client.daemon for client in silent)
             self._wait(HELD_AFTER_SECONDS if refused else SECOND_PROBE_SECONDS)
-            for client in silent:
-                self.query(client, (poll_schedule.probe(self.node.daemons[client.daemon]),))
+            daemons = self.node.daemons
+            self.query_each((client, (poll_schedule.probe(daemons[client.daemon]),)) for client in silent)
             self.collect_processes(processes)
 
-    def query(self, client: ControlClient, commands: tuple[str, ...]) -> None:
-        """Query one daemon."""
-        client.request_from(self.node.daemons[client.daemon], commands)
-        self.collect(CollectorName.CONTROL, client.collect, client.daemon)
+    def query_each(self, queries: Iterable[tuple[ControlClient, tuple[str, ...]]]) -> None:
+        """Query daemons at the same time: those that hang take no time of the others."""
+        collectors: dict[str, Callable[[], Reading]] = {}
+        for client, commands in queries:
+            client.request_from(self.node.daemons[client.daemon], commands)
+            collectors[client.daemon] = client.collect
+        self.collect_each(CollectorName.CONTROL, collectors)
 
     def read_log_tails(self, locations: Mapping[str, DaemonLocation], journal: Journal | None) -> None:
         """Read the last lines of the logs: what they report happened before this collection."""
@@ -472,10 +473,8 @@ def collect_once(config: Config) -> Node:
         # A process bypasses MPS if a later list of clients does not contain it either.
         bypassing = any(gpu.bypassing_processes for gpu in one_shot.node.gpus.values())
         if bypassing and one_shot.seconds_left > BYPASSING_AFTER_SECONDS:
-            for client in clients:
-                daemon = one_shot.node.daemons[client.daemon]
-                if daemon.supported:
-                    one_shot.query(client, (daemon.dialect.list_servers,))
+            daemons = [(client, one_shot.node.daemons[client.daemon]) for client in clients]
+            one_shot.query_each((client, (each.dialect.list_servers,)) for client, each in daemons if each.supported)
             wait(BYPASSING_AFTER_SECONDS)
             one_shot.collect(CollectorName.NVML, assembly.collect_gpus)
         return one_shot.node

@@ -13,7 +13,7 @@ from exporter.model.event import TIMELINE, Event
 from exporter.model.incident import Incident
 from exporter.model.node import Gpu, Node, expected_daemons, select_fairly
 from exporter.model.usage import Split, UsageTotals
-from exporter.model.values import frozen
+from exporter.model.values import frozen, without
 from exporter.model.watchdog import RecoveredState
 from exporter.state.devices import usable_gpus
 from exporter.usage.last_minute import fresh_splits
@@ -128,7 +128,8 @@ class History:
         return select_fairly(events, self._max_events, lambda event: event.daemon, expected)
 
     def _newest(self, by_id: Mapping[str, Incident], expected: Collection[str] = ()) -> tuple[Incident, ...]:
-        ordered = sorted(by_id.values(), key=lambda incident: -incident.detected_at)
+        remaining = without(by_id, *(name for incident in by_id.values() for name in incident.replaces))
+        ordered = sorted(remaining.values(), key=lambda incident: -incident.detected_at)
         most = self._max_incidents
         selected = select_fairly(ordered, most, lambda each: each.daemon, expected, lambda each: each.kind)
         ids = {incident.id for incident in selected}

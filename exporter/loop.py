@@ -3,7 +3,7 @@
 import contextlib
 import queue
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
@@ -19,12 +19,12 @@ from exporter.log import EventLog
 from exporter.model.action import Action
 from exporter.model.event import Event
 from exporter.model.node import Node
-from exporter.model.observation import GpuReading, Observation, Routine, SourceReading
+from exporter.model.observation import ControlReply, GpuReading, LogLine, Observation, Routine, SourceReading
 from exporter.model.settings import Mode, PollIntervals
 from exporter.model.values import replace
 from exporter.policy import policy_of
 from exporter.reducer import reduce
-from exporter.state import poll_schedule
+from exporter.state import control_replies, poll_schedule
 from exporter.watchdog import evaluation
 from exporter.watchdog.context import Policy
 
@@ -255,7 +255,9 @@ class Loop:
             self._resumed_at = now
             self.pool.trigger_all(report=True)
         observations = [*received, *self.pool.readings(excused=stopped)]
+        last = self.node
         events = self._reduce(sorted(observations, key=lambda each: each.at))
+        changed = bool(events) or _have_news(observations, last, self.node)
         if self.watchdog is not None:
             self.node, evaluated = self.watchdog.evaluate(self.node, changed=bool(events))
             events = (*events, *evaluated)
@@ -268,7 +270,7 @@ class Loop:
             self.watchdog.act(self.node)
         # A reply can be among the observations that are still in the inbox.
         self._request(() if self._inbox_left else idle)
-        if events or any(map(_is_change, observations)):
+        if changed or events:
             self._changed, self._changed_at = True, self.clock.monotonic()
         self._changed = self._changed or any(isinstance(each, GpuReading) for each in observations)
         self._urgent = self._urgent or any(event.urgent for event in events)
@@ -331,8 +333,15 @@ class Loop:
             nvml.trigger()
 
 
+def _have_news(observations: Iterable[Observation], last: Node, node: Node) -> bool:
+    """Return whether to publish soon, and to expect others. What is read often, and shows nothing new, waits."""
+    queried = {each.daemon for each in observations if isinstance(each, ControlReply | LogLine)}
+    return any(map(_is_change, observations)) or any(
+        control_replies.is_changed(last.daemons.get(name), node.daemons.get(name)) for name in queried
+    )
+
+
 def _is_change(observation: Observation) -> bool:
-    """Return whether to publish an observation soon, and to expect others. What is read often waits."""
     if isinstance(observation, SourceReading):
         return observation.problem is not None
-    return not isinstance(observation, GpuReading | Routine)
+    return not isinstance(observation, GpuReading | Routine | ControlReply | LogLine)

@@ -222,7 +222,7 @@ def _for_daemon(node: Node, name: str, take: Callable[[Step], None]) -> Reduced:
         daemon = with_declaration(daemon, observed_at=node.at)
     step = _step(node, daemon)
     take(step)
-    known_daemons.remove_other_users(step, node.at, node.processes)
+    known_daemons.remove_others(step, node.at, node.processes)
     return known_daemons.with_daemon(node, step.daemon), tuple(step.events)
 
 
@@ -310,7 +310,7 @@ def _process_read(node: Node, reading: kinds.ProcessReading) -> Reduced:
         node, events = _process_exited(node, ended)
     node = replace(node, processes={**node.processes, reading.pid: reading})
     named = {reading.pid: reading}
-    node, removed = _for_daemons(node, lambda step: known_daemons.remove_other_users(step, reading.at, named))
+    node, removed = _for_daemons(node, lambda step: known_daemons.remove_others(step, reading.at, named))
     return node, events + removed
 
 

@@ -280,7 +280,7 @@ def gpu_reading(
         mps_processes=of_mps,
         memory_used_bytes=sum(each.used_bytes or 0 for each in compute),
         memory_total_bytes=GPU_BYTES,
-        **{"compute_capability": "9.0", **other},
+        **{"compute_capability": "9.0", "pci_bus_id": f"00000000:{index:02x}:06.0", **other},
     )
 
 

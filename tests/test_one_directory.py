@@ -23,7 +23,7 @@ from exporter.state import poll_schedule
 from exporter.view import View
 from exporter.watchdog.context import Policy
 from exporter.watchdog.evaluation import evaluate
-from tests.builders import AT
+from tests.builders import AT, servers
 from tests.config.reading import config, written
 from tests.standin.mps import MpsStandIn
 
@@ -138,6 +138,13 @@ def node() -> Node:
     after, events = reduce(before, DaemonProcess(at=AT, daemon="b", pid=None, same_as="a"))
     assert events == ()
     return after
+
+
+def test_the_watchdog_waits_for_no_answer_of_a_duplicate() -> None:
+    """As after the exporter was stopped for a while."""
+    assert not poll_schedule.is_read_since(node(), AT)
+    answered, _ = reduce(node(), servers(at=AT + 1, daemon="a"))
+    assert poll_schedule.is_read_since(answered, AT)
 
 
 def test_a_duplicate_is_neither_down_nor_asked_nor_restarted() -> None:

@@ -143,6 +143,7 @@ def _last_line(output: str) -> str | None:
 
 # -- Signals -----------------------------------------------------------------------------------------------------------
 
+_LOOK_SECONDS = 0.01
 _END_SECONDS = 5.0  # a process in uninterruptible sleep ends when it wakes, which may be never
 _GRACE_SECONDS = 0.5
 
@@ -172,10 +173,13 @@ def end_process(step: EndProcess, *, pipe: Directory, proc: Proc, cancellation: 
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
-        exits = cancellation.wait_for_exit(
-            lambda seconds: bool(poll.poll(seconds * 1000)), _END_SECONDS, grace=_GRACE_SECONDS
-        )
-        if exits:
+
+        def exits(seconds: float) -> bool:
+            if step.contexts:
+                return bool(poll.poll(seconds * 1000))
+            return bool(poll.poll(min(seconds, _LOOK_SECONDS) * 1000)) or proc.is_exiting(pid)
+
+        if cancellation.wait_for_exit(exits, _END_SECONDS, grace=_GRACE_SECONDS):
             return None
     except ProcessLookupError:
         return None

@@ -252,7 +252,8 @@ class DaemonDirectory:
                 if self._is_new("exited", {each.pid: each.holders for each in found}):
                     observations += found
         idle = daemon is None or daemon.pid is not None or daemon.same_as is not None
-        return Reading(tuple(observations), self._pid_file.problem, idle=idle)
+        routine = len(observations) == 1 and observations[0] is daemon and self._pid_file.repeats
+        return Reading(tuple(observations), self._pid_file.problem, idle=idle, routine=routine)
 
     def _is_due(self, what: str, interval: float, wanted: bool) -> bool:
         now = self.clock.monotonic()

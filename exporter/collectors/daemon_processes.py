@@ -265,6 +265,7 @@ class PidFile:
         self, proc: Proc, clock: Clock, identities: Identities | None = None, workloads: WorkloadProcesses | None = None
     ) -> None:
         self.found: DaemonProcess | None = None  # the daemon at the last call that could examine it
+        self.repeats = False  # whether that call returned what was known
         self.problem: Reason | None = None
         """Why the daemon cannot be examined, or is not followed because another one has its directory."""
         self._proc = proc
@@ -301,6 +302,7 @@ class PidFile:
             earlier = () if before is None or identity_of(before) != identity_of(now) else before.peers
             peers = dict.fromkeys((*self._workloads.of(now), *earlier))
             now = replace(now, peers=tuple(islice(peers, MAX_WORKLOAD_PROCESSES)))
+        self.repeats = before is not None and replace(before, at=now.at) == now
         self.found = now
         return (now,)
 

@@ -16,7 +16,7 @@ from exporter.collectors.thread import CollectorThread, close
 from exporter.logger import logger
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node, expected_daemons
-from exporter.model.observation import SourceReading, Wanted
+from exporter.model.observation import Observation, Wanted
 from exporter.model.values import frozen_positional
 
 # -- Locations of the daemons ------------------------------------------------------------------------------------------
@@ -248,12 +248,13 @@ class CollectorPool:
             if name in self._log_collectors.by_daemon:
                 self._log_collectors.by_daemon[name].thread.trigger(report=True)
 
-    def readings(self, *, excused: bool = False) -> Iterator[SourceReading]:
+    def readings(self, *, excused: bool = False) -> Iterator[Observation]:
         """Yield collections without news, and exceeded deadlines. If `excused`, these begin now, after a standstill."""
         for thread in self._all():
             if excused:
                 thread.excuse()
-            yield from filter(None, (thread.uneventful(), thread.timeout_report()))
+            yield from thread.uneventful()
+            yield from filter(None, (thread.timeout_report(),))
 
     def _all(self) -> Iterator[CollectorThread]:
         yield from self._threads

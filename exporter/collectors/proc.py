@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from exporter.clock import Clock
+from exporter.clock import Clock, boot_ns
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import AddressRanges, ProcessReading
 from exporter.parse import proc
@@ -43,6 +43,7 @@ NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704  # ioctl_ns(2)
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # the inode of the host's PID namespace (Linux, include/linux/proc_ns.h)
 NO_PID = 1 << 31  # the least number that is no `pid_t`
 
+_TICKS = os.sysconf("SC_CLK_TCK")  # Clock ticks in a second, as in /proc/PID/stat.
 _MAX_TEXT = 4096
 _MAX_BYTES = 1 << 20
 _MAX_CHUNK = 1 << 16
@@ -74,6 +75,7 @@ class Proc:
     def __init__(self, root: Path, clock: Clock) -> None:
         self._root = root
         self._clock = clock
+        self._booted_at = clock.now() - boot_ns() / 1e9
         self._is_own: bool | None = None
         """Whether PIDs here are those of this process's PID namespace."""
 
@@ -168,7 +170,8 @@ class Proc:
                 at=self._clock.now(),
                 pid=pid,
                 start_ticks=start_ticks,
-                started=process.create_time(),
+                # psutil's start time moves if the wall clock is set, and those of this clock do not.
+                started=round(self._booted_at + start_ticks / _TICKS, 2),
                 uid=uid,
                 user=_user_name(uid),
                 command=stable_command(_encodable(process.name()), arguments, executable),
@@ -232,6 +235,12 @@ class Proc:
         if None in texts or not texts:
             return None
         return tuple(sorted(int(word) for text in texts if text for word in text.split() if word.isdecimal()))
+
+    def is_exiting(self, pid: int) -> bool:
+        """Return whether all threads of a process are ending. Its first one can end while another is in the driver."""
+        texts = self._of_threads(pid, "stat")
+        known = [text for text in texts if text]  # The others have ended since.
+        return bool(known) and len(texts) < _MAX_THREADS and all(map(proc.is_exiting, known))
 
     def _of_threads(self, pid: int, name: str) -> list[str | None]:
         """Return the text of a file of each thread, None for one that is unreadable. The list is empty if it ended."""

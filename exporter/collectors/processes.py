@@ -334,7 +334,7 @@ class AddressRangesCollector:
                 self._read[pid] = _Read(want, now, for_fault)
                 ranges = self._proc.address_ranges(pid, want.start_ticks)
                 found += [] if ranges is None else [ranges]
-        return Reading(tuple(found))
+        return Reading(tuple(found), routine=not any(each.for_fault for each in self._read.values()))
 
     @staticmethod
     def _is_due(read: _Read, want: AddressWant, now: float, *, for_fault: bool) -> bool:

@@ -3,9 +3,9 @@
 import errno
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TypeVar, cast
 
 from exporter.clock import Clock
@@ -21,12 +21,15 @@ FLOODED_INBOX = 2
 """The same limit for a collector that left something unread, so that its flood leaves room for other collectors."""
 FULL_SECONDS = 0.02  # how often a thread checks whether the inbox is still full
 
+MOST_UNEVENTFUL = 16  # readings without news that wait for the loop, which takes them once a second
+
 MORE_SECONDS = 0.05
 """How soon a collector that left something unread collects again. The pause leaves time for other collectors."""
 
 MOST_LOGGED = 64  # how many different exceptions one collector logs
 CALL_SECONDS = 0.2
 MOST_HANGING = 16
+IDLE_SECONDS = 15.0  # How long a thread waits for another call. To start one takes twice the CPU time of most calls.
 
 NEVER = float("-inf")
 
@@ -44,6 +47,7 @@ class Reading:
     more: bool = False
     """Whether the collector left something unread, so as not to return too much at once."""
     idle: bool = False  # whether there is nothing to collect until something is requested
+    routine: bool = False  # whether the observations repeat what is known, so that the loop need not wake for them
 
 
 class Defects:
@@ -92,7 +96,7 @@ class CollectorThread:
         self._reported_at = NEVER
         """NEVER if the next reading must be reported."""
         self._reported_problem: Reason | None = None
-        self._uneventful: deque[SourceReading] = deque(maxlen=1)
+        self._uneventful: deque[tuple[Observation, ...]] = deque(maxlen=MOST_UNEVENTFUL)
         self._began: float | None = None
         self._timeout_reported_at = NEVER
         self._report_requested = threading.Event()
@@ -133,9 +137,10 @@ class CollectorThread:
         """Count the deadline of the present collection from now: the exporter itself did not run."""
         self._timeout_reported_at = self.clock.monotonic()
 
-    def uneventful(self) -> SourceReading | None:
-        """Return the last reading without news, once. It does not go through the inbox, which would wake the loop."""
-        return self._uneventful.popleft() if self._uneventful else None
+    def uneventful(self) -> Iterator[Observation]:
+        """Yield the readings without news, once. They do not go through the inbox, which would wake the loop."""
+        while self._uneventful:
+            yield from self._uneventful.popleft()
 
     def stop(self) -> None:
         """Start no further collection."""
@@ -199,15 +204,16 @@ class CollectorThread:
         """Put news into the inbox. A requested report is news, and so is any if there is no `report_interval`."""
         now = self.clock.monotonic()
         requested = self._reported_at == NEVER or not self.report_interval
-        news = requested or bool(reading.observations) or reading.problem != self._reported_problem
-        if not news and now - self._reported_at < self.report_interval:
+        news = requested or reading.problem != self._reported_problem
+        news = news or bool(reading.observations and not reading.routine)
+        if not news and not reading.observations and now - self._reported_at < self.report_interval:
             return
         self._reported_at, self._reported_problem = now, reading.problem
         report = self._source_reading(seconds, reading.problem, more=reading.more)
         if news:
             self.inbox.put((*reading.observations, report))
         else:
-            self._uneventful.append(report)
+            self._uneventful.append((*reading.observations, report))
 
     def _source_reading(self, seconds: float, problem: Reason | None, *, more: bool = False) -> SourceReading:
         return SourceReading(
@@ -244,6 +250,8 @@ class BoundedCalls:
         self._seconds = seconds
         self._calls: dict[tuple[object, object], list[object]] = {}
         """The result of each call that has not been taken, by owner and key; empty while the call runs."""
+        self._idle: list[SimpleQueue[Callable[[], None]]] = []
+        """The calls of each thread that has none now."""
         self._lock = threading.Lock()
 
     def call(self, key: object, function: Callable[[], Result], default: Result, *, owner: object = None) -> Result:
@@ -253,26 +261,37 @@ class BoundedCalls:
             self._calls = {known: each for known, each in self._calls.items() if not each or known == (owner, key)}
             results = self._calls.get((owner, key))
             begins = results is None
+            thread, calls = None, SimpleQueue[Callable[[], None]]()
             if results is None:
                 if owner is not None and sum(known[0] == owner for known in self._calls) >= MOST_HANGING:
                     return default
                 results = self._calls[owner, key] = []
+                if self._idle:
+                    calls = self._idle.pop()
+                else:
+                    thread = threading.Thread(target=self._run, args=(calls,), name="bounded-call", daemon=True)
         if begins:
+            ended = threading.Lock()  # An Event takes half as much CPU time again.
+            ended.acquire()
 
-            def call() -> None:
+            def run() -> None:
                 try:
                     results.append(function())
                 except Exception as error:
                     results.append(error)
+                with self._lock:
+                    self._idle.append(calls)
+                ended.release()
 
-            thread = threading.Thread(target=call, name="bounded-call", daemon=True)
+            calls.put(run)
             try:
-                thread.start()
+                if thread is not None:
+                    thread.start()
             except RuntimeError as error:
                 # The system permits no more threads.
                 results.append(OSError(errno.EAGAIN, str(error)))
             else:
-                thread.join(self._seconds)
+                ended.acquire(timeout=self._seconds)
         if not results:
             return default
         with self._lock:
@@ -280,6 +299,17 @@ class BoundedCalls:
         if isinstance(results[0], Exception):
             raise results[0]
         return cast("Result", results[0])
+
+    def _run(self, calls: SimpleQueue[Callable[[], None]]) -> None:
+        """Run calls until none comes for `IDLE_SECONDS`."""
+        while True:
+            try:
+                calls.get(timeout=IDLE_SECONDS)()
+            except Empty:
+                with self._lock:
+                    if calls in self._idle:
+                        self._idle.remove(calls)
+                        return
 
     @property
     def hanging(self) -> bool:

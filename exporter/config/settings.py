@@ -104,7 +104,8 @@ class DaemonConfig:
         (),
         check=checks.command,
         help="Command that starts it if it has no unit: a list of words, run without a shell as `user`, else as the"
-        " user that the daemon had. The watchdog sets the daemon's directories and limits. Set other variables by"
+        " user that the daemon had. The watchdog sets the daemon's directories and limits, and the CUDA_VISIBLE_DEVICES"
+        " and CUDA_DEVICE_ORDER that it had. Set other variables or values by"
         ' `["env", "NAME=VALUE", ...]`.',
     )
     active_thread_percentage: float | None = option(

@@ -59,13 +59,14 @@ def examine(facts: Facts) -> Report:
 
 
 def _merged(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield one finding for all that differ only in their facts."""
+    """Yield one finding for all that differ only in their facts and commands: each daemon has its own files."""
     alike: dict[object, list[Finding]] = {}
     for each in findings:
-        alike.setdefault((each.severity, each.text, each.remedy, each.commands), []).append(each)
-    for first, *others in alike.values():
-        facts = (fact for each in (first, *others) for fact in each.facts)
-        yield replace(first, facts=tuple(dict.fromkeys(facts)))
+        alike.setdefault((each.severity, each.text, each.remedy, each.steps), []).append(each)
+    for every in alike.values():
+        facts = dict.fromkeys(fact for each in every for fact in each.facts)
+        commands = dict.fromkeys(command for each in every for command in each.commands)
+        yield replace(every[0], facts=tuple(facts), commands=tuple(commands))
 
 
 def _without_doctor(finding: Finding) -> Finding:

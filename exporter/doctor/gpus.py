@@ -18,6 +18,7 @@ from exporter.report.finding import Finding
 from exporter.report.problems import NodeProblem
 from exporter.report.reasons import reason_text
 from exporter.report.remedy import gpu_text
+from exporter.report.text import counted, listed
 from exporter.state.devices import (
     client_devices,
     gpus_by_ordinal,
@@ -29,11 +30,17 @@ from exporter.state.devices import (
 )
 from exporter.state.limits import BEFORE_VOLTA
 
+DEVICE_USERS = (
+    "find /proc/[0-9]*/task/*/fd -lname '/dev/nvidia*' 2>/dev/null"
+    " | cut -d/ -f3 | sort -u | xargs -r ps -o pid,user,args"
+)
+"""Lists the processes that have a GPU open. fuser does not name those of which the main thread has ended."""
+
 _DRIVER_COMMANDS = "modprobe nvidia", "nvidia-smi", "ldconfig -p | grep libnvidia-ml"
 _NVML_COMMANDS = {
     ReasonCode.DRIVER_MISMATCH: (
         "cuda-mps-exporter pause",
-        "fuser -v /dev/nvidia*",
+        DEVICE_USERS,
         "modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia",
     ),
     ReasonCode.PACKAGE_CONFLICT: ("pip uninstall pynvml", "pip install --force-reinstall nvidia-ml-py"),
@@ -151,15 +158,15 @@ def gpu_of_two_daemons(facts: Facts) -> Iterator[Finding]:
         ]
         names = tuple(dict.fromkeys(running))
         if len(names) > 1:
-            named = gpu_text(facts.node, gpu.reading.gpu), *names
-            yield gpu_of_two_daemons.finding(*named, details="In EXCLUSIVE_PROCESS, the second server cannot start.")
+            named = f"{gpu_text(facts.node, gpu.reading.gpu)}: {listed(names)}"
+            yield gpu_of_two_daemons.finding(named, details="In EXCLUSIVE_PROCESS, the second server cannot start.")
 
 
 @check(Severity.WARNING, Area.GPUS, Area.DAEMONS, Area.PROCESSES)
 def visible_devices_wrong(facts: Facts) -> Iterator[Finding]:
-    """CUDA_VISIBLE_DEVICES names a GPU that a daemon or a client does not have. CUDA ignores the rest of the list.
+    """CUDA_VISIBLE_DEVICES names a GPU that a daemon or client lacks, or one twice. CUDA ignores the rest of the list.
 
-    Name GPUs by UUID, or remove the variable, and restart the process.
+    Name each GPU once, by its UUID, or remove the variable, and restart the process.
     """
     with_context = {each.pid for gpu in facts.node.gpus.values() for each in gpu.reading.compute_processes or ()}
     listed = {} if nvml_problem(facts) else {uuid: gpu.reading.index for uuid, gpu in facts.node.gpus.items()}
@@ -168,7 +175,7 @@ def visible_devices_wrong(facts: Facts) -> Iterator[Finding]:
         if unknown is not None:
             yield visible_devices_wrong.finding(
                 daemon_label(each),
-                details=f"The daemon's entry is {unknown}. NVML lists no such GPU.",
+                details=f"The daemon's entry is {unknown}.",
                 advice="If the GPU was there before, see the kernel log.",
                 commands=("nvidia-smi -L",),
                 rated=Severity.CRITICAL,
@@ -186,13 +193,20 @@ def visible_devices_wrong(facts: Facts) -> Iterator[Finding]:
 
 
 def _unknown_device(process: ProcessFacts, ordinals: Mapping[str, int | None], *, needed: bool = False) -> str | None:
-    """Return the first entry that names no GPU. A MIG instance, or what hides unneeded GPUs, ends the list."""
-    visible = process.variable(VISIBLE_DEVICES)
+    """Return the first entry that names not exactly one further GPU, and why.
+
+    A MIG instance, or what hides unneeded GPUs, ends the list. Numbers and UUIDs are not compared: of different GPUs,
+    CUDA counts the fastest first.
+    """
+    visible, earlier = process.variable(VISIBLE_DEVICES), set[str]()
     for number, entry in enumerate(() if visible is None or not ordinals else visible_device_entries(visible)):
         if entry.startswith("MIG") or (hides_gpus(entry) and (number > 0 or not needed)):
             return None
-        if not any(names_device(entry, ordinal, uuid) for uuid, ordinal in ordinals.items()):
-            return shown(entry) or "empty"
+        found = [entry if entry.isdecimal() else uuid for uuid, at in ordinals.items() if names_device(entry, at, uuid)]
+        if len(found) != 1 or found[0] in earlier:
+            why = "there is no such GPU" if not found else "it names several GPUs" if found[1:] else "it repeats a GPU"
+            return f"{shown(entry) or 'empty'}: {why}"
+        earlier.add(found[0])
     return None
 
 
@@ -227,6 +241,16 @@ def memory_limit_without_effect(facts: Facts) -> Iterator[Finding]:
                 daemon_label(each),
                 details=f"{PINNED_MEMORY_LIMIT} has no effect in the environment of a daemon.",
                 advice="Set the limit by command after each start, or let the watchdog do so (`pinned_memory_limits`).",
+            )
+    for configured in facts.config.daemons:
+        daemon = facts.node.daemons.get(configured.name)
+        number = 0 if daemon is None else len(gpus_by_ordinal(facts.node, daemon))
+        # The daemon accepts a limit of a device that it does not have (measured, R580).
+        absent = [str(device) for device, _ in configured.pinned_memory_limits or () if device >= number > 0]
+        if absent:
+            yield memory_limit_without_effect.finding(
+                shown(configured.name),
+                details=f"The configuration limits device {listed(absent)}. The daemon has {counted(number, 'GPU')}.",
             )
     for daemon in facts.node.daemons.values():
         on = gpus_of_clients(facts.node, daemon, daemon.clients)

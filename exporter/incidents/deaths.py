@@ -9,11 +9,14 @@ from exporter.model.event import Event, EventName
 from exporter.model.incident import ClientDetails, Incident, IncidentEnd, IncidentKind
 from exporter.model.node import Node
 from exporter.model.server import DisconnectReason
-from exporter.model.values import replace
+from exporter.model.values import replace, without
 from exporter.state.known_daemons import with_daemon
 
 TOGETHER_SECONDS = 5.0
-"""If a server ends at most so long before its daemon, both are one death, as when the kernel ends a whole cgroup."""
+"""If a server ends at most so long before its daemon, both are one death, as when the kernel ends a whole cgroup.
+
+Collectors run in threads of their own. So the end of the server may be read first, and with the later time.
+"""
 
 _KINDS = {
     EventName.SERVER_EXITED: IncidentKind.SERVER_DIED,
@@ -69,18 +72,26 @@ def _daemon_ended(last: Node, node: Node, event: Event) -> Node:
         return node
     lifecycle, of_daemon = daemon.lifecycle, [each for each in node.incidents.values() if each.daemon == daemon.name]
     is_open = any(each.open and not each.is_fault for each in of_daemon)
-    process, known, before = lifecycle.process_at_end, lifecycle.clients_at_end, dict[int, ClientDetails]()
-    own = new_id(node, 0 if process is None else process.pid or 0)
-    for each in of_daemon:
-        if each.kind is IncidentKind.SERVER_DIED and 0 <= event.at - each.started_at <= TOGETHER_SECONDS:
-            own, before = each.id, {**before, **each.client_details}
+    process, known = lifecycle.process_at_end, lifecycle.clients_at_end
+    died = [each for each in of_daemon if each.kind is IncidentKind.SERVER_DIED]
+    together = [each for each in died if abs(event.at - each.started_at) <= TOGETHER_SECONDS]
+    *others, own = [each.id for each in together] or [new_id(node, 0 if process is None else process.pid or 0)]
+    before = {pid: client for each in together for pid, client in each.client_details.items()}
     details = {**before, **lifecycle.details_at_end}
     if not details and (is_open or (known is not None and not daemon.declared.expected)):
         return node
-    return _add(node, event, own, details, complete=known is not None)
+    return _add(node, event, own, details, complete=known is not None, replaces=tuple(others))
 
 
-def _add(node: Node, event: Event, id_: str, details: Mapping[int, ClientDetails], *, complete: bool = True) -> Node:
+def _add(
+    node: Node,
+    event: Event,
+    id_: str,
+    details: Mapping[int, ClientDetails],
+    *,
+    complete: bool,
+    replaces: tuple[str, ...] = (),
+) -> Node:
     incident = Incident(
         id=id_,
         daemon=event.daemon or "",
@@ -96,8 +107,9 @@ def _add(node: Node, event: Event, id_: str, details: Mapping[int, ClientDetails
         client_details=details,
         settled=True,
         end_reported=event.server is not None,
+        replaces=replaces,
     )
-    return replace(node, incidents={**node.incidents, id_: incident})
+    return replace(node, incidents={**without(node.incidents, *replaces), id_: incident})
 
 
 def _end_if_over(node: Node, incident: Incident) -> Node:

@@ -113,7 +113,7 @@ def _limit_to_affected(incident: Incident) -> Incident:
 
 def _gpus_of_xids(incident: Incident, named: Daemon | None = None) -> set[GpuUuid]:
     """Return the GPUs of the Xids, or of those that name a process of this daemon."""
-    xids = (each for each in incident.xids if named is None or (each.pid is not None and _is_of(named, each.pid)))
+    xids = (each for each in incident.xids if named is None or (each.pid is not None and is_of(named, each.pid)))
     return {each.gpu for each in xids if each.gpu is not None}
 
 
@@ -154,13 +154,14 @@ def _may_belong(node: Node, daemon: Daemon, incident: Incident, xid: IncidentXid
 
 def _is_of_others(node: Node, daemon: Daemon, pid: int) -> bool:
     """Return whether a process bypasses MPS or belongs to another daemon, as far as that is known."""
-    if _is_of(daemon, pid) or pid in daemon.connections.disconnects:
+    if is_of(daemon, pid) or pid in daemon.connections.disconnects:
         return False
     bypasses = any(pid in gpu.bypassing_processes for gpu in node.gpus.values())
-    return bypasses or any(_is_of(each, pid) for each in node.daemons.values())
+    return bypasses or any(is_of(each, pid) for each in node.daemons.values())
 
 
-def _is_of(daemon: Daemon, pid: int) -> bool:
+def is_of(daemon: Daemon, pid: int) -> bool:
+    """Return whether a process is a server or a client of the daemon, or was one recently."""
     return pid in daemon.servers or pid in daemon.clients or pid in daemon.connections.disconnected_at
 
 

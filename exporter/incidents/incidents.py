@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from exporter.incidents.evidence import add_details, new_incident
 from exporter.incidents.fault_kernels import settled_kernels
+from exporter.incidents.leftover import remember, with_leftover
 from exporter.incidents.root_cause import rank_suspects
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes, with_connections, with_totals
 from exporter.model.event import Event, EventName
@@ -59,6 +60,7 @@ def track(before: Node, node: Node, events: Iterable[Event], *, force: bool = Fa
         if changed or new_events:
             node, more = _update(before, node, incident, new_events, changed=changed, force=force)
             reported.extend(more)
+    node = remember(before, node)
     unchanged = node.incidents is before.incidents and node.at == before.at
     return (node if unchanged else _prune(node)), tuple(reported)
 
@@ -176,7 +178,7 @@ def _update(
     was = incident
     incident = _add_refusals(incident, events)
     if changed:
-        incident = rank_suspects(add_details(before, node, incident))
+        incident = rank_suspects(with_leftover(before, node, add_details(before, node, incident)))
         incident = _end_if_over(node, _update_blocking(node, incident))
     settled = incident.settled or force or node.at - incident.detected_at >= SETTLED_SECONDS
     if settled and not incident.settled:

@@ -36,8 +36,9 @@ def is_log_unreliable(node: Node, daemon: Daemon, incident: Incident) -> bool:
     # A second block that no evidence confirms: one of the two may be forged.
     if _has_unaffected_clients(node, daemon, incident) or daemon.claimed(ClaimKind.FAULT, incident.server):
         return True
-    last = daemon.log.doubted_at
-    if last is not None and incident.detected_at - last <= LOG_UNRELIABLE_SECONDS:
+    last, leftover = daemon.log.doubted_at, incident.clues.leftover
+    first_at = incident.detected_at if leftover is None else leftover.at
+    if last is not None and first_at - last <= LOG_UNRELIABLE_SECONDS:
         return True
     disconnects = daemon.connections.disconnects
     if any(client.logged_twice and client.server == incident.server for client in disconnects.values()):

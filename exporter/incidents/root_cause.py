@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from exporter.model.incident import (
     CHOSEN_BELOW,
-    INSTRUCTIONS,
     AddressClue,
     AddressMatch,
     EarlyDisconnect,
@@ -53,7 +52,7 @@ MID_KERNEL_SECONDS = (0.085, 0.165)
 for every kind of exit. A client that disconnects earlier or later did not do so."""
 
 KILLED_OF_SEVERAL = 0.65
-"""Of several such clients, the only one that a signal ended: right in 2 of 2 trials, which is little evidence."""
+"""Of several such clients, the only one that a signal ended, if it is known how all ended: right in 2 of 2 trials."""
 
 KILLED, EXIT_UNKNOWN, EXITED = 0.7, 0.6, 0.5
 """The only such client if the kind of the failed access is unknown: ended by a signal, in an unknown way, or with an
@@ -91,10 +90,6 @@ LIKELY, MAX_IF_DOUBTED = 0.5, 0.45
 """At most this while the log may be forged, by an address that any client may have used (`AddressClue.is_weak`) or that
 the client's lack of work in flight contradicts, or if the cause may have got success and exited (GPU core dumps). From
 `LIKELY` on, a client is reported as the likely cause."""
-
-HIGHEST_ADDRESS = 1 << 47
-"""The upper end of a process' addresses. The kernel of a client that has exited cannot fetch its instructions. A wild
-pointer fails elsewhere, and a wild jump above (measured, R580)."""
 
 LOG_UNRELIABLE = Reason(ReasonCode.LOG_UNRELIABLE)
 
@@ -140,6 +135,8 @@ def _doubted(ranked: Mapping[int, Ranking], *reasons: Reason) -> Mapping[int, Ra
 def _kind(incident: Incident) -> IncidentKind:
     exits, suspect, dumps = _mid_kernel_exits(incident), incident.suspect, incident.core_dumps
     numbers = {xid.number for xid in incident.xids} & XIDS.keys()
+    if incident.clues.leftover is not None:
+        return IncidentKind.CLIENT_KILLED
     if exits and not dumps and (_is_fetch_failure(incident) or (suspect is not None and suspect.client.pid in exits)):
         return IncidentKind.CLIENT_KILLED
     if incident.clues.named is not None or ILLEGAL_ADDRESS in numbers or any(xid.core_dump for xid in incident.xids):
@@ -148,15 +145,15 @@ def _kind(incident: Incident) -> IncidentKind:
 
 
 def _is_fetch_failure(incident: Incident) -> bool:
-    accesses = (xid.access for xid in incident.xids if xid.access is not None)
-    return any(each.unit == INSTRUCTIONS and each.address < HIGHEST_ADDRESS for each in accesses)
+    return any(xid.access is not None and xid.access.is_fetch for xid in incident.xids)
 
 
 def _mid_kernel_exits(incident: Incident) -> Mapping[int, EarlyDisconnect]:
-    """Return the clients that disconnected when a client does whose kernel is in flight."""
+    """Return the clients that disconnected when a client does whose kernel is in flight, also a leftover one."""
     earliest, latest = MID_KERNEL_SECONDS
     early = (each for each in incident.clues.early_disconnects if earliest <= each.seconds_before <= latest)
-    return {each.pid: each for each in early if not each.terminated}
+    left = () if incident.clues.leftover is None else incident.clues.leftover.exits
+    return {each.pid: each for each in (*left, *early) if not each.terminated}
 
 
 def rankings(incident: Incident) -> Mapping[int, Ranking]:
@@ -170,17 +167,22 @@ def rankings(incident: Incident) -> Mapping[int, Ranking]:
         confidence, indication = IN_RESET.confidence, IN_RESET.reason(ReasonCode.WORKER_IN_RESET)
         ranked = {pid: Ranking(confidence / len(in_reset), (indication,)) for pid in in_reset}
         return {**_rank_affected(incident, 1 - confidence, in_reset), **ranked}
-    fetch_failed = _is_fetch_failure(incident)
+    fetch_failed, leftover = _is_fetch_failure(incident), incident.clues.leftover
+    innocent = () if leftover is None else leftover.newcomers
     if exits and (fetch_failed or all(xid.access is None for xid in incident.xids)):
         confidences = _exit_confidences(exits, fetch_failed=fetch_failed)
         remaining = (1 if fetch_failed else AMONG_AFFECTED.confidence) - sum(confidences.values())
         ranked = {
-            pid: Ranking(confidences[pid], tuple(_exit_indications(each, len(exits), fetch_failed=fetch_failed)))
+            pid: Ranking(
+                confidences[pid], tuple(_exit_indications(incident, each, len(exits), fetch_failed=fetch_failed))
+            )
             for pid, each in exits.items()
         }
-        return {**_rank_affected(incident, remaining, ()), **ranked}
-    by_address = _rank_by_address(incident, _rank_affected(incident, AMONG_AFFECTED.confidence, ()))
-    return _prefer_new_kernel(incident, by_address)
+        return {**_rank_affected(incident, remaining, innocent), **ranked}
+    by_address = _rank_by_address(incident, _rank_affected(incident, AMONG_AFFECTED.confidence, innocent))
+    preferred = _prefer_new_kernel(incident, by_address)
+    # The kernel may be of a client whose end is not known.
+    return _doubted(preferred) if fetch_failed else preferred
 
 
 def _rank_with_core_dumps(incident: Incident) -> Mapping[int, Ranking]:
@@ -253,14 +255,22 @@ def _exit_confidences(exits: Mapping[int, EarlyDisconnect], *, fetch_failed: boo
         unknown = {pid: EXIT_UNKNOWN if each.wait_status is None else EXITED for pid, each in exits.items()}
         return {pid: (KILLED if pid in killed else unknown[pid]) / len(exits) for pid in exits}
     total = MID_KERNEL_EXIT.confidence
-    if len(exits) == 1 or len(killed) != 1:
+    # A client whose status is unknown may have been killed too, with its job.
+    untold = [pid for pid, each in exits.items() if pid not in killed and each.wait_status is None]
+    if len(exits) == 1 or len(killed) != 1 or untold:
         return dict.fromkeys(exits, total / len(exits))
     others = (total - KILLED_OF_SEVERAL) / (len(exits) - 1)
     return {pid: KILLED_OF_SEVERAL if pid in killed else others for pid in exits}
 
 
-def _exit_indications(client: EarlyDisconnect, among: int, *, fetch_failed: bool) -> Iterable[Reason]:
-    yield Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=round(client.seconds_before, 3))
+def _exit_indications(
+    incident: Incident, client: EarlyDisconnect, among: int, *, fetch_failed: bool
+) -> Iterable[Reason]:
+    leftover = incident.clues.leftover
+    if leftover is None or client not in leftover.exits:
+        yield Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=round(client.seconds_before, 3))
+    else:
+        yield Reason(ReasonCode.KERNEL_LEFT_BEHIND, seconds=round(incident.detected_at - leftover.at, 1))
     if fetch_failed:
         yield MID_KERNEL_EXIT.reason(ReasonCode.INSTRUCTION_FETCH_FAILED)
     if among > 1:

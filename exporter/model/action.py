@@ -71,10 +71,14 @@ class Role(StrEnum):
 
 @frozen
 class EndProcess:
-    """Send SIGKILL to this process if it still has this role. It is no problem if the process has ended."""
+    """Send SIGKILL to this process if it still has this role. It is no problem if the process has ended.
+
+    `contexts` waits until the driver has ended its contexts too: 2.9 s for 48 clients of a server (H200, R580).
+    """
 
     identity: ProcessIdentity
     role: Role
+    contexts: bool = True
 
 
 @frozen

@@ -28,6 +28,10 @@ class XidCount:
 
 INSTRUCTIONS = "GCC"  # The GPU's cache of instructions and constants, which fetches the instructions of kernels.
 
+HIGHEST_ADDRESS = 1 << 47
+"""The upper end of a process' addresses. The kernel of a client that has exited cannot fetch its instructions. A wild
+pointer fails elsewhere, and a wild jump above (measured, R580)."""
+
 
 class AccessKind(StrEnum):
     """What an access does."""
@@ -50,6 +54,11 @@ class FailedAccess:
     engine: str | None = None
     fault: str | None = None
     kind: AccessKind | None = None
+
+    @property
+    def is_fetch(self) -> bool:
+        """Whether instructions could not be fetched at an address that a process can have."""
+        return self.unit == INSTRUCTIONS and self.address < HIGHEST_ADDRESS
 
 
 @frozen
@@ -109,6 +118,8 @@ class Xids:
     recovery_actions: Mapping[GpuUuid, RecoveryAction] = field(default_factory=dict)
     resets: Mapping[str, float] = field(default_factory=dict)
     """When each GPU was reset last: as the driver or NVML shows, or an operator states with `resume`."""
+    leftovers: Mapping[GpuUuid, "Leftover"] = field(default_factory=dict)
+    """The last kernel that a client left behind on each GPU."""
 
 
 # -- faults ---------------------------------------------------------------------------------------------------------
@@ -146,6 +157,21 @@ class EarlyDisconnect:
     def exit_code(self) -> int | None:
         """Its exit code; None if a signal ended it, or if that is unknown."""
         return None if self.wait_status is None or self.wait_status & 0x7F else self.wait_status >> 8
+
+
+@frozen
+class Leftover:
+    """A kernel that a client left behind (`incidents/leftover.py`).
+
+    `at` is when its access failed first. `exits` are the clients that ended then, with their details. `newcomers` are
+    the affected clients that connected later.
+    """
+
+    at: float
+    address: int
+    exits: tuple[EarlyDisconnect, ...] = ()
+    details: Mapping[int, "ClientDetails"] = field(default_factory=dict)
+    newcomers: tuple[int, ...] = ()
 
 
 @frozen
@@ -245,6 +271,7 @@ class Clues:
     """None if no access of data failed, or if the kernel log did not report its address."""
     log_unreliable: bool = False
     """Whether lines of the log are missing or contradict other sources: a workload may have forged or removed some."""
+    leftover: Leftover | None = None
     unlisted: tuple[int, ...] = ()
     """With GPU core dumps: other clients that were connected at the first sign. The log may not list the cause."""
 
@@ -367,6 +394,8 @@ class Incident:
     opening_reported: bool = False
     settled: bool = False  # Whether the time for late evidence has passed.
     end_reported: bool = False  # Whether the end was reported, after which nothing changes.
+    replaces: tuple[str, ...] = ()
+    """IDs of the deaths of servers that this death of their daemon includes. They are records of their own no more."""
 
     @property
     def is_fault(self) -> bool:

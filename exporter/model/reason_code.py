@@ -75,6 +75,10 @@ class ReasonCode(StrEnum):
         auto(),
         "its contexts ended {seconds:ms} before the fault, as when a client ends while a kernel runs",
     )
+    KERNEL_LEFT_BEHIND = (
+        auto(),
+        "the same access failed {seconds:.1f} s before, right after its contexts had ended during a kernel",
+    )
     INSTRUCTION_FETCH_FAILED = (
         auto(),
         "instructions could not be fetched, as for such a kernel ({hits} of {trials} trials)",

@@ -90,15 +90,14 @@ def visible_device_entries(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(","))
 
 
-def names_device(entry: str, index: int | None, uuid: str, older_name: str = "") -> bool:
-    """Return whether an entry names a GPU by its index or by a UUID, which may be abbreviated.
+def names_device(entry: str, number: int | None, uuid: str, older_name: str = "") -> bool:
+    """Return whether an entry names a GPU by its number, or by a UUID, which may be abbreviated.
 
-    Ordinals are taken as NVML's indices. This holds if the process sees all GPUs of the node, and they are alike or
-    CUDA_DEVICE_ORDER is PCI_BUS_ID. `older_name` is that of a MIG instance before R470.
+    `older_name` is the name of a MIG instance before R470.
     """
     if entry.startswith(("GPU-", "MIG-")):
         return uuid.startswith(entry) or entry == older_name
-    return index is not None and entry == str(index)
+    return number is not None and entry == str(number)
 
 
 def has_ordinals(text: str) -> bool:
@@ -114,12 +113,12 @@ def hides_gpus(entry: str) -> bool:
 def visible_gpu_uuids(text: str, gpus: Mapping[str, int | None]) -> tuple[str, ...]:
     """Return the UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves visible, in the order of their new ordinals.
 
-    `gpus` has NVML's indices by UUID. As in CUDA, an entry that names no GPU (such as -1), or a GPU a
-    second time, ends the list.
+    `gpus` has the numbers of the GPUs that the process sees, by UUID. As in CUDA, an entry that names no GPU (such as
+    -1), or a GPU a second time, ends the list.
     """
     found: list[str] = []
     for entry in visible_device_entries(text):
-        named = [uuid for uuid, index in gpus.items() if names_device(entry, index, uuid)]
+        named = [uuid for uuid, number in gpus.items() if names_device(entry, number, uuid)]
         if len(named) != 1 or named[0] in found:
             break
         found.append(named[0])

@@ -13,7 +13,7 @@ from exporter.model.settings import PIPE_DIRECTORY, Mode
 from exporter.parse.printable import printable
 from exporter.parse.proc import MpsProgram, is_on_network, mps_program
 from exporter.report.document import ManualStep
-from exporter.report.finding import COUNTED_SECONDS, MOST_COMMANDS, SETTLED_SECONDS, Finding, observed
+from exporter.report.finding import COUNTED_SECONDS, MOST_COMMANDS, SETTLED_SECONDS, Finding, observed, with_most
 from exporter.report.incident_findings import PAGED_SECONDS
 from exporter.report.problems import DaemonProblem, NodeProblem
 from exporter.report.process_status import described
@@ -21,6 +21,7 @@ from exporter.report.reasons import reason_text
 from exporter.report.remedy import (
     DOCTOR,
     HOW_TO_END,
+    MOST_GROUPED,
     address_of,
     clients_beside,
     command_to_end,
@@ -237,7 +238,7 @@ def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fin
             times = [None if each is None else each.since for each in drifts]
             lasting = ["" if each is None else f", for {duration_text(at - each)}" for each in times]
             more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
-            settable = [check.command for check in drifted if check.command][:MOST_COMMANDS]
+            settable = [check.command for check in drifted if check.command]
             commands = known(*(control_command(command, address) for command in settable))
             acts = settable and policy is not None and policy.mode_of(daemon) is Mode.ACT
             servers = {each.server for each in drifted}
@@ -253,7 +254,7 @@ def drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fin
                 affected_names=tuple(described(node, pid) for pid in clients),
                 facts=tuple(map(add, texts, lasting)),
                 outlook="" if policy is None else will,
-                steps=(ManualStep(text="Set the limit again.", commands=commands, ends=0),),
+                steps=(with_most(ManualStep(text="Set the limit again.", commands=commands, ends=0), MOST_GROUPED),),
             )
 
 

@@ -13,8 +13,15 @@ from exporter.model.values import replace
 from exporter.model.watchdog import HARMLESS, Condition, WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.document import ManualStep
-from exporter.report.finding import MOST_GROUPED, Finding, observed
-from exporter.report.incident_findings import FIND_CAUSE, RESTART_ENDED, affected_clients, ended_clients, of_clients
+from exporter.report.finding import Finding, observed
+from exporter.report.incident_findings import (
+    FIND_CAUSE,
+    RESTART_ENDED,
+    affected_clients,
+    ended_clients,
+    last_death,
+    of_clients,
+)
 from exporter.report.problems import (
     BLOCK_PROBLEMS,
     CONDITION_PROBLEMS,
@@ -28,12 +35,12 @@ from exporter.report.process_status import described
 from exporter.report.reasons import reason_text, texts_of
 from exporter.report.remedy import (
     DOCTOR,
+    MOST_GROUPED,
     address_of,
     clients_beside,
     commands_to_restart,
     commands_to_resume,
     commands_to_signal,
-    commands_to_start,
     control_command,
     gpu_text,
     is_living,
@@ -43,6 +50,7 @@ from exporter.report.remedy import (
     recovery_steps,
     signal,
     step_to_rerun,
+    step_to_start,
 )
 from exporter.report.text import counted, duration_text, failed_starts_text, mebibytes
 from exporter.report.watchdog_text import MOST_INDICATIONS, history_of, outlook
@@ -169,8 +177,13 @@ def _problem(
             gpus = (each.reading for each in node.gpus.values())
             modes = {each.compute_mode for each in gpus if each.compute_mode and serves_gpu(node, daemon, each)}
             facts = (f"compute mode of its GPUs: {', '.join(sorted(modes)).upper()}",) if modes else ()
-            ended_at = daemon.lifecycle.last_loss_at or daemon.lifecycle.watchdog_ended_at
-            if ended_at is not None and daemon.lifecycle.unexplained_end_at is None:
+            ended_at, death = (
+                daemon.lifecycle.last_loss_at or daemon.lifecycle.watchdog_ended_at,
+                last_death(node, daemon),
+            )
+            if ended_at is None:
+                since = observed(node, since) if death is None else death.started_at
+            if (ended_at is not None or death is not None) and daemon.lifecycle.unexplained_end_at is None:
                 affected = ended_clients(node, daemon)
                 notes = (affected["affected"].replace("ended", "ended with it"), *notes)
         case DaemonProblem.DAEMON_UNRESPONSIVE:
@@ -264,12 +277,12 @@ def _steps(
         case _ if daemon.ended and daemon.directory_taken:
             return (cause,)
         case _ if daemon.ended and daemon.declared.expected and watch.quarantine is None:
-            commands, ends = commands_to_start(node, daemon, policy), clients_beside(node, daemon, policy)
-            if problem is DaemonProblem.DAEMON_DOWN:
-                start = (
-                    "Start the daemon." if commands else "Have what ran the daemon start it. Delete its pod, if any."
-                )
-            to_start = ManualStep(text=start, commands=commands, ends=ends if commands else None)
+            is_down = problem is DaemonProblem.DAEMON_DOWN
+            to_start = step_to_start(node, daemon, policy, "Start the daemon." if is_down else start)
+            if to_start.commands:
+                to_start = replace(to_start, ends=clients_beside(node, daemon, policy))
+            elif is_down:
+                to_start = replace(to_start, text="Have what ran the daemon start it. Delete its pod, if any.")
             if watch.phase in _RESTARTING:
                 return (_WAIT, cause)
             if suspended:

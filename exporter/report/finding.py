@@ -14,6 +14,7 @@ from exporter.report.document import FindingStatus, ManualStep
 from exporter.report.document_parts import Severity
 from exporter.report.problems import ON_NODE, DaemonProblem, Definition, Entry, Situation
 from exporter.report.process_status import filled, printed
+from exporter.report.remedy import MOST_GROUPED
 from exporter.report.text import counted, duration_text
 
 SETTLED_SECONDS = 10.0
@@ -27,9 +28,6 @@ MOST_COMMANDS = 4
 
 MOST_FACTS = 512
 """At most so many facts, and so many names, of a finding are in the document."""
-
-MOST_GROUPED = 16
-"""So many commands a step for several daemons has at most."""
 
 
 @frozen_positional
@@ -146,7 +144,7 @@ def finding_statuses(found: Iterable[Finding]) -> tuple[FindingStatus, ...]:
 
 
 def _status(alike: Sequence[Finding]) -> FindingStatus:
-    """Return findings of several daemons, or a single one. Those of the others have their own texts as facts."""
+    """Return findings of several daemons, or a single one. Each daemon is a fact, with its own facts."""
     first, *others = alike
     text, facts, affected = first.text, list(first.facts), first.affected
     names = [name for each in alike for name in each.affected_names]
@@ -154,7 +152,7 @@ def _status(alike: Sequence[Finding]) -> FindingStatus:
     if others:
         what = "more daemon" if len(daemons) == len(alike) else "more server"
         text = f"{text}; the same applies to {counted(len(others), what)}"
-        facts = [". ".join(filter(None, (each.text, *each.facts, each.outlook))) for each in others]
+        facts = [_as_fact(each, first) for each in (alike if first.facts else others)]
         # Of daemons without names, the clients may be unknown.
         least = "" if all(each.affected_names for each in alike) else "at least "
         same = first.affected if len({each.affected for each in alike}) == 1 else ""
@@ -174,15 +172,28 @@ def _status(alike: Sequence[Finding]) -> FindingStatus:
     )
 
 
+def _as_fact(finding: Finding, first: Finding) -> str:
+    """Return the finding of one of several daemons without the sentences that the first one has too."""
+    outlook = "" if finding.outlook == first.outlook else finding.outlook
+    sentences = filter(None, (finding.text, *finding.facts, outlook))
+    return ". ".join(each[:1].upper() + each[1:] for each in sentences)
+
+
+def with_most(step: ManualStep, most: int) -> ManualStep:
+    """Return a step with at most so many commands. Its text then says that there are more."""
+    left = len(step.commands) - most
+    if left <= 0:
+        return step
+    text = f"{step.text} Then `cuda-mps-exporter status` shows {counted(left, 'more command')}."
+    return replace(step, text=text, commands=step.commands[:most])
+
+
 def _together(steps: Sequence[ManualStep]) -> ManualStep:
     """Return the same step for several daemons."""
     commands = tuple(dict.fromkeys(command for step in steps for command in step.commands))
     ends = {step.commands: step.ends for step in steps}.values()  # The same commands end the same clients.
-    return replace(
-        steps[0],
-        commands=commands if len(steps) == 1 else commands[:MOST_GROUPED],
-        ends=None if None in ends else sum(filter(None, ends)),
-    )
+    step = replace(steps[0], commands=commands, ends=None if None in ends else sum(filter(None, ends)))
+    return step if len(steps) == 1 else with_most(step, MOST_GROUPED)
 
 
 def state_text(daemon: Daemon) -> str:

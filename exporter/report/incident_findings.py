@@ -9,12 +9,20 @@ from exporter.model.node import Node
 from exporter.model.server import ServerState
 from exporter.model.watchdog import WatchdogState
 from exporter.report.document import ManualStep
-from exporter.report.finding import COUNTED_SECONDS, MOST_GROUPED, Finding
+from exporter.report.finding import COUNTED_SECONDS, Finding
 from exporter.report.incident_status import incident_status, verdict
 from exporter.report.incident_text import affected_count, client_text, fault_affected
 from exporter.report.problems import DaemonProblem, Situation
 from exporter.report.process_status import described
-from exporter.report.remedy import address_of, command_to_end_server, command_to_kill, known, last_log_lines
+from exporter.report.remedy import (
+    MOST_GROUPED,
+    address_of,
+    command_to_end_server,
+    command_to_kill,
+    commands_to_kill,
+    known,
+    last_log_lines,
+)
 from exporter.report.text import counted, listed, pid_text
 from exporter.report.watchdog_text import outlook
 from exporter.state.processes import holders_of
@@ -53,9 +61,10 @@ def faults(node: Node, policy: Policy | None) -> Iterable[Finding]:
 def _fault(node: Node, incident: Incident, policy: Policy | None) -> Finding:
     blockers = tuple(incident.blockers)
     daemon, address = node.daemons.get(incident.daemon), address_of(node, incident.daemon, policy)
-    text = DaemonProblem.SERVER_FAULT.definition.remedy
-    kills = known(*(command_to_kill(incident.details_of(pid), address) for pid in blockers[:MOST_GROUPED]))
-    steps = [ManualStep(text=text, commands=kills, ends=len(kills))] if blockers else []
+    text, clients = DaemonProblem.SERVER_FAULT.definition.remedy, tuple(map(incident.details_of, blockers))
+    killed = [each for each in clients if command_to_kill(each, address) is not None]
+    kill = ManualStep(text=text, commands=commands_to_kill(killed, address), ends=len(killed))
+    steps = [kill] if blockers else []
     if incident.stuck:
         server = None if daemon is None else daemon.servers.get(incident.server)
         left = None if daemon is None or server is None else [each.pid for each in clients_of(daemon, server)]
@@ -144,7 +153,7 @@ def _returned(node: Node, daemon: Daemon, watch: WatchdogState, at: float) -> It
 
 def ended_clients(node: Node, daemon: Daemon) -> dict[str, Any]:
     """Return that the clients that ended with a daemon are affected, by the record of its death if it has one."""
-    death, clients = _last_death(node, daemon), daemon.lifecycle.clients_at_end
+    death, clients = last_death(node, daemon), daemon.lifecycle.clients_at_end
     names = () if death is None else tuple(client_text(death.details_of(pid)) for pid in death.affected)
     number = counted(len(clients), "client") if clients else "no client"
     ended = f"{'an unknown number of clients' if clients is None else number} ended"
@@ -153,8 +162,13 @@ def ended_clients(node: Node, daemon: Daemon) -> dict[str, Any]:
     return {"affected": ended, "affected_names": names}
 
 
-def _last_death(node: Node, daemon: Daemon) -> Incident | None:
-    """Return the record of the daemon's last death. It has none if nobody misses the daemon."""
+def last_death(node: Node, daemon: Daemon) -> Incident | None:
+    """Return the record of the daemon's last death. None if its death is not recorded.
+
+    After a start of the exporter, only an open record shows when the daemon died, and which clients ended.
+    """
     lost_at = max(daemon.lifecycle.last_loss_at or 0.0, daemon.lifecycle.watchdog_ended_at or 0.0)
     records = (each for each in node.incidents.values() if each.daemon == daemon.name and not each.server)
+    if not lost_at:
+        return next((each for each in records if each.open), None)
     return next((each for each in records if each.started_at <= lost_at <= (each.ended_at or lost_at)), None)

@@ -25,7 +25,7 @@ from exporter.report.reasons import log_text, reason_text, source_text
 from exporter.report.remedy import DOCTOR, gpu_text, needed, recovery_steps
 from exporter.report.slowdowns import starved_clients
 from exporter.state import xids
-from exporter.state.gpus import LOST, is_lost
+from exporter.state.devices import LOST, is_lost
 from exporter.view import View, gpu_name
 from exporter.watchdog.context import Policy
 

@@ -98,7 +98,8 @@ class Problem(Enum):
 
 _BYPASSING = Definition(
     label="process bypasses MPS",
-    summary="CUDA processes [have bypassed MPS for {since}|bypass MPS] on GPU {gpu} of {node}[: {processes}]",
+    summary="CUDA processes [have bypassed MPS for {since}|bypass MPS][ on GPU {gpu}| daemon {daemon} on {node}]"
+    "[: {processes}]",
     meaning="CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and "
     "MPS clients wait while they compute.",
     remedy="Restart the processes with CUDA_MPS_PIPE_DIRECTORY set to the daemon's directory.",
@@ -226,7 +227,8 @@ class NodeProblem(Problem):
         _BYPASSING,
         severity=Severity.CRITICAL,
         label="bypasses MPS after a death",
-        summary="CUDA processes bypass MPS on GPU {gpu} of {node} after a daemon died[: {processes}]",
+        summary="CUDA processes bypass MPS[ on GPU {gpu} after a daemon died| daemon {daemon} on {node} after it died]"
+        "[: {processes}]",
     )
     LIMITS_DRIFTED = Definition(
         label="limits drifted",

@@ -14,6 +14,9 @@ from exporter.report.text import counted, external_text, size_text
 IN_JOURNAL = "stdout"
 """The name of a daemon's log that is in the journal."""
 
+MOST_PIDS = 16
+"""At most so many PIDs are in a text; the others are counted. JSON has all of them."""
+
 _LONGEST = {"text": LONGEST_PROBLEM, "subject": 256, "detail": 256}
 """Characters of these parameters. Those of a collector's problem are short, so that the remedy after them has room."""
 
@@ -84,7 +87,8 @@ def _shown(name: str, form: str, value: Any) -> str:
         case _ if value is None:
             return "unknown"
         case "pids", _:
-            return f"PID{'s' if len(value) > 1 else ''} {', '.join(map(str, value))}"
+            more = f" and {len(value) - MOST_PIDS} more" if len(value) > MOST_PIDS else ""
+            return f"PID{'s' if len(value) > 1 else ''} {', '.join(map(str, value[:MOST_PIDS]))}{more}"
         case "limits", _:
             return str(value[int(form)]) if int(form) < len(value) else "unknown"
         case "xid", _:

@@ -1,7 +1,7 @@
 """Commands that fix a problem, for the daemon they name."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from operator import itemgetter
 from shlex import join, quote
@@ -24,6 +24,7 @@ from exporter.parse.units import is_service_name
 from exporter.report.document import ManualStep
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
+from exporter.state.devices import serves_gpu, usable_gpus
 from exporter.state.processes import cgroup_of, client_id, pids_to_end, pod_of, pod_uid_of_daemon, workload_of
 from exporter.view import gpu_name
 from exporter.watchdog import restart
@@ -67,11 +68,16 @@ PROGRAM = "nvidia-cuda-mps-control"
 
 DOCTOR = "cuda-mps-exporter doctor"
 
+MOST_GROUPED = 16
+"""So many commands a step for several daemons or clients has at most."""
+
 MOST_RERUN = 4
 """How many units, pods and jobs a step restarts at most."""
 
 LONGEST_COMMAND = 4096
 """Longer commands are not shown: no terminal takes more in one line (N_TTY_BUF_SIZE)."""
+
+MOST_PIDS = 500  # The largest PID has 7 digits (PID_MAX_LIMIT).
 
 _START_LIMIT = "start-limit-hit"
 
@@ -192,6 +198,14 @@ def command_to_kill(client: ClientDetails, address: Address | None) -> str | Non
     does not answer until that client has ended by other means (measured, R580).
     """
     return None if address is None else signal("KILL", address.ending.get(client.client, ()))
+
+
+def commands_to_kill(clients: Sequence[ClientDetails], address: Address | None) -> tuple[str, ...]:
+    """Return what ends each of these clients. If there are many, one command ends as many as a line has room for."""
+    if address is None or len(clients) <= MOST_GROUPED:
+        return known(*(command_to_kill(each, address) for each in clients))
+    pids = tuple(dict.fromkeys(pid for each in clients for pid in address.ending.get(each.client, ())))
+    return known(*(signal("KILL", pids[first : first + MOST_PIDS]) for first in range(0, len(pids), MOST_PIDS)))
 
 
 HOW_TO_END = (
@@ -350,6 +364,21 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
     return lines
 
 
+def step_to_start(node: Node, daemon: Daemon, policy: Policy | None, text: str) -> ManualStep:
+    """Return the step that starts a daemon. Without its variables, it would have all GPUs of the node."""
+    commands = commands_to_start(node, daemon, policy)
+    context = restart.context_of(node, daemon, policy or Policy(), at=node.at)
+    own = context.daemon_policy.unit or context.daemon_policy.command or context.watch.process
+    if commands and own is None and not all(serves_gpu(node, daemon, each) for each in usable_gpus(node).values()):
+        text = f"{text} {_UNKNOWN_GPUS}"
+    return ManualStep(text=text, commands=commands)
+
+
+_UNKNOWN_GPUS = (
+    "The exporter does not know the daemon's GPUs. If they are only some of the node's, write "
+    f"CUDA_VISIBLE_DEVICES=UUID,UUID with their UUIDs before `{PROGRAM}`."
+)
+
 _BY_KUBERNETES = (NamedBy.GKE, NamedBy.DRA, NamedBy.DEVICE_PLUGIN)
 
 
@@ -442,12 +471,13 @@ def recovery_steps(
             ManualStep(text="Have the exporter open the driver again.", commands=("cuda-mps-exporter resume",)),
         ]
     else:
-        steps.append(ManualStep(text="Reboot the machine.", commands=("systemctl reboot",)))
+        daemons = node.daemons.values()
+        ends = sum(len(each.clients) for each in daemons) if all(each.clients_known for each in daemons) else None
+        steps.append(ManualStep(text="Reboot the machine.", commands=("systemctl reboot",), ends=ends))
     if daemon is not None:
-        start = commands_to_start(node, daemon, policy)
         text = "End the quarantine: then the watchdog may restart the daemon again."
         steps += [
-            ManualStep(text="Start the daemon, unless it runs again.", commands=start),
+            step_to_start(node, daemon, policy, "Start the daemon, unless it runs again."),
             ManualStep(text=text, commands=commands_to_resume(daemon.name)),
         ]
     return tuple(steps)

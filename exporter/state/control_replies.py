@@ -5,7 +5,16 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from itertools import islice
 
-from exporter.model.daemon import Daemon, with_commands, with_lifecycle, with_runtime, with_totals
+from exporter.model.daemon import (
+    Daemon,
+    with_commands,
+    with_connections,
+    with_declaration,
+    with_lifecycle,
+    with_log,
+    with_runtime,
+    with_totals,
+)
 from exporter.model.dialect import PROTOCOL_2, is_given_as_arguments
 from exporter.model.event import Step
 from exporter.model.observation import ControlReply
@@ -79,6 +88,20 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
 def last_answer_at(daemon: Daemon) -> float:
     """Return the time of the last reply of the daemon."""
     return max((at for command, at in daemon.commands.asked_at.items() if command != VERSION_FLAG), default=-math.inf)
+
+
+def is_changed(last: Daemon | None, daemon: Daemon | None) -> bool:
+    """Return whether a daemon differs in more than the times of commands and the lines that these add to its log."""
+    if last is None or daemon is None:
+        return last is not daemon
+    own, log = replace(daemon.log.own_commands, blocked_since=last.log.own_commands.blocked_since), daemon.log
+    last = with_log(last, own_commands=own, last_command=log.last_command)
+    last = with_log(last, commanded_at=log.commanded_at, closed_at=log.closed_at)
+    last = with_totals(last, log_lines=daemon.totals.log_lines)
+    last = with_declaration(last, observed_at=daemon.declared.observed_at)
+    if None not in (last.connections.listed_at, daemon.connections.listed_at):
+        last = with_connections(last, listed_at=daemon.connections.listed_at)
+    return with_commands(last, asked_at=daemon.commands.asked_at) != daemon
 
 
 def _answer_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None) -> None:

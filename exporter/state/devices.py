@@ -6,6 +6,7 @@ from itertools import chain
 from exporter.model.daemon import ClaimKind, Daemon, with_runtime
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, GpuReading, GpuUuid, ProcessReading
+from exporter.model.reason import ReasonCode
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.values import frozen, without
 from exporter.parse.cgroup import CgroupMembership
@@ -17,6 +18,9 @@ Gpus = frozenset[GpuUuid]
 
 VOLTA = 7  # The major compute capability of Volta.
 MOST_DEVICES = 64  # No machine has more. Log lines and replies about further devices are ignored.
+
+LOST = (ReasonCode.GPU_LOST, ReasonCode.GPU_NOT_REPORTED)
+"""Problems of a GPU that NVML reports as a fact. With any other one, the GPU may be well."""
 
 ELSEWHERE: GpuUuid = ""
 """A GPU of which NVML does not list the processes. It may be in no reading: containers can hide GPUs."""
@@ -43,6 +47,11 @@ def whole_gpu(node: Node, uuid: GpuUuid) -> GpuUuid:
     """Return the GPU of a MIG instance, and any other GPU as it is. Only the whole GPU can be reset."""
     mig = node.gpus[uuid].reading.mig if uuid in node.gpus else None
     return uuid if mig is None else mig.parent
+
+
+def is_lost(reading: GpuReading) -> bool:
+    """Return whether a whole GPU is lost: it does not respond, or NVML works and does not list it."""
+    return reading.mig is None and reading.problem is not None and reading.problem.code in LOST
 
 
 def serves_gpu(node: Node, daemon: Daemon, gpu: GpuReading) -> bool | None:
@@ -157,14 +166,17 @@ def gpus_in_order(node: Node, daemon: Daemon) -> tuple[GpuUuid, ...]:
     """Return the daemon's GPUs as a client counts them that sees all of them; empty if unknown.
 
     Clients count them in the order of the node. The order in the daemon's CUDA_VISIBLE_DEVICES changes only the
-    daemon's own ordinals (measured, R580). Of different GPUs, CUDA counts the fastest first.
+    daemon's own ordinals (measured, R580). Of different GPUs, CUDA counts the fastest first. It counts like ones by
+    their place on the PCI bus, which NVML's index need not follow (nvml.h), and leaves out a lost one.
     """
-    gpus = tuple(dict.fromkeys(gpus_by_ordinal(node, daemon).values()))
-    readings = [node.gpus[uuid].reading for uuid in gpus if uuid in node.gpus]
-    indices = {each.gpu: each.index for each in readings if each.index is not None and each.name is not None}
-    if len(gpus) < 2 or (len({each.name for each in readings}) == 1 and len(indices) == len(gpus)):
-        return tuple(sorted(gpus, key=lambda uuid: indices.get(uuid, 0)))
-    return ()
+    gpus = frozenset(gpus_by_ordinal(node, daemon).values())
+    readings = [node.gpus[uuid].reading for uuid in gpus if uuid in node.gpus and not is_lost(node.gpus[uuid].reading)]
+    # NVML writes all numbers of the bus ids in the same width (nvml.h).
+    by_bus_id = {each.pci_bus_id: each.gpu for each in readings if each.pci_bus_id and each.name}
+    if len(gpus) < 2:
+        return tuple(gpus)
+    are_alike = len({each.name for each in readings}) == 1 and len(by_bus_id) == len(gpus)
+    return tuple(by_bus_id[bus_id] for bus_id in sorted(by_bus_id)) if are_alike else ()
 
 
 def client_devices(

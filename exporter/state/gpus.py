@@ -11,14 +11,11 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.sharing import GpuUse
 from exporter.model.values import replace
 from exporter.parse.proc import mps_program
-from exporter.state.devices import instances_of, serves_process, serving_daemons, with_contexts
+from exporter.state.devices import LOST, instances_of, is_lost, serves_process, serving_daemons, with_contexts
 from exporter.state.servers import REMEMBERED_SECONDS
 from exporter.state.xids import with_resets
 
 LEFT_REMEMBERED_SECONDS = 60.0  # How long it is remembered that a process has left NVML's MPS list.
-
-LOST = (ReasonCode.GPU_LOST, ReasonCode.GPU_NOT_REPORTED)
-"""Problems of a GPU that NVML reports as a fact. With any other one, the GPU may be well."""
 
 STALE_SECONDS = 5.0
 """A reading that is older than this at the end of its collection, because another GPU's call hung, is not current."""
@@ -66,11 +63,6 @@ def _without_index(gpus: Mapping[GpuUuid, Gpu], reading: GpuReading) -> Mapping[
     others = {uuid: gpu.reading for uuid, gpu in gpus.items() if uuid != reading.gpu and gpu.reading.mig is None}
     same = {uuid: replace(each, index=None) for uuid, each in others.items() if each.index == reading.index}
     return {**gpus, **{uuid: replace(gpus[uuid], reading=each) for uuid, each in same.items()}}
-
-
-def is_lost(reading: GpuReading) -> bool:
-    """Return whether a whole GPU is lost: it does not respond, or NVML works and does not list it."""
-    return reading.mig is None and reading.problem is not None and reading.problem.code in LOST
 
 
 def mark_unread_gpus(node: Node, collected: SourceReading) -> tuple[Node, tuple[Event, ...]]:

@@ -16,12 +16,14 @@ from exporter.model.daemon import (
     with_stdout,
 )
 from exporter.model.event import Step
+from exporter.model.identity import identity_of
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, ProcessReading
 from exporter.model.server import DisconnectReason
 from exporter.model.values import replace, without
 from exporter.model.watchdog import with_stop_remembered
 from exporter.parse.log_line import Pids
+from exporter.parse.proc import mps_program
 from exporter.state import log_lines, servers
 
 
@@ -192,8 +194,29 @@ def end_member(step: Step, at: float, pid: int) -> None:
 _BY_PID = ("disconnected_at", "server_exited_at", "disconnects", "recently_disconnected")
 
 
-def remove_other_users(step: Step, at: float, processes: Mapping[int, ProcessReading]) -> None:
-    """Remove processes that are known to belong to other users than the only one that the daemon may serve."""
+def _no_servers(daemon: Daemon, processes: Mapping[int, ProcessReading]) -> list[int]:
+    """Return the PIDs of servers that the daemon does not list, and that are known to run another program than MPS.
+
+    Any user can write the start of a server into the log (measured, R580), and so hide a process that bypasses MPS. A
+    site may have renamed the program, but a server is a child of the daemon. The PID of a server that exited may be
+    that of another process now.
+    """
+    parent, runtime = identity_of(daemon.runtime.last_process), daemon.runtime
+    if parent is None or runtime.hidden:
+        return []
+    listed = {server.pid for server in daemon.servers.values() if server.listed}
+    pids = {*daemon.servers, *daemon.connections.server_exited_at} - listed
+    read = ((pid, process) for pid in sorted(pids) if (process := processes.get(pid)) and not process.ended)
+    others = ((pid, process.executable or process.command) for pid, process in read if process.parent != parent)
+    return [pid for pid, program in others if program and not mps_program(program)]
+
+
+def remove_others(step: Step, at: float, processes: Mapping[int, ProcessReading]) -> None:
+    """Remove servers that are none, and processes of other users than the only one that the daemon may serve."""
+    for pid in _no_servers(step.daemon, processes):
+        servers.end(step, at, pid, DisconnectReason.EXIT)
+        exited_at = without(step.daemon.connections.server_exited_at, pid)
+        step.daemon = with_connections(step.daemon, server_exited_at=exited_at)
     if only_user(step.daemon) is None:
         return
     for pid in sorted(of_other_users(step.daemon, named_pids(step.daemon), processes)):

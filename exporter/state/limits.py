@@ -36,7 +36,7 @@ def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
 
 
 def device_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
-    """Return how many clients a server accepts on each of its devices (NVIDIA's guide; measured with one device only).
+    """Return how many clients a server accepts on each of its devices (NVIDIA's guide; measured with two, R580).
 
     The configuration has precedence over the server's own statement, and that over the number of NVIDIA's guide for the
     daemon's GPUs. None: the GPUs or the version are unknown, or the guide has no single number for all of them. It has

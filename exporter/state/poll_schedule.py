@@ -216,7 +216,7 @@ def is_read_since(node: Node, at: float) -> bool:
     asked = (
         last_answer_at(daemon) if daemon.commands.unanswered_at is None else daemon.commands.unanswered_at
         for daemon in daemons
-        if daemon.runtime.foreign_owner is None and daemon.runtime.same_as is None
+        if daemon.runtime.foreign_owner is None
     )
     read = (source.last.at - source.last.seconds for source in node.sources.values())
     return min((*asked, *read), default=at) >= at
@@ -402,11 +402,12 @@ def claimed_since(daemon: Daemon, *kinds: ClaimKind) -> Iterable[float]:
 def _unknown_since(node: Node) -> Iterable[float]:
     """Yield since when NVML shows MPS clients that no daemon reports."""
     daemons = node.daemons.values()
-    known = set[int]().union(
-        *(each.clients for each in daemons), *(each.connections.disconnected_at for each in daemons)
-    )
     for gpu in node.gpus.values():
-        yield from (gpu.mps_since[pid] for pid in gpu.mps_since.keys() - known)
+        shown = gpu.mps_since.keys()
+        # Usually one daemon reports all clients of a GPU.
+        if not any(shown <= each.clients.keys() for each in daemons):
+            known = chain(*(chain(each.clients, each.connections.disconnected_at) for each in daemons))
+            yield from (gpu.mps_since[pid] for pid in shown - set(known))
 
 
 def latest(times: Iterable[float | None]) -> float | None:

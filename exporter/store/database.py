@@ -151,13 +151,17 @@ Refused = list[tuple[Storable, Exception]]
 def save(connection: sqlite3.Connection, values: Iterable[Storable], expected: Collection[DaemonName]) -> Refused:
     """Write a row for each value. Return those that cannot be written, and why: a defect costs no other value."""
     refused: Refused = []
+    replaced = list[tuple[str]]()
     for value in values:
         try:
             table, row = _row(value, expected)
             places = ", ".join("?" * len(row))
             connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", row)  # noqa: S608
+            if isinstance(value, Incident):
+                replaced.extend((_json(name),) for name in value.replaces)
         except _INVALID as error:
             refused.append((value, error))
+    connection.executemany("DELETE FROM incidents WHERE id = ?", replaced)
     return refused
 
 

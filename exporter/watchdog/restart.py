@@ -327,7 +327,9 @@ def steps_to_end(context: Context) -> tuple[EndProcess, ...]:
     daemon, children = identity_of(context.daemon.runtime.process), context.watch.children
     processes = () if daemon is None else (EndProcess(identity=daemon, role=Role.DAEMON),)
     left = (each for each in children if not _has_ended(context.node, each))
-    return (*processes, *(EndProcess(identity=each, role=Role.SERVER) for each in left))
+    # New processes bypass MPS until the next daemon runs. Only where its server may need that, old contexts end first.
+    waits = {gpu.reading.compute_mode for gpu in context.node.gpus.values()} != {"default"}
+    return (*processes, *(EndProcess(identity=each, role=Role.SERVER, contexts=waits) for each in left))
 
 
 def steps_to_start(context: Context) -> tuple[ActionStep, ...]:

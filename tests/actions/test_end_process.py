@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.actions import steps
 from exporter.actions.steps import Cancellation, end_process
 from exporter.collectors.pipe_dir import Directory
 from exporter.collectors.proc import Proc
@@ -29,6 +30,7 @@ OTHER_USER = 65534
 SETRESUID = {"x86_64": 117, "aarch64": 147}
 """The system call's number."""
 PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
+PF_EXITING = 4
 
 
 NOWHERE = Directory(Path("/nonexistent"))
@@ -38,8 +40,8 @@ def end(step: EndProcess, pipe: Directory = NOWHERE) -> str | None:
     return end_process(step, pipe=pipe, proc=PROC, cancellation=Cancellation(REAL))
 
 
-def named(start: Starter, name: str, **variables: str) -> "subprocess.Popen[bytes]":
-    script = f"open('/proc/self/comm', 'w').write({name!r}); print(flush=True); input()"
+def named(start: Starter, name: str, code: str = "input()", **variables: str) -> "subprocess.Popen[bytes]":
+    script = f"open('/proc/self/comm', 'w').write({name!r}); print(flush=True); {code}"
     process = start(
         [name, "-c", script],
         executable=sys.executable,
@@ -164,6 +166,41 @@ def test_a_zombie_is_no_problem(start: Starter) -> None:
     until(lambda: not is_alive(process.pid))
 
     assert end(EndProcess(identity=meant, role=Role.CLIENT)) is None
+
+
+class Tearing(Proc):
+    """The first thread of each process has run its last code: the kernel ends its contexts, longer than a wait."""
+
+    def text(self, pid: int, name: str, limit: int = 1 << 16) -> str | None:
+        text = super().text(pid, name, limit)
+        head, _, rest = (text or "").rpartition(")")
+        fields = rest.split()
+        if name not in ("stat", f"task/{pid}/stat") or not fields:
+            return text
+        fields[6] = str(int(fields[6]) | PF_EXITING)
+        return f"{head}) {' '.join(fields)}"
+
+
+STAYS = "import threading; threading.Thread(target=input).start()"
+"""A second thread, as one that hangs in the driver."""
+
+
+@pytest.mark.parametrize(
+    ("contexts", "code", "waits"), [(False, "input()", False), (False, STAYS, True), (True, "input()", True)]
+)
+def test_waits_for_the_contexts_only_if_told(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, contexts: bool, code: str, waits: bool
+) -> None:
+    process = named(start, SERVER, code)
+    until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) == (2 if code == STAYS else 1))
+    meant = EndProcess(identity=identity(process.pid), role=Role.SERVER, contexts=contexts)
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: None)
+    monkeypatch.setattr(steps, "_END_SECONDS", 0.3)
+
+    proc = Tearing(Path("/proc"), REAL)
+    problem = end_process(meant, pipe=NOWHERE, proc=proc, cancellation=Cancellation(REAL))
+
+    assert problem == (Reason(ReasonCode.PROCESS_NOT_ENDED, pid=process.pid) if waits else None)
 
 
 def test_reports_a_process_outside_the_pid_namespace() -> None:

@@ -64,8 +64,11 @@ def test_reports_a_running_daemon_again_after_the_repeat_interval(mps: MpsStandI
     assert file.changed(location) == ()
     clock.time += REPEAT_SECONDS
     (again,) = file.changed(location)
-    assert (again.pid, again.at) == (mps.pid, clock.time)
+    assert (again.pid, again.at, file.repeats) == (mps.pid, clock.time, True)
     assert file.changed(location) == ()
+    mps.kill()
+    file.changed(location)
+    assert not file.repeats
 
 
 class FoundProcesses(WorkloadProcesses):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import pytest
 
 from exporter.clock import Clock, SystemClock
@@ -29,7 +30,7 @@ from exporter.model.reason import joined
 from exporter.parse.proc import is_environment_intact, is_exiting, stable_command
 from tests.clocks import HandClock
 from tests.conftest import Starter
-from tests.eventually import eventually, until
+from tests.eventually import PATIENCE_SECONDS, eventually, until
 from tests.standin.mps import MpsStandIn, wait_until
 from tests.tools import not_here
 
@@ -150,6 +151,21 @@ def test_reports_a_process_once_with_all_properties(watch: Watch, start: Starter
     assert reading.cgroup == Path(f"/proc/{pid}/cgroup").read_text()
     assert abs(reading.at - reading.started) < 3600
     assert collect_often(collector, 3, ProcessReading) == []
+
+
+@pytest.mark.parametrize("step", [-3600, 1, 3600])
+def test_the_start_of_a_process_does_not_move_if_the_wall_clock_is_set(
+    step: int, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, pid = SystemClock(), start().pid
+    before = Proc(Path("/proc"), clock).facts(pid)
+    booted_at = psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: booted_at + step)
+    after = Proc(Path("/proc"), clock).facts(pid)
+    assert before is not None
+    assert after is not None
+    assert after.started == pytest.approx(before.started, abs=0.1)
+    assert abs(before.at - before.started) < PATIENCE_SECONDS
 
 
 def test_reports_only_the_limits_of_a_clients_environment(watch: Watch, start: Starter) -> None:

@@ -8,6 +8,7 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors import thread as thread_module
 from exporter.collectors.thread import BoundedCalls, CollectorThread, Inbox, Reading, close, collect_each
 from exporter.model.observation import LogLine, Observation, SourceReading
 from exporter.model.reason import Reason, ReasonCode
@@ -160,9 +161,20 @@ def test_does_not_put_a_reading_without_news_into_the_inbox(start: Start, inbox:
     thread = start(Reading, period=0.001, report_interval=0.001)
     reported(inbox)
 
-    uneventful = eventually(lambda: _some(thread.uneventful()))
+    uneventful = eventually(lambda: _some(next(thread.uneventful(), None)))
 
+    assert isinstance(uneventful, SourceReading)
     assert uneventful.problem is None
+    assert nothing_reported(inbox, within=0)
+
+
+def test_a_routine_reading_does_not_wake_the_loop_and_is_not_lost(start: Start, inbox: Inbox) -> None:
+    readings = [Reading((LINE,), routine=True), Reading((LINE,), routine=True), Reading()]
+    thread = start(lambda: readings.pop(0) if len(readings) > 1 else readings[0], period=0.001, report_interval=3600.0)
+    reported(inbox)
+    until(lambda: len(readings) == 1)
+
+    assert _some(eventually(lambda: _some(next(thread.uneventful(), None)))) == LINE
     assert nothing_reported(inbox, within=0)
 
 
@@ -350,7 +362,7 @@ def test_collects_in_parallel_and_leaves_a_hung_collector_behind() -> None:
     }
 
 
-def _some(value: SourceReading | None) -> SourceReading:
+def _some(value: Observation | None) -> Observation:
     assert value is not None
     return value
 
@@ -367,6 +379,7 @@ def test_a_call_that_hangs_is_not_repeated_and_its_late_result_is_taken() -> Non
         return "late"
 
     assert [calls.call("a", hang, "default") for _ in range(3)] == ["default"] * 3
+    until(lambda: made)
     assert (len(made), calls.hanging) == (1, True)
     go.set()
 
@@ -383,15 +396,34 @@ def test_hanging_calls_of_one_owner_prevent_no_call_of_another() -> None:
 
     for number in range(3 * MOST_HANGING):
         calls.call(number, partial(hang, "tenant"), None, owner="tenant")
+    until(lambda: len(made) == MOST_HANGING)
     assert made == ["tenant"] * MOST_HANGING
     assert BoundedCalls(PATIENCE_SECONDS).call("b", lambda: "result", "default") == "result"
     calls.call("b", partial(hang, "other"), None, owner="other")
-    assert made[-1] == "other"
+    until(lambda: made[-1] == "other")
     go.set()
 
     until(lambda: not calls.hanging)
     calls.call("new", partial(hang, "new"), None, owner="tenant")
-    assert made[-1] == "new"
+    until(lambda: made[-1] == "new")
+
+
+def test_calls_that_end_in_time_share_a_thread() -> None:
+    calls = BoundedCalls(PATIENCE_SECONDS)
+
+    assert len({calls.call(number, threading.current_thread, None) for number in range(3)}) == 1
+
+
+def test_a_thread_without_calls_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_module, "IDLE_SECONDS", 0.0)
+    calls = BoundedCalls(PATIENCE_SECONDS)
+
+    thread = calls.call("a", threading.current_thread, None)
+
+    assert thread is not None
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+    assert calls.call("a", lambda: "result", "default") == "result"
 
 
 def test_a_call_raises_the_error_of_the_system() -> None:

@@ -54,9 +54,9 @@ CONTROL_COMMANDS_3 = (
 """Patterns of the commands of protocol 3, which are arguments of the program."""
 
 PROGRAMS = _words(
-    """amtool apt-get cat cd chmod chown chronyc curl cut date dcgmi df dmesg dnf docker echo export findmnt fuser grep
-    head helm dkms install jq kubectl ldconfig ln ls lsns lspci mkdir modinfo modprobe mypy nvidia-smi pgrep pip
-    podman prlimit promtool ps restorecon rm rmmod ruff sacct scontrol sed sha256sum sort ss ssh systemd-analyze
+    """amtool apt-get cat cd chmod chown chronyc curl cut date dcgmi df dmesg dnf docker echo export find findmnt fuser
+    grep head helm dkms install jq kubectl ldconfig ln ls lspci mkdir modinfo modprobe mypy nvidia-smi pgrep pip
+    podman prlimit promtool ps restorecon rm rmmod ruff sacct scontrol sed sha256sum sort ss ssh stat systemd-analyze
     systemd-sysusers systemd-tmpfiles tail tee tr truncate type watch uname uniq xargs COMMAND deploy/packages/build
     lab/attribution/run.sh lab/gpu/run.sh"""
 )

@@ -211,14 +211,20 @@ MISTAKES: tuple[Mistake, ...] = (
     ("mig", WARNING, "", lambda: with_gpu(healthy(), mig_mode=True)),
     ("pre_volta", WARNING, "is 6.1", lambda: with_gpu(healthy(), compute_capability="6.1")),
     ("persistence_off", INFO, "", lambda: with_gpu(healthy(), persistence_mode=False)),
-    ("visible_devices_wrong", CRITICAL, "entry is 4. NVML", lambda: of_daemon(environment={VISIBLE_DEVICES: "0,4"})),
+    (
+        "visible_devices_wrong",
+        CRITICAL,
+        "entry is 4: there is no such",
+        lambda: of_daemon(environment={VISIBLE_DEVICES: "0,4"}),
+    ),
+    ("visible_devices_wrong", CRITICAL, "it repeats a GPU", lambda: of_daemon(environment={VISIBLE_DEVICES: "0,0"})),
     ("visible_devices_wrong", CRITICAL, "entry is -1", lambda: of_daemon(environment={VISIBLE_DEVICES: "-1"})),
     ("visible_devices_wrong", CRITICAL, OTHER_GPU, lambda: of_daemon(environment={VISIBLE_DEVICES: OTHER_GPU})),
-    ("visible_devices_wrong", WARNING, "entry 1. The daemon has 1", lambda: starting(**{VISIBLE_DEVICES: "0,1"})),
+    ("visible_devices_wrong", WARNING, "no such GPU. The daemon has 1", lambda: starting(**{VISIBLE_DEVICES: "0,1"})),
     ("visible_devices_wrong", WARNING, OTHER_GPU, lambda: starting(**{VISIBLE_DEVICES: OTHER_GPU})),
     ("gpu_of_two_daemons", WARNING, "", other_daemon_of_the_gpu),
     ("no_daemon", WARNING, "", without_daemons),
-    ("daemon_down", CRITICAL, f"{DAEMON} has been down", ended),
+    ("daemon_down", CRITICAL, f"{DAEMON} is down", ended),
     ("daemon_unresponsive", CRITICAL, "not answer", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
     ("daemon_unknown", UNKNOWN, "is not known yet", lambda: with_daemon(healthy(), state=None)),
     ("daemon_held", WARNING, "open session", lambda: with_daemon(healthy(), state=DaemonState.HELD)),
@@ -288,6 +294,12 @@ MISTAKES: tuple[Mistake, ...] = (
         WARNING,
         "no effect in the environment",
         lambda: of_daemon(environment={PINNED_MEMORY_LIMIT: "0=2G"}),
+    ),
+    (
+        "memory_limit_without_effect",
+        WARNING,
+        "limits device 1 and 7. The daemon has 1 GPU",
+        lambda: healthy(config=configured(pinned_memory_limits=((0, 2 << 30), (1, 2 << 30), (7, 2 << 30)))),
     ),
     *(
         ("memory_limit_without_effect", WARNING, words, lambda variables=variables: client(**variables))
@@ -563,3 +575,8 @@ def test_a_check_that_lacks_facts_is_not_counted_as_one_that_found_nothing(subte
             assert f"in full: {area}. {counted(len(report.unknown), 'check is', 'checks are')} incomplete" in " ".join(
                 text_of(report_lines(report, facts)).split()
             )
+
+
+def test_names_the_daemons_of_each_gpu() -> None:
+    (finding,) = found(other_daemon_of_the_gpu())
+    assert [fact.partition(": ")[2] for fact in finding.facts] == [f"{DAEMON} and /run/other"]

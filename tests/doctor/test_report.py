@@ -5,10 +5,11 @@ import shlex
 import tomllib
 
 from exporter.doctor import CHECKS, examine, report_lines, report_object
-from exporter.doctor.daemons import directory_closed
+from exporter.doctor.daemons import directory_closed, directory_writable
 from exporter.doctor.facts import Area, Facts, NotExamined, Programs, config_line, process_label, quoted, shown
 from exporter.model.node import Node
 from exporter.model.settings import PIPE_DIRECTORY
+from exporter.model.values import replace
 from exporter.report.text import text_of
 from tests.doctor.healthy import BYPASSING, DAEMON, directory, exporter_process, healthy, process, with_bypassing
 from tests.status import status_json
@@ -62,6 +63,18 @@ def test_text_shows_the_first_facts_and_json_all() -> None:
     assert f"PID {BYPASSING + 8} " not in text
     assert "and 12 more" in text
     assert len(report_object(report, facts)["findings"][0]["facts"]) == 20
+
+
+def test_lists_the_commands_of_all_daemons_in_one_finding() -> None:
+    facts = healthy()
+    (daemon,) = facts.daemons
+    directories = {name: directory(path=f"/run/{name}", pid_file_mode=0o666) for name in "ab"}
+    running = tuple(replace(daemon, name=name) for name in "ab")
+    report = examine(replace(facts, daemons=running, directories=directories))
+    (found,) = (each for each in report.findings if each.problem.code == directory_writable.code)
+    files = tuple(f"/run/{name}/nvidia-cuda-mps-control.pid" for name in "ab")
+    assert found.facts == files
+    assert found.commands == tuple(f"chmod go-w {file}" for file in files)
 
 
 def test_escapes_hostile_texts() -> None:

@@ -44,6 +44,10 @@ from tests.watchdog.watched_daemon import NEXT, dies, returns
 
 DEATH = AT + 5
 OVER: Mapping[str, Any] = {"ending": IncidentEnd.SERVER_GONE, "settled": True, "end_reported": True}
+OTHER_SERVER = SERVER + 1
+TWO_SERVERS = reduced(
+    servers(SERVER, OTHER_SERVER, at=AT + 3), clients(650, server=OTHER_SERVER, at=AT + 3), start=UP
+).node
 AWAY = (exited(CONTROL, at=DEATH), no_daemon(at=DEATH), look("log", at=DEATH + 10))
 
 
@@ -158,8 +162,8 @@ def test_a_server_that_dies_has_a_record_unless_a_fault_names_its_clients() -> N
         ((exited(SERVER, at=DEATH - 0.1), *AWAY), (A, B, C)),
         (
             (
-                *(servers(SERVER, SERVER + 1, at=AT + 1), clients(650, server=SERVER + 1, at=AT + 2)),
-                *(exited(SERVER, at=DEATH - 0.2), exited(SERVER + 1, at=DEATH - 0.1), *AWAY),
+                *(servers(SERVER, OTHER_SERVER, at=AT + 1), clients(650, server=OTHER_SERVER, at=AT + 2)),
+                *(exited(SERVER, at=DEATH - 0.2), exited(OTHER_SERVER, at=DEATH - 0.1), *AWAY),
             ),
             (A, B, C, 650),
         ),
@@ -182,6 +186,41 @@ def test_a_server_that_dies_with_its_daemon_is_one_death() -> None:
     node = reduced(exited(SERVER, at=DEATH - 0.1), *AWAY, start=UP).node
     death = one(node)
     assert (death.kind, death.server, death.affected) == (IncidentKind.DAEMON_DIED, 0, (A, B, C))
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        (exited(SERVER, at=DEATH - 0.2), exited(OTHER_SERVER, at=DEATH - 0.1), exited(CONTROL, at=DEATH)),
+        (exited(SERVER, at=DEATH - 0.1), exited(CONTROL, at=DEATH), exited(OTHER_SERVER, at=DEATH + 0.1)),
+        (exited(CONTROL, at=DEATH), exited(SERVER, at=DEATH + 0.1), exited(OTHER_SERVER, at=DEATH + 0.2)),
+        (exited(SERVER, at=DEATH + 0.1), exited(OTHER_SERVER, at=DEATH - 0.1), exited(CONTROL, at=DEATH)),
+    ],
+)
+def test_servers_that_die_with_their_daemon_are_one_death(ends: Sequence[Observation]) -> None:
+    node, history = TWO_SERVERS, History()
+    for observation in (*ends, *AWAY[1:]):
+        node = reduced(observation, start=node).node
+        history.add(node, ())
+    assert (one(node).kind, one(node).affected) == (IncidentKind.DAEMON_DIED, (A, B, C, 650))
+    assert history.incidents == (one(node),)
+
+
+def dead_servers() -> Sequence[Incident]:
+    return deaths(reduced(exited(SERVER, at=DEATH - 0.2), exited(OTHER_SERVER, at=DEATH - 0.1), start=TWO_SERVERS).node)
+
+
+def test_servers_that_died_before_a_restart_of_the_exporter_are_one_death_with_their_daemon() -> None:
+    incidents = {each.id: each for each in dead_servers()}
+    history = History(incidents.values())
+    restarted = reduced(*AWAY, start=replace(UP, incidents=incidents)).node
+    history.add(restarted, ())
+    assert history.incidents == (one(restarted),)
+    assert one(restarted).affected == (A, B, C, 650)
+
+
+def test_servers_that_die_while_their_daemon_runs_are_a_death_each() -> None:
+    assert [(each.server, each.affected) for each in dead_servers()] == [(SERVER, (A, B, C)), (OTHER_SERVER, (650,))]
 
 
 def test_a_daemon_that_runs_but_cannot_be_queried_is_neither_down_nor_up_again() -> None:

@@ -8,6 +8,7 @@ from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, GpuEvent, GpuReading, Observation
+from exporter.report.node_status import document_of
 from tests.builders import (
     AT,
     CLIENT,
@@ -148,8 +149,11 @@ class TestRefusals:
     def test_the_status_alone_gives_the_reason(self, code: int, reason: str) -> None:
         """If the log is followed from the middle."""
         line = f"Failed to accept client {{PID: 601, Context ID: 0}} with status {code}"
-        (refused,) = reduced(*server_log(line), start=UP).of(EventName.CLIENT_REFUSED)
+        after = reduced(*server_log(line), start=UP)
+        (refused,) = after.of(EventName.CLIENT_REFUSED)
         assert refused.reason == reason
+        refusals = [each for each in document_of(after.node).findings if each.code == "clients_refused"]
+        assert bool(refusals) is (reason == "other"), "a fault is a problem of its own"
 
 
 class TestWaiting:
@@ -188,6 +192,11 @@ class TestWaiting:
         start = reduced(replace(daemon_process(), options=("-M",))).node
         ready = control_log(self.QUEUED, "Starting new server 700 for user 0", "NEW SERVER 700: Ready")
         assert not reduced(*ready, start=start).daemon.connections.queued
+
+    def test_a_server_of_one_user_admits_only_clients_of_that_user(self) -> None:
+        other = self.QUEUED.replace("601 from user 1000", "602 from user 1001")
+        ready = control_log(self.QUEUED, other, "Starting new server 700 for user 1000", "NEW SERVER 700: Ready")
+        assert reduced(*ready, start=UP).daemon.connections.queued == {602: 1001}
 
     def test_it_ends(self, subtests: pytest.Subtests) -> None:
         """By the end of the client or of the other user's clients."""

@@ -117,8 +117,10 @@ class TestKilledDuringKernel:
         ranking = confidences(fault(A, B, early_disconnects=two, access=INSTRUCTIONS))
         assert ranking[ALSO_LEFT] < 0.5 < ranking[LEFT] < 0.8
 
-    def test_similar_clients_share_the_confidence(self) -> None:
-        two = (early(status=SIGKILL), early(ALSO_LEFT, status=SIGKILL))
+    @pytest.mark.parametrize("status", [SIGKILL, None])
+    def test_similar_clients_share_the_confidence(self, status: int | None) -> None:
+        """A client whose status is unknown may have been killed too."""
+        two = (early(status=SIGKILL), early(ALSO_LEFT, status=status))
         incident = fault(A, B, early_disconnects=two, access=INSTRUCTIONS)
         assert confidences(incident)[LEFT] == confidences(incident)[ALSO_LEFT] < 0.5
         assert incident.suspect is None
@@ -268,7 +270,9 @@ class TestInFlight:
         assert weighed.keys() == without.keys()
         assert all(weighed[pid] <= without[pid] + 1e-9 for pid in idle_pids & without.keys())
         assert sum(weighed.values()) <= sum(without.values()) + 1e-9
-        if len(set(hit) - idle_pids - set(in_reset)) > 1:
+        # Of a failed fetch without an exit, none is named, which limits each.
+        is_limited = access is INSTRUCTIONS and not early_disconnects
+        if len(set(hit) - idle_pids - set(in_reset)) > 1 and not is_limited:
             assert sum(weighed.values()) == pytest.approx(sum(without.values()))
 
 

@@ -93,11 +93,11 @@ TWO_DAEMONS = (f"{AT}:daemon-restarts", "14s:server-full:2s")
 
 Failures = tuple[str, ...]
 TOGETHER: Sequence[Failures] = (
-    ("session-held", "servers-crash", "memory-full"),
-    ("user-waits", "limits-drift", "bypass"),
+    ("session-held", "servers-crash", "bypass"),
+    ("user-waits", "limits-drift", "memory-full"),
     ("nvml-fails", "contained-fault", "unknown-line"),
 )
-"""The other failures of the demo. Those of one node begin at one time, and affect different daemons."""
+"""The other failures of the demo. Those of one node begin at one time, and affect different daemons, or a GPU."""
 UNSCALED = {"daemon-keeps-dying", "noisy-neighbour"}
 """The watchdog's backoff and averages of a minute are not shortened, so promtool tests these (alerts/tests)."""
 ENDING = tuple(name for name, case in CASES.items() if case.ends)

@@ -67,6 +67,8 @@ def test_returns_the_memory_limits_of_a_client(subtests: pytest.Subtests) -> Non
         ("0=1G,0=2G", None),
         ("0=1G, 0 =1G", None),
         ("0=1G" * 1000, None),
+        (",".join(f"{device}=1G" for device in range(100)), {str(device): 1 << 30 for device in range(100)}),
+        (",".join(f"{device}=1G" for device in range(400)), None),  # Such a long text may be truncated.
     ]:
         with subtests.test(text=text, limits=limits):
             assert client_memory_limits({PINNED_MEMORY_LIMIT: text}) == limits
@@ -104,6 +106,10 @@ def test_a_gpu_is_visible_by_index_or_uuid(subtests: pytest.Subtests) -> None:
     ]:
         with subtests.test(text=text, visible=visible):
             assert (GPU in visible_gpu_uuids(text, {GPU: 0, OTHER_GPU: 1})) is visible
+
+
+def test_a_gpu_that_is_named_twice_ends_the_list() -> None:
+    assert visible_gpu_uuids("1,1,0", {GPU: 0, OTHER_GPU: 1}) == (OTHER_GPU,)
 
 
 def test_finds_a_gpu_without_an_index_by_its_uuid() -> None:

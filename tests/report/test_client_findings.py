@@ -9,9 +9,10 @@ from exporter.model.server import RefusalReason
 from exporter.model.settings import Limits, Mode
 from exporter.model.values import replace
 from exporter.model.watchdog import LimitDrift, LimitEnforcement
-from exporter.report.finding import COUNTED_SECONDS, MOST_COMMANDS, Finding
+from exporter.report.finding import COUNTED_SECONDS, Finding
 from exporter.report.node_findings import findings
 from exporter.report.problems import DaemonProblem, Entry, NodeProblem
+from exporter.report.remedy import MOST_GROUPED
 from exporter.watchdog.context import Policy
 from tests.builders import (
     AT,
@@ -240,12 +241,16 @@ def test_only_a_watchdog_that_acts_sets_limits_again() -> None:
         assert not found_in(watched(drifted(), wanted_limits=wanted), NodeProblem.LIMITS_DRIFTED)
 
 
-def test_a_step_sets_some_of_many_limits() -> None:
-    wanted = Limits(pinned_memory=dict.fromkeys(range(2, 10), 1 << 30))
-    asked = {f"get_default_device_pinned_mem_limit {device}": AT for device in range(2, 10)}
+@pytest.mark.parametrize(("devices", "more"), [(8, None), (9, 2)])
+def test_a_step_sets_the_limits_of_all_gpus_or_says_how_many_are_left(devices: int, more: int | None) -> None:
+    """Of the daemon's default, and of its server."""
+    wanted = Limits(pinned_memory=dict.fromkeys(range(2, 2 + devices), 1 << 30))
+    asked = {f"get_default_device_pinned_mem_limit {device}": AT for device in range(2, 2 + devices)}
     present = changed(watched(drifted(), wanted_limits=wanted), commands__asked_at=asked)
     (found,) = found_in(present, NodeProblem.LIMITS_DRIFTED)
-    assert len(commands_of(found)) == MOST_COMMANDS
+    assert len(commands_of(found)) == MOST_GROUPED
+    left = "" if more is None else f" Then `cuda-mps-exporter status` shows {more} more commands."
+    assert found.steps[0].text == f"Set the limit again.{left}"
 
 
 # -- daemons that cannot be reached, and MPS without a daemon ----------------------------------------------------------

@@ -221,3 +221,20 @@ def test_a_finding_of_the_document_has_some_of_many_facts_and_names() -> None:
     many = tuple(map(str, range(MOST_FACTS + 1)))
     (status,) = finding_statuses([Finding(NodeProblem.PROCESS_BYPASSING, facts=many, affected_names=many)])
     assert (status.facts, status.affected_names) == (many[:MOST_FACTS], many[:MOST_FACTS])
+
+
+def test_a_finding_of_several_daemons_has_the_facts_of_each_and_what_all_expect_once() -> None:
+    wait = "It ends by itself."
+    last = "It will not end by itself."
+    found = (
+        Finding(DaemonProblem.DAEMON_SUSPENDED, daemon=name, since=1.0, at=3.0, facts=facts, outlook=outlook)
+        for name, facts, outlook in (("a", ("PID 1", "state T"), wait), ("b", ("PID 2",), wait), ("c", (), last))
+    )
+    (status,) = finding_statuses(found)
+    what = "has been stopped by a signal or a debugger for 2.0 s"
+    assert status.facts == (
+        f"MPS daemon a {what}. PID 1. State T",
+        f"MPS daemon b {what}. PID 2",
+        f"MPS daemon c {what}. {last}",
+    )
+    assert status.outlook == wait

@@ -94,6 +94,10 @@ def test_a_text_shows_what_is_known(subtests: pytest.Subtests) -> None:
         (Reason(ReasonCode.SESSION_OPEN, pid=7, user="alice"), "process 7 of alice is connected to it"),
         (Reason(ReasonCode.SESSION_OPEN, uid=1000), "a process of 1000 is connected to it"),
         (Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED, pids=(7, 8)), "it waits for the end of PIDs 7, 8"),
+        (
+            Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED, pids=tuple(range(1, 49))),
+            f"it waits for the end of PIDs {', '.join(map(str, range(1, 17)))} and 32 more",
+        ),
         (Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED), "it waits for the end of the affected clients"),
         (Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=0.12), "its contexts ended 120 ms before the fault"),
         (Reason(ReasonCode.WORK_IN_FLIGHT, seconds=0.04), "it had work in flight, last launched 0.0 s before"),

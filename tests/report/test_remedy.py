@@ -19,17 +19,20 @@ from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPh
 from exporter.report.node_findings import findings
 from exporter.report.problems import DaemonProblem
 from exporter.report.remedy import (
+    LONGEST_COMMAND,
     Address,
     address_of,
     clients_beside,
     command_to_end,
     command_to_end_server,
     command_to_kill,
+    commands_to_kill,
     commands_to_restart,
     commands_to_resume,
     commands_to_signal,
     commands_to_start,
     control_command,
+    step_to_start,
 )
 from exporter.report.text import Style
 from exporter.watchdog.context import DaemonPolicy, Policy
@@ -46,7 +49,9 @@ from tests.builders import (
     drifted,
     exited,
     faulted,
+    gpu_reading,
     idle,
+    node,
     process,
     reduced,
     three_clients,
@@ -85,6 +90,15 @@ def started(present: Node, policy: Policy | None = None) -> tuple[str, ...]:
 def test_ends_a_client_with_kill_and_not_through_mps() -> None:
     address = Address(pipe_directory=PIPE, ending={"601-1": (601,)})
     assert command_to_kill(ClientDetails(pid=601, client="601-1"), address) == "kill -KILL 601"
+
+
+def test_commands_for_very_many_clients_name_each_process_once_and_are_no_longer_than_a_line() -> None:
+    clients = [ClientDetails(pid=pid, client=f"{pid}-1") for pid in range(4_000_000, 4_001_024)]
+    ending = {each.client: (each.pid, 4_100_000) for each in clients}
+    commands = commands_to_kill(clients, Address(pipe_directory=PIPE, ending=ending))
+    assert max(map(len, commands)) <= LONGEST_COMMAND
+    named = [word for command in commands for word in command.removeprefix("kill -KILL ").split()]
+    assert sorted(named) == sorted([*(str(each.pid) for each in clients), "4100000"])
 
 
 def test_names_no_process_that_is_not_known_to_run() -> None:
@@ -161,6 +175,29 @@ def test_starts_a_daemon_with_the_environment_of_the_watchdog() -> None:
         "/opt/mps control",
         "-d",
     ]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "known", "policy", "unknown"),
+    [
+        ((GPU, OTHER_GPU), False, Policy(), True),
+        ((GPU,), False, Policy(), False),
+        ((GPU, OTHER_GPU), True, Policy(), False),
+        ((GPU, OTHER_GPU), False, Policy(daemon_policies={DAEMON: DaemonPolicy(unit="mps.service")}), False),
+        ((GPU, OTHER_GPU), False, Policy(daemon_policies={DAEMON: DaemonPolicy(command=("start-mps",))}), False),
+    ],
+    ids=["several GPUs", "one GPU", "known process", "unit", "configured command"],
+)
+def test_says_that_the_gpus_of_a_daemon_are_unknown(
+    gpus: tuple[str, ...], known: bool, policy: Policy, unknown: bool
+) -> None:
+    """Without its CUDA_VISIBLE_DEVICES, it would start with all GPUs of the node, also with those of other daemons."""
+    seen = (gpu_reading(gpu=gpu, index=index) for index, gpu in enumerate(gpus))
+    present = reduced(*seen, start=node()).node
+    present = of_user(present, 0) if known else present
+    step = step_to_start(present, present.daemons[DAEMON], policy, "Start it.")
+    assert step.commands
+    assert step.text.startswith("Start it. The exporter does not know the daemon's GPUs.") == unknown
 
 
 def test_starts_a_daemon_with_its_protocol_although_the_watchdog_has_no_state() -> None:

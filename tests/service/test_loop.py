@@ -23,7 +23,7 @@ from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogLine, Observation, Resumed, SourceReading
 from exporter.model.settings import PollIntervals
 from exporter.view import View
-from tests.builders import FAULT_BLOCK, SERVER, active, server_log, status
+from tests.builders import FAULT_BLOCK, SERVER, active, at_work, control_log, reduced, server_log, servers, status
 from tests.clocks import FrozenClock, HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn
@@ -375,3 +375,27 @@ def test_waits_longer_if_nothing_changes() -> None:
     loop.once(0)
 
     assert loop.timeout() <= CYCLE_SECONDS
+
+
+def test_a_reply_and_log_lines_that_show_nothing_new_are_not_published_soon() -> None:
+    harness, clock = LoopHarness(), HandClock()
+    known = reduced(*at_work(10, at=clock.now())).node
+    loop = Loop(
+        known,
+        CollectorPool(()),
+        inbox=harness.inbox,
+        clock=clock,
+        intervals=PollIntervals(),
+        publish=harness.published.append,
+    )
+    loop.once(0)
+    clock.time += IDLE_AFTER_SECONDS
+    harness.inbox.put((*control_log("Accepting connection...", at=clock.now()), servers(SERVER, at=clock.now())))
+    loop.once(0)
+    assert (loop.timeout(), harness.published) == (IDLE_CYCLE_SECONDS, [])
+
+    harness.inbox.put((status("FAULT", at=clock.now()),))
+    loop.once(0)
+
+    assert loop.timeout() <= CYCLE_SECONDS
+    assert len(harness.published) == 1

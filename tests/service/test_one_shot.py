@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import pytest
@@ -89,6 +90,30 @@ def test_waits_before_the_second_query_only_as_long_as_that_outcome_needs(
     glance.query_all((client,), processes)
 
     assert waited == seconds
+
+
+class Waiting(Answering):
+    """A client that answers when the other one is queried too."""
+
+    def __init__(self, daemon: str, meeting: Barrier) -> None:
+        super().__init__()
+        self.daemon, self._meeting = daemon, meeting
+
+    def collect(self) -> Reading:
+        try:
+            self._meeting.wait(PATIENCE_SECONDS / 2)
+        except BrokenBarrierError:
+            return Reading(problem=HANGS)
+        return super().collect()
+
+
+def test_a_daemon_that_hangs_takes_no_time_of_others() -> None:
+    """With one daemon for each of eight GPUs, four that hang would use up the time for all others, and for NVML."""
+    glance = OneShot(node("/one", "/other"), SystemClock(), deadline=PATIENCE_SECONDS, wait=lambda _: None)
+    meeting = Barrier(2)
+    clients: Any = [(Waiting(name, meeting), ("get_server_list",)) for name in ("/one", "/other")]
+    glance.query_each(clients)
+    assert glance.node.sources["control"].last.problem is None
 
 
 def ends_meanwhile(tmp_path: Path) -> DaemonLocation:

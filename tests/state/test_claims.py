@@ -1,5 +1,6 @@
 """Forged lines in a daemon's logs have no effect while other sources contradict them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -8,6 +9,7 @@ import pytest
 from exporter.incidents.root_cause import LOG_UNRELIABLE
 from exporter.model.daemon import ClaimKind, DaemonState, LossReason
 from exporter.model.event import EventName
+from exporter.model.identity import ProcessIdentity
 from exporter.model.incident import Incident, IncidentEnd
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuEvent, KernelRecord, LogFile, LogGap, LogLine, Observation
@@ -265,6 +267,14 @@ def test_a_server_that_only_the_log_shows_is_withdrawn() -> None:
     result = reduced(*line, *lists, start=UP)
     assert set(result.daemon.servers) == {SERVER}
     assert contradictions(result) == {"server_start": 1}
+
+
+def test_a_start_that_no_source_can_show_is_accepted_in_time() -> None:
+    """An open claim would have the daemon queried again and again."""
+    line, end = control_log("Starting new server 999 for user 0", at=LATER), look("log", at=LATER + OPEN_SECONDS + 1)
+    assert reduced(*line, start=UP).daemon.claimed(ClaimKind.SERVER_START, 999)
+    daemon = reduced(*line, end, start=UP).daemon
+    assert (999 in daemon.servers, daemon.claimed(ClaimKind.SERVER_START, 999)) == (True, False)
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
@@ -534,7 +544,8 @@ def test_a_start_is_no_contradiction_if_the_server_ends_soon_after_a_list_withou
 ) -> None:
     listed = LATER + 2
     end = exited(999, at=listed + REFUTED_SECONDS + after)
-    seen = (process(999, at=LATER), *control_log("Starting new server 999 for user 0", at=LATER))
+    server = process(999, command="nvidia-cuda-mps-server", at=LATER)
+    seen = (server, *control_log("Starting new server 999 for user 0", at=LATER))
     result = reduced(
         *seen, servers(SERVER, at=listed), look("log", at=end.at), end, look("log", at=LATER + 9), start=UP
     )
@@ -616,6 +627,67 @@ def test_a_process_that_nvml_shows_outside_mps_is_no_client_for_any_log_lines() 
             assert contradictions(result)["fault"] == 1
     later = gpu_reading(ALL, beside=(OWN,), at=LATER + 2, **SENSORS)
     assert [each.pid for each in attacked(*ACTIVE, *OUTSIDE, later).of(EventName.PROCESS_BYPASSING)] == [OWN]
+
+
+FORGED_SERVERS = {
+    "once": control_log(f"Starting new server {OWN} for user 0", at=LATER - 0.3),
+    "as ready": control_log(f"NEW SERVER {OWN}: Ready", at=LATER - 0.3),
+    "again and again": control_log(
+        *(
+            text
+            for _ in range(5)
+            for text in (f"Starting new server {OWN} for user 0", f"Server {OWN} exited with status 0")
+        ),
+        at=LATER - 0.3,
+    ),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED_SERVERS.values(), ids=FORGED_SERVERS)
+@pytest.mark.parametrize("lists", [(), (servers(SERVER, at=LATER + 1),)], ids=["no list", "a list"])
+@pytest.mark.parametrize("read", [LATER - 1, LATER + 1.5], ids=["known before", "known after"])
+def test_a_process_that_the_log_names_as_a_server_is_reported_as_bypassing(
+    forged: Sequence[Observation], lists: Sequence[Observation], read: float
+) -> None:
+    shown = (gpu_reading(ALL, beside=(OWN,), at=LATER + after, **SENSORS) for after in (0, 2, 4))
+    result = attacked(process(OWN, at=read), *forged, *lists, *shown)
+    assert [each.pid for each in result.of(EventName.PROCESS_BYPASSING)] == [OWN]
+    assert set(result.daemon.servers) == {SERVER}
+
+
+def test_a_forged_server_is_a_contradiction_as_soon_as_its_process_is_known() -> None:
+    result = reduced(*FORGED_SERVERS["once"], process(OWN, at=LATER), start=UP)
+    assert contradictions(result) == {"server_start": 1}
+
+
+def test_a_process_with_the_pid_of_a_server_that_exited_is_reported_as_bypassing() -> None:
+    lists = (servers(SERVER, OWN, at=LATER - 3), servers(SERVER, at=LATER - 1))
+    shown = (gpu_reading(ALL, beside=(OWN,), at=LATER + after, **SENSORS) for after in (0, 2, 4))
+    result = attacked(*lists, process(OWN, at=LATER - 0.5), *shown)
+    assert [each.pid for each in result.of(EventName.PROCESS_BYPASSING)] == [OWN]
+
+
+PARENT = ProcessIdentity(pid=CONTROL, start_ticks=CONTROL * 100)
+OTHERS_SERVERS = {
+    "its process cannot be read": (),
+    "its executable is unknown": (process(OWN, at=LATER - 1, command="nvidia-cuda-mps"),),
+    "its program is unknown": (replace(process(OWN, at=LATER - 1), command=None),),
+    "the program has another name": (replace(process(OWN, at=LATER - 1, command="mps.real"), parent=PARENT),),
+}
+
+
+@pytest.mark.parametrize("seen", OTHERS_SERVERS.values(), ids=OTHERS_SERVERS)
+def test_a_server_that_only_the_log_shows_does_not_bypass_mps(seen: Sequence[Observation]) -> None:
+    shown = (gpu_reading(ALL, beside=(OWN,), at=LATER + after, **SENSORS) for after in (0, 2, 4))
+    result = attacked(*seen, *FORGED_SERVERS["once"], *shown, ends=LATER + 5)
+    assert not result.of(EventName.PROCESS_BYPASSING)
+    assert contradictions(result) == {}
+
+
+def test_a_listed_server_with_another_name_does_not_bypass_mps() -> None:
+    shown = (gpu_reading(ALL, beside=(OWN,), at=LATER + after, **SENSORS) for after in (0, 2, 4))
+    result = attacked(process(OWN, at=LATER - 1), servers(SERVER, OWN, at=LATER - 0.3), *shown)
+    assert not result.of(EventName.PROCESS_BYPASSING)
 
 
 ENDS_NOW = tuple(exited(pid, at=LATER + 0.05) for pid in (*ALL, OWN))

@@ -183,13 +183,18 @@ def test_a_daemon_that_is_killed_for_lack_of_memory_is_lost() -> None:
     assert after(BATCH, KernelRecord(at=END - 0.01, record=record), ends(CONTROL), ends(SCRIPT)) == LOST
 
 
+def killed(pid: int, after: float = -0.01) -> KernelRecord:
+    """The kernel kills a process for lack of memory."""
+    record = f"3,1,2,-;Memory cgroup out of memory: Killed process {pid} (x) total-vm:1kB, anon-rss:1kB"
+    return KernelRecord(at=END + after, record=record)
+
+
+def test_a_script_that_lacks_memory_when_its_daemon_is_killed_does_not_hide_the_loss() -> None:
+    assert after(BATCH, ends(CONTROL), killed(SCRIPT), ends(SCRIPT, after=0.01)) == LOST
+
+
 def test_a_daemon_that_the_kernel_kills_with_all_of_its_job_is_stopped() -> None:
     """As with memory.oom.group."""
-
-    def killed(pid: int, after: float = -0.01) -> KernelRecord:
-        record = f"3,1,2,-;Memory cgroup out of memory: Killed process {pid} (x) total-vm:1kB, anon-rss:1kB"
-        return KernelRecord(at=END + after, record=record)
-
     ended = (ends(CONTROL), ends(CLIENT, after=0.01), ends(SCRIPT, after=0.02))
     assert after(BATCH, killed(CONTROL), killed(CLIENT), killed(SCRIPT), *ended) == STOPPED
     assert after(BATCH, killed(CONTROL), killed(CLIENT), *ended) == LOST

@@ -13,8 +13,8 @@ from exporter.model.observation import DaemonFound, GpuProcess, GpuReading, Obse
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.sharing import GpuUse
 from exporter.reducer import prune, reduce
-from exporter.state.devices import devices_of
-from exporter.state.gpus import ENERGY, LIMITS, is_lost, may_bypass, sharing_mode
+from exporter.state.devices import devices_of, is_lost
+from exporter.state.gpus import ENERGY, LIMITS, may_bypass, sharing_mode
 from exporter.store.database import StoredState
 from tests.builders import (
     AT,

@@ -211,6 +211,14 @@ def test_two_unanswered_connections_confirm_a_hang() -> None:
     assert state(*one, probe(False, at=AT + 22)) is DaemonState.UNRESPONSIVE
 
 
+def test_unanswered_connections_count_again_after_another_program_was_connected() -> None:
+    """The daemon serves one connection at a time. So its silence beside another one proves nothing."""
+    other = replace(probe(False, at=AT + 22), others=True)
+    seen = (silence(at=AT + 10), probe(False, at=AT + 12), silence(at=AT + 20), other, silence(at=AT + 30))
+    assert state(*seen, probe(False, at=AT + 32)) is not DaemonState.UNRESPONSIVE
+    assert state(*seen, probe(False, at=AT + 32), probe(False, at=AT + 42)) is DaemonState.UNRESPONSIVE
+
+
 def test_an_answered_connection_refutes_a_hang() -> None:
     answered = (silence(at=AT + 10), probe(False, at=AT + 12), silence(at=AT + 20), probe(True, at=AT + 20.1))
     assert state(*answered) is DaemonState.UP

@@ -153,6 +153,11 @@ class TestDefaults:
                     == priority
                 )
 
+    @pytest.mark.parametrize("words", ["", "x\n"])
+    def test_an_unreadable_reply_does_not_change_the_known_priority(self, words: str) -> None:
+        replies = (reply(DEFAULT_PRIORITY, "1\n"), reply(DEFAULT_PRIORITY, words, at=AT + 1))
+        assert reduced(*at_work(), *replies).daemon.default_limits.client_priority == 1
+
     def test_a_client_keeps_the_limit_of_its_start_after_several_changes(self) -> None:
         """Limits of a server are for clients that connect later (measured, R580)."""
         command, query = (f"{verb}_active_thread_percentage {SERVER}" for verb in ("set", "get"))
@@ -163,6 +168,17 @@ class TestDefaults:
                 seen += [*control_log(f"Cmd:{command} {percentage}", at=at), reply(query, f"{percentage}.0\n", at=at)]
             daemon = reduced(*at_work(CLIENT), *seen).daemon
             assert daemon.servers[SERVER].limits_of(daemon.clients[CLIENT]).active_thread_percentage == 40.0
+
+    @pytest.mark.parametrize(("before", "after"), [(40.0, 20.0), (20.0, 40.0)])
+    def test_a_client_from_before_a_change_by_an_unknown_command_has_at_most_the_larger_limit(
+        self, before: float, after: float
+    ) -> None:
+        query = f"get_active_thread_percentage {SERVER}"
+        replies = (reply(query, f"{each}\n", at=AT + seconds) for seconds, each in ((1, before), (9, after)))
+        daemon = reduced(*at_work(CLIENT), *replies).daemon
+        server = daemon.servers[SERVER]
+        assert server.limits.active_thread_percentage == after
+        assert server.limits_of(daemon.clients[CLIENT]).active_thread_percentage == 40.0
 
     def test_reply_to_a_set_command_gives_the_percentage_in_force(self) -> None:
         """If the new value is invalid, the reply has the old one (R580)."""

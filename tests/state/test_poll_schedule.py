@@ -420,6 +420,13 @@ class TestUnresponsiveDaemon:
         assert asked[LIST][:1] == [0.0]
         assert gap(asked[query][1:]) == period
 
+    def test_a_users_program_that_never_answers_is_queried_more_and_more_rarely(self) -> None:
+        """Any user can start one."""
+        start = reduced(replace(daemon_process(), uid=1001), servers(SERVER), start=Node()).node
+        _, asked = poll(1200, start=start, answer=lambda command, at: replace(silence(at=at), command=command))
+        times = sorted(at for each in asked.values() for at in each if at > 600)
+        assert 2 * RHYTHM.liveness <= gap(times) < 3 * RHYTHM.liveness
+
     def test_queries_a_starting_daemon_at_once(self) -> None:
         """Clients connect as soon as it runs."""
         start = replace(reduced(no_daemon(), no_daemon(at=AT + 9)).node, at=AT + 9)

@@ -16,7 +16,7 @@ from exporter.model.observation import GpuEvent, GpuReading, KernelRecord, Obser
 from exporter.reducer import reduce_all
 from exporter.state.xids import OTHER, WELL_KNOWN, is_claimed, is_same
 from exporter.view import View
-from tests.builders import AT, DAEMON, GPU, OTHER_GPU, SERVER, Reduced, failure, gpu_reading, look, node, reduced
+from tests.builders import AT, DAEMON, GPU, OTHER_GPU, SERVER, Reduced, failure, look, node, reduced
 from tests.state.xid_reports import ADDRESS, OTHER_ADDRESS, TWO_GPUS, at_address, event, kernel
 
 # The tests state these values, so that they notice a change of the program's constants.
@@ -152,7 +152,8 @@ def test_event_without_a_gpu_counts_for_the_gpu_in_the_kernel_log(seen: tuple[Ob
 
 def test_line_with_an_unknown_bus_address_counts_for_the_gpu_of_the_event() -> None:
     for seen in ((kernel(), event()), (event(), kernel())):
-        assert counts(*seen, start=(gpu_reading(), gpu_reading(gpu=OTHER_GPU))) == {(GPU, "31"): 1}
+        start = (at_address(address=None), at_address(OTHER_GPU, address=None, index=1))
+        assert counts(*seen, start=start) == {(GPU, "31"): 1}
 
 
 def test_line_does_not_pair_with_a_gpu_at_another_bus_address() -> None:

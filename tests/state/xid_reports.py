@@ -26,7 +26,7 @@ def event(number: int = 31, *, at: float = AT, gpu: str | None = GPU, kind: int 
     return GpuEvent(at=at, type=kind, xid=number, gpu=gpu)
 
 
-def at_address(gpu: str = GPU, address: str = f"0000{ADDRESS}.0", index: int = 0) -> GpuReading:
+def at_address(gpu: str = GPU, address: str | None = f"0000{ADDRESS}.0", index: int = 0) -> GpuReading:
     """NVML reads a GPU with its bus address."""
     return replace(gpu_reading(gpu=gpu, index=index), pci_bus_id=address)
 

@@ -13,6 +13,7 @@ from exporter.history import HistoryStatus, Sample
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
+from exporter.model.values import replace
 from exporter.model.watchdog import WatchdogState
 from exporter.store import writer
 from exporter.store.database import FILE, StoredState, read_history
@@ -89,6 +90,22 @@ def test_writes_only_what_has_changed(running: RunningWriter) -> None:
     second.writer.add(second.writer.open().restore(Node()), [event()])
     second.writer.close()
     assert second.disk.values == [event()], "loaded incidents are not written again"
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_deletes_deaths_that_the_death_of_their_daemon_replaces(running: RunningWriter, *, written: bool) -> None:
+    first, second, other = fault("one"), fault("two"), fault("other")
+    death = replace(fault("two", ended=AT + 1), replaces=("one",))
+    running.writer.open()
+    if written:
+        running.add(first, second, other)
+        running.wait_for(first, other, second)
+    else:
+        running.disk.answers.clear()
+        running.add(first, second, other)
+    running.add(other, death)
+    running.disk.answers.set()
+    running.wait_for(other, death)
 
 
 def test_reports_rows_that_cannot_be_read(running: RunningWriter) -> None:

@@ -60,6 +60,7 @@ from tests.builders import (
     full,
     gpu_reading,
     limited,
+    looks,
     process,
     reduced,
     reply,
@@ -263,6 +264,7 @@ def test_memory_for_clients_like_the_present_ones(subtests: pytest.Subtests) -> 
         ("equal clients", shared({A: size, B: size, C: size}), 7),
         # A lack of memory is an error, and the median would promise too much for half of the clients.
         ("the next client is assumed to be large", shared({A: 1_000, B: 20_000}), (ALL_MIB - 21_000) // 20_000),
+        ("one large client of three", shared({A: 1_000, B: 1_000, C: 20_000}), (ALL_MIB - 22_000) // 20_000),
         # The 90th percentile counts.
         ("one very large client of many", shared({**many, CLIENT + 19: 50_000}), (ALL_MIB - 69_000) // 1_000),
         ("memory without a process", replace(one, gpus={GPU: replace(one.gpus[GPU], reading=fuller)}), 1),
@@ -511,10 +513,13 @@ def node_of(
     cgroup: str | None = None,
     driver: str = "580.159.04",
     names: Sequence[str] = ("NVIDIA H200",) * 4,
+    indices: Sequence[int] = range(4),
+    buses: Sequence[int | None] = range(4),
 ) -> Node:
     """Return a node whose clients have contexts `on` these GPUs, and limits in GiB by device. 0: no limit.
 
-    The daemon's own CUDA_VISIBLE_DEVICES names its GPUs in the opposite order.
+    NVML lists the GPUs by these `indices`, and on these PCI `buses`. The daemon's own CUDA_VISIBLE_DEVICES names its
+    GPUs in the opposite order.
     """
     pids = range(CLIENT, CLIENT + len(environments))
     log = [f"Active Threads Percentage set to {percentage}"]
@@ -529,16 +534,17 @@ def node_of(
     known = [process(pid, environment=each, cgroup=cgroup) for pid, each in zip(pids, environments, strict=True)]
     readings = [
         gpu_reading(
-            pids if on is None or index in on else (),
+            pids if on is None or number in on else (),
             gpu=uuid,
-            index=index,
+            index=indices[number],
             at=at,
             sms=sms,
             driver_version=driver,
-            name=names[index],
+            name=names[number],
+            pci_bus_id=None if buses[number] is None else f"00000000:{buses[number]:02X}:00.0",
         )
         for at in (AT, AT + 2)
-        for index, uuid in enumerate(UUIDS[:gpus])
+        for number, uuid in enumerate(UUIDS[:gpus])
     ]
     devices = reply("device_query --csv", reversed_list)
     return reduced(*at_work(*pids), daemon_process(), *server_log(*log), *known, devices, *readings).node
@@ -704,6 +710,35 @@ def test_a_client_without_the_variable_counts_all_gpus_in_the_order_of_the_node(
     assert found == [6 * GIB, 2 * GIB]
     present = node_of([{}], defaults=(6, 3))
     assert dict(memory_limits_by_gpu(present, present.daemons[DAEMON], {0: 6, 1: 3})) == {UUIDS[0]: 6, UUIDS[1]: 3}
+
+
+def test_the_numbers_of_gpus_follow_the_pci_bus(subtests: pytest.Subtests) -> None:
+    """NVML's index may be in another order (nvml.h). The client's device 0 is GPU 2, and its device 1 is GPU 0."""
+    visible, nothing = {VISIBLE_DEVICES: "2,0"}, (None, None, None)
+    different = {"indices": (1, 2, 0), "buses": (0x9D, 0x1B, 0xDB)}
+    cases: list[tuple[str, dict[str, Any], Sequence[str], Sequence[int | None]]] = [
+        ("NVML's order", {}, UUIDS[:3], (3, None, 6)),
+        ("NVML counts from the end", {"indices": (2, 1, 0)}, UUIDS[:3], (3, None, 6)),
+        ("the bus counts from the end", {"buses": (0x1B, 0x9, 0x0)}, UUIDS[2::-1], (6, None, 3)),
+        ("NVML and the bus differ", different, (UUIDS[1], UUIDS[0], UUIDS[2]), (None, 3, 6)),
+        ("an unknown bus", {"buses": (0, None, 2)}, (), nothing),
+        ("two GPUs at one place", {"buses": (0, 1, 1)}, (), nothing),
+    ]
+    for case, changes, order, limits in cases:
+        with subtests.test(case=case):
+            present = node_of([visible], gpus=3, on=(0,), **changes)
+            given = dict(memory_limits_by_gpu(present, present.daemons[DAEMON], {0: 6, 1: 3, 2: 1}))
+            assert given == dict(zip(order, (6, 3, 1), strict=False))
+            own = [client_on(gpu, visible, gpus=3, defaults=(6, 3, 1), **changes) for gpu in range(3)]
+            assert [each.memory_limit_bytes for each in own] == [limit and limit * GIB for limit in limits]
+
+
+def test_the_numbers_of_gpus_are_unknown_while_one_of_them_is_lost() -> None:
+    """CUDA does not count it. NVML may leave it out, or only fail to read it."""
+    present = node_of([{VISIBLE_DEVICES: "0"}], defaults=(6, 3), indices=(1, 0))
+    lost = reduced(gpu_reading(gpu=UUIDS[1], at=AT + 11), *looks(at=AT + 11), start=present).node
+    for each, expected in [(present, {UUIDS[0]: 6, UUIDS[1]: 3}), (lost, {})]:
+        assert dict(memory_limits_by_gpu(each, each.daemons[DAEMON], {0: 6, 1: 3})) == expected
 
 
 def test_a_client_has_no_limit_if_its_own_names_only_devices_that_it_does_not_see(subtests: pytest.Subtests) -> None:

@@ -94,7 +94,8 @@ def neighbours() -> tuple[GpuClient, ...]:
 class SeveralGpus:
     """A node, the readings of its sources when they are due, and the SM time that each client used in each second.
 
-    The exporter's NVML shows the GPUs that are `visible`; None: all. `names` are their models.
+    The exporter's NVML shows the GPUs that are `visible`; None: all. `names` are their models. They are in the order of
+    the PCI bus, and NVML lists them by these `indices`.
     """
 
     def __init__(
@@ -105,9 +106,10 @@ class SeveralGpus:
         failing: int | None = None,
         visible: Sequence[int] | None = None,
         names: Sequence[str] = ("NVIDIA H200",) * 8,
+        indices: Sequence[int] = range(8),
     ) -> None:
         self.clients, self.uuids, self.gpm, self.failing = every, UUIDS[:gpus], gpm, failing
-        self.visible, self.names = range(gpus) if visible is None else visible, names
+        self.visible, self.names, self.indices = range(gpus) if visible is None else visible, names, indices
         devices = "".join(f"{number},00:0{number}.0,{uuid},{names[number]}\n" for number, uuid in enumerate(self.uuids))
         known = (reply("device_query --csv", devices),) if len(self.visible) > 1 else ()
         self.node = reduced(*at_work(), daemon_process(), *known).node
@@ -243,6 +245,7 @@ class SeveralGpus:
             held = {client.pid: client.contexts.get(index, (FOREVER, 0.0)) for client in here}
             memory = {pid: 1000 if began <= at - AT < ended else 0 for pid, (began, ended) in held.items()}
             reading = gpu_reading(memory, at=at, gpu=uuid, index=index, name=self.names[index], gpu_percent=80)
+            reading = replace(reading, index=self.indices[index])
             with_context = tuple(each for each in reading.compute_processes or () if each.used_bytes)
             self._feed(replace(reading, compute_processes=with_context))
         self._feed(SourceReading(at=at, name="nvml", seconds=0.01))
@@ -541,6 +544,13 @@ def test_numbers_of_launches_show_no_gpu_of_different_ones(numbers: Sequence[int
     node = SeveralGpus(on_both(numbers, visible), *neighbours(), names=DIFFERENT).live(40)
     other = SeveralGpus(on_both(numbers[::-1], visible), *neighbours(), names=DIFFERENT).live(40)
     assert node.errors(10) == other.errors(10)
+    assert node.covered() >= 0.9
+
+
+@pytest.mark.parametrize("visible", [None, "0,1"])
+def test_launches_show_the_gpu_also_if_nvml_lists_the_gpus_in_another_order(visible: str | None) -> None:
+    node = SeveralGpus(on_both((0, 1), visible), *neighbours(), indices=(1, 0)).live(40)
+    assert mean(node.errors(10)) <= 0.5
     assert node.covered() >= 0.9
 
 

@@ -244,6 +244,13 @@ class TestTimes:
         node = after(node, GpuUse(at=AT + 4.1, gpu=GPU, seconds=2.0, sm_utilization=0.26))
         assert last(node) == pytest.approx({CLIENT: 20, NEXT: 7}, abs=2)
 
+    @pytest.mark.parametrize(("after_gpm", "posts"), [(14.0, False), (16.0, True)])
+    def test_readings_of_the_gpu_count_when_those_of_gpm_have_ended(self, after_gpm: float, *, posts: bool) -> None:
+        node = after(present(CLIENT), *busy(AT + 1), *busy(AT + 2))
+        read = gpu_reading({CLIENT: 100}, at=AT + 2.1 + after_gpm, sm_utilization=0.4, gpm_seconds=10.0)
+        total = after(node, read).usage_totals.gpus[GPU].total.sm_us
+        assert (total > node.usage_totals.gpus[GPU].total.sm_us) is posts
+
     @pytest.mark.parametrize("step", [-3600.0, 3600.0], ids=["back", "forward"])
     def test_a_clock_step_loses_at_most_one_window(self, step: float) -> None:
         """The last minute does not contain future times."""

@@ -24,7 +24,19 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Mode
 from exporter.model.watchdog import Condition, LastAction, WatchdogPhase
 from exporter.watchdog.context import DaemonPolicy
-from tests.builders import AT, CONTROL, SERVER, control_log, daemon_process, look, no_daemon, probe, refusal, silence
+from tests.builders import (
+    AT,
+    CONTROL,
+    SERVER,
+    control_log,
+    daemon_process,
+    gpu_reading,
+    look,
+    no_daemon,
+    probe,
+    refusal,
+    silence,
+)
 from tests.state.test_daemon_ends import failures
 from tests.watchdog.watched_daemon import (
     BY_UNIT,
@@ -178,15 +190,19 @@ def test_a_quit_in_the_log_of_a_hung_daemon_does_not_prevent_its_restart() -> No
     assert post.kinds == [("restart", "hung")]
 
 
-def test_saves_evidence_then_ends_the_processes_then_starts() -> None:
-    post = WatchedDaemon().observe(*hangs())
+@pytest.mark.parametrize(("mode", "waits"), [("default", False), ("exclusive_process", True), (None, True)])
+def test_saves_evidence_then_ends_the_processes_then_starts(mode: str | None, waits: bool) -> None:
+    """Where only one process may have a context, the next server starts after the old contexts have ended."""
+    post = WatchedDaemon().observe(gpu_reading(compute_mode=mode), *hangs())
     post.until(DEATH + 90)
     (action,) = post.actions
     assert (action.reason, action.uid) == ("hung", 0)
     evidence, daemon, server, start = action.steps
     assert evidence == SaveEvidence()
     assert daemon == EndProcess(identity=ProcessIdentity(pid=CONTROL, start_ticks=44100), role=Role.DAEMON)
-    assert server == EndProcess(identity=ProcessIdentity(pid=SERVER, start_ticks=51300), role=Role.SERVER)
+    assert server == EndProcess(
+        identity=ProcessIdentity(pid=SERVER, start_ticks=51300), role=Role.SERVER, contexts=waits
+    )
     assert isinstance(start, RunCommand)
 
 

@@ -333,6 +333,17 @@ def test_ends_no_process_for_a_fault_without_a_reply() -> None:
     assert (post.condition, post.actions) == (Condition.FAULT, [])
 
 
+def test_a_reply_about_an_earlier_fault_confirms_no_later_one() -> None:
+    post = faulted(VICTIM)
+    post.observe(exited(VICTIM, at=post.at + 1), status("ACTIVE", at=post.at + 1.5), clients(at=post.at + 2))
+    post.observe(process(OTHER, at=post.at), *server_log(active(OTHER), at=post.at), clients(OTHER, at=post.at + 1))
+    at = post.at + 20
+    post.observe(*strikes(OTHER, at=at), *(refusal(at=at + each) for each in (1, 4, 59, 90)))
+    post.observe(servers(SERVER, at=at + 91))
+    passes(post, 100)
+    assert (post.condition, post.actions) == (Condition.FAULT, [])
+
+
 def test_ends_no_client_that_only_the_log_names() -> None:
     post = faulted(VICTIM, allow=KILL)
     post.observe(*server_log(active(OTHER), at=STRUCK - 5), process(OTHER, at=STRUCK + 2), *strikes(VICTIM, OTHER))

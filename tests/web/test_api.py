@@ -14,7 +14,7 @@ from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.report.incident_status import incident_status
-from exporter.web.api import EVENTS, INCIDENTS, MAX_BODY_BYTES, STATUS, Api
+from exporter.web.api import EVENTS, INCIDENTS, MAX_BODY_BYTES, STATUS, Api, encode_within
 from exporter.web.pages import Request, Site
 from tests import builders
 from tests.builders import AT, CLIENT, DAEMON, SERVER, at_work, gpu_reading, process, reduced
@@ -232,3 +232,8 @@ def test_limits_the_body_and_warns_about_omitted_entries(web: Web) -> None:
     left = 20 - len(envelope["data"])
     assert 0 < left < 20
     assert envelope["warnings"][0].startswith(f"{left} older entries do not fit")
+
+
+def test_the_first_entry_is_returned_however_large_it_is() -> None:
+    assert encode_within(["first", "x"], 3) == [b'"first"']
+    assert encode_within(["a", "b", "c"], 6) == [b'"a"', b'"b"']
