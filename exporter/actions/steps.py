@@ -151,7 +151,7 @@ _PROGRAMS = {Role.DAEMON: MpsProgram.CONTROL, Role.SERVER: MpsProgram.SERVER, Ro
 
 
 def end_process(step: EndProcess, *, pipe: Directory, proc: Proc, cancellation: Cancellation) -> Reason | None:
-    """Send SIGKILL and wait for the exit. Return None if the process has ended, else the problem.
+    """Send SIGKILL and wait for the end that the step wants. Return None if it came, else the problem.
 
     `pipe` is the pipe directory of the daemon. A process that is another one than meant, or has another role by now,
     is left alone.

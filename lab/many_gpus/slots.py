@@ -19,11 +19,15 @@ from lab.gpu.clients import LOAD_PROGRAM, Clients, build
 from lab.gpu.device import devices
 from lab.gpu.mps import ControlDaemon
 from lab.gpu.program import Exporter
-from tests.eventually import eventually
 
 WAVE, LAST, MORE = 40, 20, 5
 """Clients for each GPU, then for the first, then for all. 48 or 60 fit on a GPU, by the version of MPS."""
-SHOWN = ("cuda_mps_clients_connected_total", "cuda_mps_clients_refused_total", "cuda_mps_server_clients")
+SHOWN = (
+    "cuda_mps_clients_connected_total",
+    "cuda_mps_clients_refused_total",
+    "cuda_mps_server_clients",
+    "cuda_mps_server_clients_limit",
+)
 Choice = Mapping[str, Any]
 
 
@@ -62,10 +66,10 @@ def play(root: Path, program: Path, waves: tuple[tuple[str, int, Choice], ...]) 
             time.sleep(seconds)  # for queries, readings and publications of the exporter
             statuses.append(json.loads(exporter.page("/api/v1/status")))
         result["status"] = statuses
-        scrape = eventually(exporter.scrape)
+        scrape = exporter.scrape()
         result["shown"] = {
             f"{each.name} {each.labels.get('reason', '')}".strip(): each.value
-            for family in (*SHOWN, "cuda_mps_server_clients_limit")
+            for family in SHOWN
             for each in scrape.select(family)
         }
         result["findings"] = [[each["code"], each["facts"]] for each in statuses[-1]["data"]["findings"]]

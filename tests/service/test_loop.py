@@ -355,17 +355,20 @@ def test_put_ends_the_wait_of_a_cycle() -> None:
     assert not woken.is_alive()
 
 
-def test_waits_longer_if_nothing_changes() -> None:
-    harness = LoopHarness()
-    clock = HandClock()
-    loop = Loop(
-        Node(),
+def without_collectors(harness: LoopHarness, clock: HandClock, node: Node) -> Loop:
+    return Loop(
+        node,
         CollectorPool(()),
         inbox=harness.inbox,
         clock=clock,
         intervals=PollIntervals(),
         publish=harness.published.append,
     )
+
+
+def test_waits_longer_if_nothing_changes() -> None:
+    harness, clock = LoopHarness(), HandClock()
+    loop = without_collectors(harness, clock, Node())
     loop.once(0)
     assert loop.timeout() == CYCLE_SECONDS
     clock.time += IDLE_AFTER_SECONDS
@@ -379,15 +382,7 @@ def test_waits_longer_if_nothing_changes() -> None:
 
 def test_a_reply_and_log_lines_that_show_nothing_new_are_not_published_soon() -> None:
     harness, clock = LoopHarness(), HandClock()
-    known = reduced(*at_work(10, at=clock.now())).node
-    loop = Loop(
-        known,
-        CollectorPool(()),
-        inbox=harness.inbox,
-        clock=clock,
-        intervals=PollIntervals(),
-        publish=harness.published.append,
-    )
+    loop = without_collectors(harness, clock, reduced(*at_work(10, at=clock.now())).node)
     loop.once(0)
     clock.time += IDLE_AFTER_SECONDS
     harness.inbox.put((*control_log("Accepting connection...", at=clock.now()), servers(SERVER, at=clock.now())))
