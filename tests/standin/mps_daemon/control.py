@@ -166,6 +166,7 @@ class ControlDaemon:
         if force:
             self.write(f"Force shutting down server {server.pid}")
             self._truth.add("forced", server.pid)
+            self._shutting_down = False  # The next try would find the server before its end is noticed.
             server.process.kill()
             return
         self.write(f"Control will try shutting down server {server.pid} again in at most {wait_ms}ms")
